@@ -1,4 +1,4 @@
-"""Kernels of other Debian releases, for the same guest.
+"""Other kernels for the same guest: of other Debian releases, or with the modules of real machines.
 
 Only the kernel and its modules are fetched; they are packed into an archive that follows the image's own
 initial RAM disk, which kernels unpack one after the other. Each is kept in the cache beside the image.
@@ -9,9 +9,16 @@ import shutil
 import subprocess
 
 from . import debian
-from .image import pack, say
+from .image import UNWANTED, pack, say
 
-PACKAGE = "linux-image-cloud-amd64"
+PACKAGES = {"cloud": "linux-image-cloud-amd64", "amd64": "linux-image-amd64"}
+# What a guest with that kernel has besides, and libraries that these load at run time.
+PROGRAMS = {"cloud": (), "amd64": ("ibverbs-providers", "iproute2", "libibverbs1", "librdmacm1")}
+# Of a kernel for real machines: drivers that no virtual machine needs, which are most of its modules.
+UNUSED = ("drivers/accel", "drivers/bluetooth", "drivers/comedi", "drivers/gpu", "drivers/hid", "drivers/hwmon", "drivers/iio",
+          "drivers/input", "drivers/isdn", "drivers/leds", "drivers/media", "drivers/mfd", "drivers/mmc", "drivers/mtd",
+          "drivers/net/ethernet", "drivers/net/wireless", "drivers/platform", "drivers/scsi", "drivers/staging",
+          "drivers/usb", "drivers/video", "sound")
 
 
 class OtherKernel:
@@ -29,23 +36,25 @@ class OtherKernel:
         return self.image.run(*words)
 
 
-def with_kernel(image, top, suite):
-    """The image with a suite's kernel, made when it is missing in the cache `top`."""
-    place = top / "kernels" / f"{suite}-{image.initrd.parent.name}"
+def with_kernel(image, top, suite, flavour):
+    """The image with a suite's kernel of a flavour, made when it is missing in the cache `top`."""
+    suite = suite or debian.SUITE
+    name = suite if flavour == "cloud" else f"{suite}-{flavour}"
+    place = top / "kernels" / f"{name}-{image.initrd.parent.name}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with open(place.parent / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
             part = place.parent / "part"
             shutil.rmtree(part, ignore_errors=True)
-            make(image, part, suite)
+            make(image, part, suite, flavour)
             part.rename(place)
     return OtherKernel(image, place)
 
 
-def make(image, top, suite):
+def make(image, top, suite, flavour):
     """Makes what a guest with a suite's kernel boots from in the new directory `top`."""
-    say(f"fetching the kernel of Debian {suite} (60 MB)")
+    say(f"fetching the kernel of Debian {suite}, flavour {flavour} (60 to 120 MB)")
     debian.prepare(top / "apt")
     sources = top / "apt/sources.list"
     # What is said of a suite expires, its packages do not.
@@ -54,12 +63,13 @@ def make(image, top, suite):
     # Backports lack what they share with their release.
     sources.write_text("".join(line.replace(f" {debian.SUITE} ", f" {name} ") for name in dict.fromkeys((base, suite))))
     debian.apt(top / "apt", "update")
-    debian.apt(top / "apt", "--download-only", "--target-release", suite, "install", PACKAGE)
+    debian.apt(top / "apt", "--download-only", "--target-release", suite, "install", PACKAGES[flavour], *PROGRAMS[flavour])
+    fetched = sorted((top / "apt/cache/archives").glob("*.deb"))
+    tree, programs = top / "tree", top / "programs"
     # From 7.3 on the kernel and its modules have packages of their own.
-    debs = sorted(deb for kind in ("image", "binary", "modules")
-                  for deb in (top / "apt/cache/archives").glob(f"linux-{kind}-*.deb"))
-    tree = top / "tree"
-    debian.unpack(debs, tree)
+    kinds = ("linux-image-", "linux-binary-", "linux-modules-")
+    debian.unpack([deb for deb in fetched if deb.name.startswith(kinds)], tree)
+    debian.unpack([deb for deb in fetched if is_for_guest(deb, flavour)], programs)
     shutil.rmtree(top / "apt")
     kernel, release = binary(tree)
     kernel.rename(top / f"vmlinuz-{release}")
@@ -71,9 +81,13 @@ def make(image, top, suite):
     for modules in {path.resolve() for path in tree.glob("**/lib/modules")}:
         shutil.copytree(modules, guest / "usr/lib/modules", dirs_exist_ok=True)
     (guest / "lib").symlink_to("usr/lib")
+    if flavour != "cloud":
+        for name in UNUSED:
+            shutil.rmtree(guest / "usr/lib/modules" / release / "kernel" / name, ignore_errors=True)
+        add_programs(programs, guest)
     subprocess.run(image.run(image.tree / "usr/sbin/depmod", "-b", guest, release), check=True)
     # The packer is the guest's own busybox.
-    (guest / "usr/bin").mkdir()
+    (guest / "usr/bin").mkdir(exist_ok=True)
     shutil.copy2(busybox(image, top), guest / "usr/bin/busybox")
     pack(guest, top / "modules")
     with open(top / "initrd", "wb") as out:
@@ -83,7 +97,7 @@ def make(image, top, suite):
             # Archives begin at multiples of four bytes.
             out.write(bytes(-out.tell() % 4))
     os.remove(top / "modules")
-    for rest in (guest, tree):
+    for rest in (guest, tree, programs):
         shutil.rmtree(rest)
 
 
@@ -94,6 +108,22 @@ def binary(tree):
         return found[0], found[0].name.partition("-")[2]
     kernel, = tree.glob("usr/lib/modules/*/vmlinuz")
     return kernel, kernel.parent.name
+
+
+def is_for_guest(deb, flavour):
+    """Whether a package that was fetched is one of the flavour's programs, or a library that those may need."""
+    name = deb.name.partition("_")[0]
+    is_library = name.startswith("lib") and name not in ("libc6", "libc-bin", "libc-l10n")
+    return bool(PROGRAMS[flavour]) and (is_library or name in PROGRAMS[flavour])
+
+
+def add_programs(programs, guest):
+    """Moves programs, libraries and their settings into the guest's tree."""
+    for name in UNWANTED:
+        shutil.rmtree(programs / name, ignore_errors=True)
+    for name in ("etc", "usr"):
+        if (programs / name).is_dir():
+            shutil.copytree(programs / name, guest / name, symlinks=True, dirs_exist_ok=True)
 
 
 def busybox(image, top):

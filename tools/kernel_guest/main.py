@@ -81,6 +81,8 @@ def arguments():
     run.add_argument("--cpus", metavar="N", type=int, default=1, help="(default 1)")
     run.add_argument("--kernel", metavar="SUITE", help="the kernel of another release of Debian: bullseye "
                      "(5.10), bookworm (6.1), trixie-backports")
+    run.add_argument("--flavour", choices=("cloud", "amd64"), default="cloud", help="amd64: the kernel for real machines, "
+                     "with RDMA's modules, and the guest has rdma-core and iproute2")
     run.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto",
                      help="auto takes KVM where the processor backs it, else emulation")
     run.add_argument("-v", "--verbose", action="store_true", help="show QEMU's command line")
@@ -94,8 +96,8 @@ def run(options):
     if not options.script.is_file():
         raise GuestError(f"{options.script} is not a file")
     image = open_image(cache_directory())
-    if options.kernel:
-        image = with_kernel(image, cache_directory(), options.kernel)
+    if options.kernel or options.flavour != "cloud":
+        image = with_kernel(image, cache_directory(), options.kernel, options.flavour)
     forwards = [(host or free_port(), guest) for host, guest in options.forward]
     with tempfile.TemporaryDirectory(prefix="kernel-guest-") as scratch:
         scratch = Path(scratch)

@@ -1,4 +1,4 @@
-//! Wire formats of NVMe base, NVMe over Fabrics and the NVMe/TCP transport; no I/O.
+//! Wire formats of NVMe base, NVMe over Fabrics and the transports TCP and RDMA; no I/O.
 //!
 //! Structures are little-endian, have no padding and no alignment, so a reference into a receive
 //! buffer *is* the decoded structure and a structure's bytes are what is sent: nothing is copied.
@@ -7,8 +7,8 @@
 //! the field and its value, and never panics.
 //!
 //! Sources, named in the documentation of the items: *base* is the NVM Express Base Specification
-//! 2.1 (which since 2.0 also contains Fabrics), *NVM* the NVM Command Set Specification 1.1, and
-//! *TCP* the NVMe/TCP Transport Specification 1.1.
+//! 2.1 (which since 2.0 also contains Fabrics), *NVM* the NVM Command Set Specification 1.1,
+//! *TCP* the NVMe/TCP Transport Specification 1.1, and *RDMA* the NVMe/RDMA Transport Specification 1.0.
 
 // The types that zerocopy's derives generate have no Debug; those of this crate all do.
 #![allow(missing_debug_implementations)]
@@ -29,6 +29,7 @@ pub mod log_page;
 mod nqn;
 pub mod opcode;
 pub mod property;
+pub mod rdma;
 pub mod reservation;
 pub mod sgl;
 pub mod status;

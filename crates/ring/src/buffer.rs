@@ -10,9 +10,11 @@ mod pool;
 
 use crate::chunk::Chunk;
 use pool::Block;
+use std::any::Any;
 use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 /// Alignment of every buffer's memory, and the smallest size class, in bytes: what `O_DIRECT` asks
@@ -21,6 +23,9 @@ pub const ALIGNMENT_BYTES: usize = 4096;
 
 /// Largest size class that is pooled, in bytes; larger buffers are allocated and freed each time.
 pub const POOLED_BYTES_MAX: usize = pool::POOLED_BYTES_MAX;
+
+/// What a user of buffers attaches to their memory, such as its registration with a device.
+pub type Attachment = Arc<dyn Any + Send + Sync>;
 
 /// An owned, 4096-byte aligned buffer of fixed capacity; its first `len` bytes are visible.
 pub struct Buffer {
@@ -104,6 +109,23 @@ impl Buffer {
         let shared = Shared { block: self.block, start: 0, len: self.len };
         std::mem::forget(self);
         shared
+    }
+
+    /// What is attached to the memory, by this or a former user of it.
+    pub fn attachment(&self) -> Option<&Attachment> {
+        self.block().attachment.as_ref()
+    }
+
+    /// Attaches something to the memory. It stays while the memory is recycled, until it is replaced or the memory is
+    /// freed, and is dropped before that.
+    pub fn attach(&mut self, attachment: Attachment) {
+        // SAFETY: the block lives until this owner gives it back, and has no other owner.
+        unsafe { self.block.as_mut() }.attachment = Some(attachment);
+    }
+
+    /// Address of the memory and its bytes, for devices. To use it is up to `unsafe` code.
+    pub fn memory(&self) -> (*mut u8, usize) {
+        (self.as_ptr_raw(), self.capacity())
     }
 
     /// Start of the memory, for operations.

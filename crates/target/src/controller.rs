@@ -20,7 +20,7 @@ use crate::queue_pair::Tag;
 use crate::reservation::NoticeLog;
 use crate::signal::{self, Signal};
 use crate::subsystem::Subsystem;
-use crate::target::{ConnectFailure, Link, Target};
+use crate::target::{ConnectFailure, Link, Target, Transport};
 use event::Events;
 use health::Thresholds;
 use nvme::fabrics::ConnectInvalid;
@@ -53,6 +53,8 @@ pub struct Association {
     local_address: SocketAddr,
     /// The address from which it did.
     peer_address: SocketAddr,
+    /// What carries its queue pairs.
+    transport: Transport,
     /// When it connected.
     since: Instant,
     /// Enabled and not shut down: I/O queue pairs may be connected.
@@ -100,6 +102,11 @@ impl Association {
     /// The address from which the host's admin queue pair came.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer_address
+    }
+
+    /// What carries its queue pairs.
+    pub fn transport(&self) -> Transport {
+        self.transport
     }
 
     /// When the host connected.
@@ -214,7 +221,7 @@ impl Association {
             pel: U16::new(0xffff),
             lba: U64::new(lba),
             nsid: if sqe.is_fabrics() { U32::new(0) } else { sqe.nsid },
-            trtype: nvme::log_page::transport_type::TCP,
+            trtype: self.transport.number(),
             opc: sqe.opc,
             lpver: 1,
             ..ErrorEntry::default()
@@ -320,6 +327,7 @@ impl Controller {
             subsystem: Arc::clone(subsystem),
             local_address: link.local_address,
             peer_address: link.peer_address,
+            transport: link.transport,
             since: ring::time::now(),
             is_ready: AtomicBool::new(false),
             io_queues_granted: AtomicU16::new(0),

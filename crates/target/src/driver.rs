@@ -7,17 +7,20 @@
 mod connection;
 mod cores;
 mod execute;
+mod fabric;
 mod limit;
 mod listen;
 mod pace;
 mod plan;
 mod reserve;
+mod wire;
 mod work;
 
 use crate::error::Error;
 use crate::signal::{self, Signal};
 use crate::target::Target;
 use cores::{Kind, Loads, Place, Threads};
+use fabric::RdmaListener;
 use ring::net::{Entered, Entrance, EntranceLimits};
 use ring::{Config, SocketOptions, TcpListener};
 use std::collections::BTreeMap;
@@ -41,6 +44,8 @@ pub use cores::{Cores, QueuePairs};
 pub struct ServerOptions {
     /// Where to listen; port 0 takes a free one.
     pub listen: Vec<SocketAddr>,
+    /// Where to listen over RDMA.
+    pub listen_rdma: Vec<SocketAddr>,
     /// Threads that serve connections; 1 serves on the caller's reactor.
     pub cores: usize,
     /// How the reactors of further cores are made.
@@ -53,6 +58,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             listen: vec![SocketAddr::from(([127, 0, 0, 1], nvme::tcp::IO_PORT))],
+            listen_rdma: Vec::new(),
             cores: 1,
             runtime: Config::default(),
             socket: SocketOptions::default(),
@@ -207,6 +213,8 @@ pub struct Server {
     socket: SocketOptions,
     /// The listeners' tasks, in the order of `addresses`.
     acceptors: Vec<ring::JoinHandle<()>>,
+    /// The listeners over RDMA.
+    rdma: Vec<RdmaListener>,
     cores: Vec<ring::thread::JoinHandle<()>>,
     threads: Option<Rc<Threads>>,
 }
@@ -215,7 +223,7 @@ impl Server {
     /// Listens, and serves connections from now on. Needs a running reactor.
     ///
     /// # Errors
-    /// [`Error::Listen`], [`Error::Thread`].
+    /// [`Error::Listen`], [`Error::Thread`], [`Error::Rdma`].
     pub fn start(target: &Arc<Target>, options: &ServerOptions) -> Result<Self, Error> {
         let mut listeners = Vec::new();
         for &address in &options.listen {
@@ -229,6 +237,7 @@ impl Server {
             addresses: Vec::new(),
             socket: options.socket.clone(),
             acceptors: Vec::new(),
+            rdma: Vec::new(),
             cores: Vec::new(),
             threads: None,
         };
@@ -241,6 +250,9 @@ impl Server {
             }
         }
         server.threads = (!senders.is_empty()).then(|| Rc::new(Threads::new(senders)));
+        for &address in &options.listen_rdma {
+            server.listen_rdma(address)?;
+        }
         for listener in listeners {
             server.accept(listener);
         }
@@ -302,6 +314,7 @@ impl Server {
             acceptor.abort();
             let _ = acceptor.await;
         }
+        self.unlisten_rdma().await;
         self.connections.close();
         self.connections.ended().await;
         // The cores' threads end when no one can send them connections.

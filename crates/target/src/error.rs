@@ -51,6 +51,14 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// There is no RDMA, or an address cannot be listened on over it.
+    #[error(transparent)]
+    Rdma(#[from] rdma::Error),
+    /// RDMA serves on one thread.
+    #[error(
+        "RDMA serves connections on one core: leave out --cores, or start a target for each core, with its own address"
+    )]
+    RdmaCores,
     /// Sessions that are admitted and fenced by an agent cannot be asked for proofs of hosts' keys: a
     /// host that connects anew would end its earlier controllers before it has proved itself.
     #[error("hosts cannot be asked for proofs where an agent admits them")]

@@ -1,4 +1,4 @@
-//! The NVMe-oF/TCP target: subsystems, controllers, queue pairs, discovery, admission.
+//! The NVMe-oF target, over TCP and RDMA: subsystems, controllers, queue pairs, discovery, admission.
 //!
 //! The protocol is in state machines without I/O: [`QueuePair`] turns received bytes into commands
 //! and completions into bytes, [`Controller`] executes the commands of an admin queue pair, and [`Target`]
@@ -38,4 +38,6 @@ pub use rate::RateLimits;
 pub use reservation::{REGISTRANTS_MAX, Reservations};
 pub use signal::Signal;
 pub use subsystem::{HostAccess, NAMESPACES_MAX, Subsystem};
-pub use target::{Attached, ConnectFailure, Connected, HostProof, HostTls, IoQueue, Link, Target};
+pub use target::{
+    Attached, ConnectFailure, Connected, HostProof, HostTls, IoQueue, Link, Target, Transport,
+};

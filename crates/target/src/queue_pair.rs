@@ -1,4 +1,4 @@
-//! One queue pair's connection as a state machine without I/O (TCP 3).
+//! One queue pair's connection as a state machine without I/O, over TCP (TCP 3) or RDMA ([`capsules`]).
 //!
 //! Received bytes go in by [`QueuePair::receive`]; commands come out of [`QueuePair::next_event`], first
 //! without their data. The executor of a command checks it and then requests buffer memory by
@@ -10,12 +10,15 @@
 //! connections share and whose waiters are served in order ([`Budget`]), output by the caller, which stops
 //! calling `receive` while [`QueuePair::output_bytes`] is large.
 
+mod capsules;
 mod command;
 mod output;
 mod receive;
 
+pub(crate) use capsules::Work;
 pub use command::{CommandState, Tag};
 
+use capsules::Capsules;
 use command::Commands;
 use nvme::tcp::{Encoder, Parser, ParserConfig, PduError, Receiver};
 use nvme::{CompletionQueueEntry, Status, SubmissionQueueEntry};
@@ -84,6 +87,8 @@ pub struct QueuePair {
     /// Commands whose data was asked for and has not come in full.
     awaiting_data: usize,
     payload: Option<Payload>,
+    /// Of a connection over RDMA.
+    capsules: Option<Box<Capsules>>,
     /// Transfers of at least [`LARGE_TRANSFER_BYTES`] that are awaited.
     large_transfers: usize,
     output: Output,
@@ -129,6 +134,7 @@ impl QueuePair {
             awaits_budget: false,
             awaiting_data: 0,
             payload: None,
+            capsules: None,
             large_transfers: 0,
             output: Output::new(),
             sq_entries: 2,
@@ -333,6 +339,10 @@ impl QueuePair {
         self.awaiting_data += 1;
         self.large_transfers += usize::from(bytes as usize >= LARGE_TRANSFER_BYTES);
         command.data = Some(Buffer::with_capacity(bytes as usize));
+        if self.read_remote(tag, bytes) {
+            return;
+        }
+        let command = self.commands.get(tag);
         let (encoder, cid) = (self.encoder, command.sqe.command_id());
         self.emit(|out| encoder.r2t(out, cid, nvme::TransferTag(tag.0), 0, bytes));
     }
@@ -342,7 +352,7 @@ impl QueuePair {
         let command = self.commands.get_mut(tag);
         assert_eq!(command.state, CommandState::Executing, "{tag:?} ends with {status:?}");
         let reserved_bytes = std::mem::take(&mut command.reserved_bytes);
-        if !self.is_over() {
+        if !self.is_over() && !self.respond_remote(tag, status, result, 0) {
             self.respond(tag, status, result);
         }
         self.commands.remove(tag);
@@ -359,6 +369,7 @@ impl QueuePair {
             self.commands.remove(tag);
             return self.release(reserved_bytes);
         }
+        let Some(data) = self.write_remote(tag, data, result, reserved_bytes) else { return };
         // With flow control the host needs the response's SQHD; a result needs it too.
         let is_success = !self.has_flow_control && result == 0;
         self.send_data(cid, data, is_success, reserved_bytes);
@@ -415,10 +426,26 @@ impl QueuePair {
         }
     }
 
-    fn respond(&mut self, tag: Tag, status: Status, result: u64) {
+    fn response(&self, tag: Tag, status: Status, result: u64) -> CompletionQueueEntry {
         let cid = self.commands.get(tag).sqe.command_id();
         let sqhd = if self.has_flow_control { self.sq_head } else { NO_SQHD };
-        let cqe = CompletionQueueEntry::new(cid, sqhd, status).with_result(result);
+        CompletionQueueEntry::new(cid, sqhd, status).with_result(result)
+    }
+
+    /// Counts a command that the host has put into its queue.
+    fn advance_head(&mut self) {
+        self.sq_head = if self.sq_head + 1 == self.sq_entries { 0 } else { self.sq_head + 1 };
+        assert!(
+            self.sq_head < self.sq_entries && self.commands.len() <= usize::from(self.sq_entries),
+            "{} of {} entries are outstanding, the head is {}",
+            self.commands.len(),
+            self.sq_entries,
+            self.sq_head
+        );
+    }
+
+    fn respond(&mut self, tag: Tag, status: Status, result: u64) {
+        let cqe = self.response(tag, status, result);
         let encoder = self.encoder;
         self.emit(|out| encoder.capsule_resp(out, &cqe));
     }
@@ -477,6 +504,7 @@ impl QueuePair {
     /// Drops all commands' buffers and output: the connection is over.
     pub fn clear(&mut self) {
         self.output.clear();
+        self.clear_work();
         self.events.clear();
         self.awaiting_memory.clear();
         self.payload = None;

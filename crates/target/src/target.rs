@@ -12,7 +12,7 @@ mod reservation;
 mod takeover;
 mod tls;
 
-pub use connect::{Attached, ConnectFailure, Connected, IoQueue, Link};
+pub use connect::{Attached, ConnectFailure, Connected, IoQueue, Link, Transport};
 pub use proof::HostProof;
 pub(crate) use proof::Proof;
 pub(crate) use takeover::Ended;
@@ -42,7 +42,7 @@ struct Registry {
     proofs: BTreeMap<Nqn, HostProof>,
     /// To the discovery service too.
     is_discovery_proved: bool,
-    listeners: Vec<SocketAddr>,
+    listeners: Vec<(SocketAddr, Transport)>,
     controllers: BTreeMap<ControllerId, Arc<Association>>,
     /// Controllers that have ended but may have I/O in flight: as many as live connections.
     ending: Vec<Weak<Association>>,
@@ -144,14 +144,25 @@ impl Target {
     }
 
     /// Notes an address at which the target can be reached.
-    pub(crate) fn add_listener(&self, address: SocketAddr) {
-        self.registry().listeners.push(address);
+    pub(crate) fn add_listener(&self, address: SocketAddr, transport: Transport) {
+        self.registry().listeners.push((address, transport));
         self.note_discovery_changed();
     }
 
-    /// The addresses at which the target can be reached.
+    /// The addresses at which the target can be reached over TCP.
     pub fn listeners(&self) -> Vec<SocketAddr> {
-        self.registry().listeners.clone()
+        self.listeners_by(Transport::Tcp)
+    }
+
+    /// The addresses at which the target can be reached over RDMA.
+    pub fn rdma_listeners(&self) -> Vec<SocketAddr> {
+        self.listeners_by(Transport::Rdma)
+    }
+
+    fn listeners_by(&self, transport: Transport) -> Vec<SocketAddr> {
+        let registry = self.registry();
+        let of_it = registry.listeners.iter().filter(|listener| listener.1 == transport);
+        of_it.map(|listener| listener.0).collect()
     }
 
     /// The controllers that live.

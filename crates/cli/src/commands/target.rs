@@ -1,4 +1,4 @@
-//! `tsumugi target`: exports files, block devices or memory over NVMe/TCP.
+//! `tsumugi target`: exports files, block devices or memory over NVMe/TCP and NVMe/RDMA.
 //!
 //! Flags and configuration file say the same things; both are turned into one [`Settings`], which is
 //! checked before anything is opened. Everything is written to standard output that a script needs
@@ -41,7 +41,7 @@ use uuid::Uuid;
 
 /// How long to wait for an address that a target which was killed still holds.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
-/// Export namespaces over NVMe/TCP.
+/// Export namespaces over NVMe/TCP or NVMe/RDMA.
 #[derive(Clone, Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -74,7 +74,10 @@ Examples:
     tsumugi target --listen 10.0.0.7:4420 --host HOSTNQN,tls-key=tls.key \\
         --namespace /dev/nvme0n1
 
-  The same disk by the kernel's target, over RDMA; it is taken down when this process ends:
+  The same disk over RDMA, at an address of an RDMA device:
+    tsumugi target --fabric rdma --listen 10.0.0.7:4420 --insecure --namespace /dev/nvme0n1
+
+  The same by the kernel's target; it is taken down when this process ends:
     tsumugi target --engine kernel --fabric rdma --listen 10.0.0.7:4420 --insecure \\
         --namespace /dev/nvme0n1
 
@@ -116,6 +119,9 @@ pub(crate) struct TargetArgs {
     /// Address to listen at; port 0 chooses a free port; may be repeated [default: 127.0.0.1:4420]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Vec<SocketAddr>,
+    /// Address to listen at over RDMA, beside those of --listen; may be repeated. It has to be one of an RDMA device
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen_rdma: Vec<SocketAddr>,
     /// NQN of the subsystem of --namespace and --allow-host [default: derived from this machine and
     /// the namespaces, see below]
     #[arg(long, value_name = "NQN")]
@@ -212,7 +218,7 @@ pub(crate) struct TargetArgs {
     /// up from the same settings, needs root, and is taken down when this process ends [default: own]
     #[arg(long, default_value = "own", hide_default_value = true, value_parser = Engine::all())]
     engine: Engine,
-    /// What carries the commands, with --engine kernel [default: tcp]
+    /// What carries the commands at the addresses of --listen [default: tcp]
     #[arg(long, value_name = "FABRIC")]
     fabric: Option<kernel::Fabric>,
     /// Let the adapter serve commands itself, with --engine kernel (ConnectX-5 and later, for RDMA)
@@ -230,6 +236,13 @@ impl TargetArgs {
             None => Settings::default(),
         };
         settings.listen.extend(&self.listen);
+        settings.listen_rdma.extend(&self.listen_rdma);
+        if self.fabric == Some(kernel::Fabric::Rdma) && self.engine != Engine::Kernel {
+            settings.listen_rdma.append(&mut settings.listen);
+            if settings.listen_rdma.is_empty() {
+                bail!("--fabric rdma needs --listen with an address of an RDMA device (`rdma link` lists them)");
+            }
+        }
         settings.insecure |= self.insecure;
         settings.auth_discovery |= self.auth_discovery;
         settings.cores = self.cores.or(settings.cores);
@@ -294,8 +307,8 @@ pub(crate) fn run(args: &TargetArgs) -> anyhow::Result<ExitCode> {
     if args.engine == Engine::Kernel {
         return kernel::run(&settings, args);
     }
-    if args.fabric == Some(kernel::Fabric::Rdma) || args.offload {
-        bail!("our own target serves NVMe/TCP alone: add --engine kernel for RDMA and --offload");
+    if args.offload {
+        bail!("our own target offloads nothing to the adapter: add --engine kernel for --offload");
     }
     let config =
         ring::Config { spin: settings.poll_us.unwrap_or_default(), ..ring::Config::default() };
@@ -348,6 +361,7 @@ async fn serve(
     let names = add_subsystems(&target, &settings, &mut signals).await?;
     let options = ServerOptions {
         listen: settings.listen.clone(),
+        listen_rdma: settings.listen_rdma.clone(),
         cores: settings.cores.map_or(1, CoreCount::get),
         runtime,
         socket: SocketOptions {

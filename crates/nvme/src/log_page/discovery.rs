@@ -136,6 +136,20 @@ impl DiscoveryEntry {
         this
     }
 
+    /// As [`Self::tcp`] for RDMA with reliable connections made by the RDMA connection manager (RDMA figure 9).
+    pub fn rdma(
+        subsystem: &Nqn,
+        subtype: u8,
+        address: core::net::SocketAddr,
+        port_id: u16,
+    ) -> Self {
+        let mut this = Self::tcp(subsystem, subtype, address, port_id);
+        this.trtype = transport_type::RDMA;
+        // RDMA_QPTYPE: reliable connected; RDMA_PRTYPE: no provider named; RDMA_CMS: RDMA_CM.
+        (this.tsas[0], this.tsas[1], this.tsas[2]) = (1, 1, 1);
+        this
+    }
+
     /// Says that hosts are let in under TLS 1.3 only.
     pub fn require_tls(&mut self) {
         self.treq &= !transport_requirements::SECURE_CHANNEL_MASK;

@@ -1,6 +1,6 @@
 //! The per-thread pool behind [`Buffer`](super::Buffer): one free list per power-of-two size class.
 
-use super::ALIGNMENT_BYTES;
+use super::{ALIGNMENT_BYTES, Attachment};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -32,6 +32,8 @@ pub(super) struct Block {
     pub(super) memory: NonNull<u8>,
     /// Start of the allocation.
     base: NonNull<u8>,
+    /// What goes with the memory, until that is freed.
+    pub(super) attachment: Option<Attachment>,
 }
 
 impl Block {
@@ -55,7 +57,8 @@ impl Block {
         // SAFETY: what was allocated beyond the capacity is a multiple of what it is aligned to and
         // enough for any padding; without it there is none.
         let memory = unsafe { base.add(padding) };
-        let block = Self { references: AtomicUsize::new(1), capacity, memory, base };
+        let references = AtomicUsize::new(1);
+        let block = Self { references, capacity, memory, base, attachment: None };
         NonNull::from(Box::leak(Box::new(block)))
     }
 
@@ -65,7 +68,9 @@ impl Block {
     /// `block` came from `allocate` and is no longer in use.
     unsafe fn free(block: NonNull<Self>) {
         // SAFETY: by the caller's promise the header is a leaked box that is ours again.
-        let block = unsafe { Box::from_raw(block.as_ptr()) };
+        let mut block = unsafe { Box::from_raw(block.as_ptr()) };
+        // It may describe the memory, which must still be there then.
+        block.attachment = None;
         // SAFETY: the memory was allocated with this very layout.
         unsafe { dealloc(block.base.as_ptr(), Self::layout(block.capacity)) };
     }
@@ -165,6 +170,25 @@ mod tests {
         drop(buffers);
         let kept = super::POOL.with_borrow(|pool| pool.free.last().map(Vec::len));
         assert_eq!(kept, Some(CLASS_BYTES_MAX / POOLED_BYTES_MAX));
+    }
+
+    /// Goal: what is attached to memory stays while the memory is recycled, and goes with it.
+    #[test]
+    fn attachments_go_with_the_memory() {
+        let attached = std::sync::Arc::new(7_u8);
+        let mut buffer = Buffer::with_capacity(5000);
+        let (address, _) = buffer.memory();
+        buffer.attach(attached.clone());
+        drop(buffer);
+        let mut again = Buffer::with_capacity(8000);
+        let known = again.attachment().and_then(|it| it.downcast_ref::<u8>());
+        assert_eq!((again.memory().0, known), (address, Some(&7)));
+        again.attach(std::sync::Arc::new(()));
+        assert_eq!(std::sync::Arc::strong_count(&attached), 1, "it was replaced");
+        let mut large = Buffer::with_capacity(POOLED_BYTES_MAX + 1);
+        large.attach(attached.clone());
+        drop(large);
+        assert_eq!(std::sync::Arc::strong_count(&attached), 1, "the memory was freed");
     }
 
     /// Goal: frozen views share memory, keep it alive, and give it back only with the last.

@@ -3,6 +3,7 @@
 use super::{Controller, ERROR_ENTRIES_MAX, Reply};
 use crate::ana;
 use crate::namespace::Namespace;
+use crate::target::Transport;
 use nvme::command::Identify;
 use nvme::identify::{
     ControllerList, IDENTIFY_BYTES, IdentifyController, IdentifyControllerNvm, IdentifyNamespace,
@@ -202,7 +203,10 @@ impl Controller {
             sgls: U32::new(
                 IdentifyController::SGLS_SUPPORTED
                     | IdentifyController::SGLS_OFFSET
-                    | IdentifyController::SGLS_TRANSPORT,
+                    | match self.association.transport() {
+                        Transport::Tcp => IdentifyController::SGLS_TRANSPORT,
+                        Transport::Rdma => IdentifyController::SGLS_KEYED,
+                    },
             ),
             subnqn: subsystem.nqn().to_field(),
             ioccsz: U32::new(limits.ioccsz()),

@@ -8,12 +8,14 @@
 mod admin;
 mod arrival;
 mod door;
+mod verbs;
 
 pub(super) use arrival::Arrival;
 
 use super::Registration;
 use super::cores::Threads;
 use super::execute::Executor;
+use super::wire::Wire;
 use crate::admission::{Lane, Lent, Refusal};
 use crate::controller::Controller;
 use crate::limits::{Limits, RECEIVE_BYTES, RECEIVE_BYTES_FIRST};
@@ -31,7 +33,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tls::{Receiving, Stream};
+use tls::Receiving;
 
 /// What is received at most while large data is awaited, so that little of it has to be copied.
 const RECEIVE_SMALL_BYTES: usize = 4 << 10;
@@ -76,7 +78,7 @@ struct Sending {
 pub(super) struct Connection {
     target: Arc<Target>,
     limits: Limits,
-    stream: Stream,
+    wire: Wire,
     registration: Registration,
     pair: QueuePair,
     role: Role,
@@ -107,14 +109,18 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(target: &Arc<Target>, stream: Stream, registration: Registration) -> Self {
+    pub(super) fn new(
+        target: &Arc<Target>,
+        wire: impl Into<Wire>,
+        registration: Registration,
+    ) -> Self {
         let (limits, now) = (target.limits().clone(), ring::time::now());
         Self {
             target: Arc::clone(target),
             pair: QueuePair::sharing(&limits, target.budget()),
             handshake_deadline: now + limits.handshake,
             limits,
-            stream,
+            wire: wire.into(),
             registration,
             role: Role::Unconnected,
             connecting: None,
@@ -140,7 +146,7 @@ impl Connection {
         if reason == LEAVES {
             return self.leave().await;
         }
-        tracing::info!(peer = %self.stream.tcp().peer_addr(), reason, "a connection ends");
+        tracing::info!(peer = %self.wire.peer_addr(), reason, "a connection ends");
         self.close().await;
     }
 
@@ -148,12 +154,15 @@ impl Connection {
     async fn close(mut self) {
         self.pair.clear();
         self.receiving = None;
-        let _ = self.stream.tcp().shutdown(Shutdown::Both).await;
+        match &mut self.wire {
+            Wire::Tcp(stream) => drop(stream.tcp().shutdown(Shutdown::Both).await),
+            Wire::Rdma(endpoint) => verbs::end(endpoint),
+        }
         if let Role::Admin(..) | Role::Proving(_) = self.role {
             self.role = Role::Unconnected;
         }
-        if let Some(mut sending) = self.sending.take() {
-            let _ = poll_fn(|cx| self.stream.poll_send(&mut sending.op, cx)).await;
+        if let (Some(mut sending), Wire::Tcp(stream)) = (self.sending.take(), &mut self.wire) {
+            let _ = poll_fn(|cx| stream.poll_send(&mut sending.op, cx)).await;
         }
         self.lent = None;
         if let Role::Io(executor) = &mut self.role {
@@ -178,7 +187,7 @@ impl Connection {
                 let is_received = self.poll_receive(cx)?;
                 let is_handled = self.handle_events(cx)?;
                 let is_connected = self.poll_connecting(cx) | self.poll_door(cx);
-                let is_started = self.start_send();
+                let is_started = self.start_send()?;
                 Ok(is_sent || is_received || is_handled || is_connected || is_started)
             });
             match turn {
@@ -307,8 +316,10 @@ impl Connection {
 
     /// Looks at a send under way; true if it has ended.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<bool, &'static str> {
-        let Some(sending) = &mut self.sending else { return Ok(false) };
-        let Poll::Ready((result, spare)) = self.stream.poll_send(&mut sending.op, cx) else {
+        let (Some(sending), Wire::Tcp(stream)) = (&mut self.sending, &mut self.wire) else {
+            return Ok(false);
+        };
+        let Poll::Ready((result, spare)) = stream.poll_send(&mut sending.op, cx) else {
             return Ok(false);
         };
         let reserved_bytes = sending.reserved_bytes;
@@ -323,13 +334,16 @@ impl Connection {
     }
 
     /// Sends everything that there is, if nothing is being sent; true if it began to.
-    fn start_send(&mut self) -> bool {
+    fn start_send(&mut self) -> Result<bool, &'static str> {
+        if matches!(self.wire, Wire::Rdma(_)) {
+            return self.post_work();
+        }
         if self.sending.is_some() {
-            return false;
+            return Ok(false);
         }
         let Some((chunks, reserved_bytes)) = self.pair.take_output(std::mem::take(&mut self.spare))
         else {
-            return self.linger();
+            return Ok(self.linger());
         };
         if let Role::Io(executor) = &mut self.role {
             executor.flush_tallies();
@@ -337,9 +351,10 @@ impl Connection {
                 executor.take_lent(lent);
             }
         }
-        let op = self.stream.send(chunks);
+        let Wire::Tcp(stream) = &self.wire else { return Ok(false) };
+        let op = stream.send(chunks);
         self.sending = Some(Sending { op, reserved_bytes, started: self.now });
-        true
+        Ok(true)
     }
 
     /// After a terminate request was sent: gives the peer time to take it before the socket goes.
@@ -348,22 +363,28 @@ impl Connection {
         if !is_over || self.linger_deadline.is_some() {
             return false;
         }
+        let Wire::Tcp(stream) = &self.wire else { return false };
         self.linger_deadline = Some(self.now + LINGER);
-        let stream = self.stream.tcp().clone();
+        let stream = stream.tcp().clone();
         ring::spawn(async move { stream.shutdown(Shutdown::Write).await });
         true
     }
 
     /// Receives, unless too much is waiting to be sent; true if something came.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Result<bool, &'static str> {
+        if matches!(self.wire, Wire::Rdma(_)) {
+            return self.poll_verbs(cx);
+        }
         if self.receiving.is_none() {
             if self.pair.output_bytes() > self.limits.output_bytes_max {
                 return Ok(false);
             }
             self.start_receive();
         }
-        let Some(op) = &mut self.receiving else { return Ok(false) };
-        let Poll::Ready((result, segments)) = self.stream.poll_receive(op, cx) else {
+        let (Some(op), Wire::Tcp(stream)) = (&mut self.receiving, &mut self.wire) else {
+            return Ok(false);
+        };
+        let Poll::Ready((result, segments)) = stream.poll_receive(op, cx) else {
             return Ok(false);
         };
         self.receiving = None;
@@ -409,7 +430,8 @@ impl Connection {
             end = end.min(start + RECEIVE_SMALL_BYTES);
         }
         segments.push(Segment::Buffer(buffer, start..end));
-        self.receiving = Some(self.stream.receive(segments));
+        let Wire::Tcp(stream) = &self.wire else { return };
+        self.receiving = Some(stream.receive(segments));
     }
 
     /// Gives the queue pair what has come.

@@ -4,7 +4,7 @@ use super::connection::Connection;
 use super::cores::Threads;
 use super::{Connections, Server};
 use crate::error::Error;
-use crate::target::Target;
+use crate::target::{Target, Transport};
 use ring::{Sparse, TcpListener};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -38,7 +38,7 @@ impl Server {
         };
         self.addresses.remove(index);
         let acceptor = self.acceptors.remove(index);
-        self.target.remove_listener(address);
+        self.target.remove_listener(address, Transport::Tcp);
         acceptor.abort();
         let _ = acceptor.await;
         true
@@ -52,7 +52,7 @@ impl Server {
             connections: Arc::clone(&self.connections),
             threads: self.threads.clone(),
         };
-        self.target.add_listener(address);
+        self.target.add_listener(address, Transport::Tcp);
         self.addresses.push(address);
         self.acceptors.push(ring::spawn(acceptor.run(listener)));
         address

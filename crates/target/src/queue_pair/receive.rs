@@ -116,15 +116,7 @@ impl QueuePair {
         };
         self.commands.get_mut(tag).is_damaged = is_damaged;
         if self.state == QueuePairState::Connected {
-            self.sq_head = if self.sq_head + 1 == self.sq_entries { 0 } else { self.sq_head + 1 };
-            assert!(
-                self.sq_head < self.sq_entries
-                    && self.commands.len() <= usize::from(self.sq_entries),
-                "{} of {} entries are outstanding, the head is {}",
-                self.commands.len(),
-                self.sq_entries,
-                self.sq_head
-            );
+            self.advance_head();
         }
         self.events.push_back(Event::Command(tag));
         Ok(())

@@ -5,7 +5,7 @@
 //! ([`Target::check_present`]). So either the Connect sees the change, or the change finds the controller.
 
 use super::connect::{ConnectFailure, Wanted};
-use super::{Registry, Target};
+use super::{Registry, Target, Transport};
 use crate::subsystem::{HostAccess, Subsystem};
 use nvme::fabrics::ConnectInvalid;
 use nvme::{Nqn, Status};
@@ -68,8 +68,8 @@ impl Target {
     }
 
     /// Removes an address from those that discovery names.
-    pub(crate) fn remove_listener(&self, address: SocketAddr) {
-        self.registry().listeners.retain(|listener| *listener != address);
+    pub(crate) fn remove_listener(&self, address: SocketAddr, transport: Transport) {
+        self.registry().listeners.retain(|listener| *listener != (address, transport));
         self.note_discovery_changed();
     }
 
@@ -116,8 +116,13 @@ mod tests {
         let id = HostId([7; 16]);
         let data = ConnectData::new(id, ControllerId::DYNAMIC, subsystem, &Nqn::from_uuid(id.0));
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        let link =
-            Link { signal, local_address: address, peer_address: address, tls_identity: None };
+        let link = Link {
+            signal,
+            local_address: address,
+            peer_address: address,
+            tls_identity: None,
+            transport: Transport::Tcp,
+        };
         let sqe = connect.encode().unwrap();
         match target.connect(&sqe, data.bytes(), &link, ring::time::now()).ok()?.attached {
             Attached::Admin(controller) => Some(controller),

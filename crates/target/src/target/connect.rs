@@ -6,6 +6,7 @@ use crate::controller::{Association, Controller};
 use crate::signal::Signal;
 use crate::subsystem::Subsystem;
 use nvme::fabrics::{Connect, ConnectData, ConnectInvalid, ConnectResult};
+use nvme::log_page::transport_type;
 use nvme::{ControllerId, HostId, Nqn, Status, SubmissionQueueEntry};
 use ring::time::Instant;
 use std::net::SocketAddr;
@@ -44,6 +45,29 @@ pub struct Link<'a> {
     pub peer_address: SocketAddr,
     /// The identity of the connection's TLS key.
     pub tls_identity: Option<&'a [u8]>,
+    /// What carries it.
+    pub transport: Transport,
+}
+
+/// What carries connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// NVMe/TCP.
+    #[default]
+    Tcp,
+    /// NVMe/RDMA.
+    Rdma,
+}
+
+impl Transport {
+    /// TRTYPE.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::Tcp => transport_type::TCP,
+            Self::Rdma => transport_type::RDMA,
+        }
+    }
 }
 
 /// An I/O queue pair's part in its controller; ends with it.
@@ -140,7 +164,7 @@ impl Target {
         let attached = if is_admin {
             Attached::Admin(Box::new(self.new_controller(&wanted, &subsystem, link, now)?))
         } else {
-            Attached::Io(self.join_controller(&wanted, &subsystem, link.signal)?)
+            Attached::Io(self.join_controller(&wanted, &subsystem, link)?)
         };
         let association = match &attached {
             Attached::Admin(controller) => controller.association(),
@@ -222,10 +246,14 @@ impl Target {
         &self,
         wanted: &Wanted,
         subsystem: &Arc<Subsystem>,
-        signal: &Arc<Signal>,
+        link: &Link<'_>,
     ) -> Result<IoQueue, ConnectFailure> {
         let association = self.registry().controllers.get(&wanted.controller).cloned();
         let association = association.ok_or(ConnectFailure::from(ConnectInvalid::CNTLID))?;
+        // All queue pairs of a controller have its transport (base 3.3.2).
+        if association.transport() != link.transport {
+            return Err(ConnectInvalid::CNTLID.into());
+        }
         if !Arc::ptr_eq(association.subsystem(), subsystem) || subsystem.is_discovery() {
             return Err(ConnectInvalid::SUBNQN.into());
         }
@@ -239,8 +267,8 @@ impl Target {
         if qid > self.limits.io_queues_max {
             return Err(ConnectInvalid::QID.into());
         }
-        association.attach(qid, signal)?;
-        Ok(IoQueue { association, qid, signal: Arc::clone(signal) })
+        association.attach(qid, link.signal)?;
+        Ok(IoQueue { association, qid, signal: Arc::clone(link.signal) })
     }
 }
 

@@ -5,7 +5,7 @@
 //! came in, as the Linux kernel's target does; one at a loopback address is named to hosts of this
 //! machine alone, for any other host would connect to itself.
 
-use super::Target;
+use super::{Target, Transport};
 use crate::controller::Association;
 use nvme::log_page::{DiscoveryEntry, DiscoveryHeader, subsystem_type, transport_requirements};
 use nvme::{U16, U64};
@@ -25,8 +25,11 @@ impl Target {
         let discovery = std::iter::once((&self.discovery, subsystem_type::CURRENT_DISCOVERY));
         let mut entries = Vec::new();
         for (subsystem, kind) in visible.map(|it| (it, subsystem_type::NVM)).chain(discovery) {
-            for &(port, address) in &ports {
-                let mut entry = DiscoveryEntry::tcp(subsystem.nqn(), kind, address, port);
+            for &(port, address, transport) in &ports {
+                let mut entry = match transport {
+                    Transport::Tcp => DiscoveryEntry::tcp(subsystem.nqn(), kind, address, port),
+                    Transport::Rdma => DiscoveryEntry::rdma(subsystem.nqn(), kind, address, port),
+                };
                 entry.treq |= transport_requirements::SQ_FLOW_CONTROL_DISABLE;
                 if self.requires_tls() {
                     entry.require_tls();
@@ -53,13 +56,16 @@ impl Target {
 
 /// The port identifiers and addresses to name to a host that reached the target at `local`, each
 /// address once.
-fn ports(listeners: &[SocketAddr], local: SocketAddr) -> Vec<(u16, SocketAddr)> {
-    let mut ports: Vec<(u16, SocketAddr)> = Vec::new();
-    for (index, &listener) in listeners.iter().enumerate() {
+fn ports(
+    listeners: &[(SocketAddr, Transport)],
+    local: SocketAddr,
+) -> Vec<(u16, SocketAddr, Transport)> {
+    let mut ports: Vec<(u16, SocketAddr, Transport)> = Vec::new();
+    for (index, &(listener, transport)) in listeners.iter().enumerate() {
         if let Some(address) = address_for(listener, local)
-            && ports.iter().all(|&(_, known)| known != address)
+            && ports.iter().all(|&(_, known, by)| (known, by) != (address, transport))
         {
-            ports.push((index as u16 + 1, address));
+            ports.push((index as u16 + 1, address, transport));
         }
     }
     ports
@@ -80,7 +86,7 @@ fn address_for(listener: SocketAddr, local: SocketAddr) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::ports;
+    use super::{Transport, ports};
     use std::net::SocketAddr;
 
     /// Goal: each host gets the addresses at which it reaches the target, and no others.
@@ -88,9 +94,10 @@ mod tests {
     fn hosts_get_addresses_that_they_reach() {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
         let named = |listeners: &[&str], local: &str| -> Vec<String> {
-            let listeners: Vec<SocketAddr> = listeners.iter().map(|it| address(it)).collect();
+            let listeners: Vec<_> =
+                listeners.iter().map(|it| (address(it), Transport::Tcp)).collect();
             let ports = ports(&listeners, address(local));
-            ports.iter().map(|(port, address)| format!("{port} {address}")).collect()
+            ports.iter().map(|(port, address, _)| format!("{port} {address}")).collect()
         };
         assert_eq!(named(&["0.0.0.0:4420"], "10.0.0.7:4420"), ["1 10.0.0.7:4420"]);
         assert_eq!(named(&["[::]:4420"], "[fd00::7]:4420"), ["1 [fd00::7]:4420"]);

@@ -21,6 +21,8 @@ const DATA_MEMORY_MIN: u64 = 4 << 20;
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Settings {
     pub(super) listen: Vec<SocketAddr>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) listen_rdma: Vec<SocketAddr>,
     pub(super) insecure: bool,
     pub(super) auth_discovery: bool,
     pub(super) cores: Option<CoreCount>,
@@ -48,6 +50,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             listen: Vec::new(),
+            listen_rdma: Vec::new(),
             insecure: false,
             auth_discovery: false,
             cores: None,
@@ -99,7 +102,7 @@ impl Settings {
 
     /// Fills in defaults and checks what no single setting shows.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
-        if self.listen.is_empty() {
+        if self.listen.is_empty() && self.listen_rdma.is_empty() {
             self.listen.push(SocketAddr::from(([127, 0, 0, 1], nvme::tcp::IO_PORT)));
         }
         if self.subsystems.iter().all(|subsystem| subsystem.namespaces.is_empty()) {
@@ -108,7 +111,29 @@ impl Settings {
         if self.data_memory_max.is_some_and(|bytes| bytes < DATA_MEMORY_MIN) {
             bail!("data_memory_max must be at least 4M, which is four of the longest transfers");
         }
+        if !self.listen_rdma.is_empty() {
+            self.check_rdma()?;
+        }
         self.check_hosts()
+    }
+
+    /// Checks what RDMA does not go with.
+    fn check_rdma(&self) -> anyhow::Result<()> {
+        if self.cores.is_some_and(|cores| cores.get() > 1) {
+            bail!("RDMA serves on one core: leave out --cores, or start a target for each core");
+        }
+        if self.network_namespace.is_some() {
+            bail!(
+                "RDMA devices belong to the namespace of the process: leave out --network-namespace"
+            );
+        }
+        let has_tls = self.subsystems.iter().flat_map(|it| &it.hosts).any(HostSettings::has_tls);
+        if has_tls {
+            bail!(
+                "there is no TLS over RDMA, and a target with TLS keys takes nothing else: use dhchap-key"
+            );
+        }
+        Ok(())
     }
 
     /// Checks that hosts can connect and strangers cannot; for a change of a running target as well.
@@ -117,7 +142,8 @@ impl Settings {
         for subsystem in &self.subsystems {
             super::ana::states(subsystem)?;
         }
-        let exposed = self.listen.iter().find(|address| !address.ip().is_loopback());
+        let mut addresses = self.listen.iter().chain(&self.listen_rdma);
+        let exposed = addresses.find(|address| !address.ip().is_loopback());
         let has_keys = self.subsystems.iter().all(SubsystemSettings::has_keys);
         if let Some(address) = exposed
             && !self.insecure

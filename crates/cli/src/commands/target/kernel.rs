@@ -25,7 +25,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
-/// What carries the commands of the kernel's target.
+/// What carries a target's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Fabric {
     /// NVMe/TCP.

@@ -11,6 +11,7 @@ pub(super) fn started(server: &Server, control: Option<&Path>, is_json: bool) {
     if is_json {
         let line = json!({
             "listening": server.addresses(),
+            "listening_rdma": server.rdma_addresses(),
             "control": control,
             "subsystems": subsystems.iter().map(|subsystem| json!({
                 "nqn": subsystem.nqn().as_str(),
@@ -28,6 +29,11 @@ pub(super) fn started(server: &Server, control: Option<&Path>, is_json: bool) {
         for address in server.addresses() {
             for subsystem in &subsystems {
                 println!("listening on {address} nqn {}", subsystem.nqn());
+            }
+        }
+        for address in server.rdma_addresses() {
+            for subsystem in &subsystems {
+                println!("listening on {address} nqn {} (rdma)", subsystem.nqn());
             }
         }
         if let Some(control) = control {

@@ -91,7 +91,7 @@ impl Connection {
             self.pair.complete(tag, Status::COMMAND_SEQUENCE_ERROR.do_not_retry(), 0);
             return;
         }
-        let ended = self.target.take_over(sqe, self.pair.data(tag), self.stream.identity());
+        let ended = self.target.take_over(sqe, self.pair.data(tag), self.wire.identity());
         if ended.is_empty() {
             self.finish_connect(tag, sqe);
         } else {
@@ -114,16 +114,17 @@ impl Connection {
     fn finish_connect(&mut self, tag: Tag, sqe: &SubmissionQueueEntry) {
         let link = Link {
             signal: &self.registration.signal,
-            local_address: self.stream.tcp().local_addr(),
-            peer_address: self.stream.tcp().peer_addr(),
-            tls_identity: self.stream.identity(),
+            local_address: self.wire.local_addr(),
+            peer_address: self.wire.peer_addr(),
+            tls_identity: self.wire.identity(),
+            transport: self.wire.transport(),
         };
         let Connected { attached, lane, connect, result, proof } =
             match self.target.connect(sqe, self.pair.data(tag), &link, self.now) {
                 Ok(connected) => connected,
                 Err(failure) => {
                     if let Some(suppressed) = REFUSED.pass() {
-                        tracing::info!(peer = %self.stream.tcp().peer_addr(), suppressed,
+                        tracing::info!(peer = %self.wire.peer_addr(), suppressed,
                             status = failure.status.connect_name().unwrap_or("?"),
                             "a connection is refused");
                     }

@@ -1,6 +1,6 @@
 //! How a connection moves from the listener's reactor to its core: with its first command.
 
-use super::Connection;
+use super::{Connection, Wire};
 use crate::driver::Registration;
 use crate::driver::cores::{Kind, Threads};
 use crate::queue_pair::QueuePair;
@@ -14,7 +14,8 @@ use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use tls::Idle;
+use std::task::Poll;
+use tls::{Idle, Stream};
 
 /// A connection on its way. Nothing of it is in flight.
 #[derive(Debug)]
@@ -52,7 +53,7 @@ impl Connection {
     /// Goes on with a connection on its core.
     pub(in crate::driver) fn resume(target: &Arc<Target>, arrival: Arrival) -> Self {
         let Arrival { stream, registration, pair, buffer, unread, handshake_deadline } = arrival;
-        let connection = Self::new(target, stream.into(), registration);
+        let connection = Self::new(target, Stream::from(stream), registration);
         Self { pair, buffer, unread, handshake_deadline, ..connection }
     }
 
@@ -62,21 +63,29 @@ impl Connection {
         debug_assert!(self.receiving.is_none());
         if let Some(sending) = self.sending.take() {
             let (mut op, until) = (sending.op, self.handshake_deadline);
-            let sent = poll_fn(|cx| self.stream.poll_send(&mut op, cx));
+            // What comes over RDMA stays where it is and never gets here.
+            let sent = poll_fn(|cx| match &mut self.wire {
+                Wire::Tcp(stream) => stream.poll_send(&mut op, cx),
+                Wire::Rdma(_) => Poll::Pending,
+            });
             match ring::race(pin!(sent), pin!(ring::time::sleep_until(until))).await {
                 ring::Either::First((Ok(()), _)) => self.pair.release(sending.reserved_bytes),
                 // The peer does not take its ICResp, or has gone.
                 _ => return self.close().await,
             }
         }
-        let idle = poll_fn(|cx| self.stream.poll_idle(cx));
+        let idle = poll_fn(|cx| match &mut self.wire {
+            Wire::Tcp(stream) => stream.poll_idle(cx),
+            Wire::Rdma(_) => Poll::Pending,
+        });
         let until = self.handshake_deadline;
         match ring::race(pin!(idle), pin!(ring::time::sleep_until(until))).await {
             ring::Either::First(Ok(())) => {}
             _ => return self.close().await,
         }
         let Some(threads) = self.outside.take() else { return };
-        let Some(stream) = self.stream.into_idle() else {
+        let Wire::Tcp(stream) = self.wire else { return };
+        let Some(stream) = stream.into_idle() else {
             unreachable!("nothing is sent or received any more")
         };
         let arrival = Arrival {

@@ -151,7 +151,7 @@ impl Connection {
                 let soon = self.now + LINGER;
                 door.deadline = Some(door.deadline.map_or(soon, |deadline| deadline.min(soon)));
                 if let Some(suppressed) = UNPROVED.pass() {
-                    tracing::warn!(peer = %self.stream.tcp().peer_addr(), %reason, suppressed,
+                    tracing::warn!(peer = %self.wire.peer_addr(), %reason, suppressed,
                         "a host has not proved itself");
                 }
             }
@@ -191,7 +191,7 @@ impl Connection {
             return "receiving failed";
         };
         if let Some(suppressed) = UNENCRYPTED.pass() {
-            tracing::warn!(peer = %self.stream.tcp().peer_addr(), %error, suppressed,
+            tracing::warn!(peer = %self.wire.peer_addr(), %error, suppressed,
                 "a connection fails under TLS");
         }
         "TLS failed"

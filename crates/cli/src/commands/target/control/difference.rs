@@ -210,6 +210,7 @@ pub(super) fn real_path(settings: &NamespaceSettings) -> Option<PathBuf> {
 /// The settings that differ though they cannot be changed while the target runs.
 fn fixed(old: &Settings, new: &Settings) -> Vec<&'static str> {
     [
+        ("listen_rdma", old.listen_rdma != new.listen_rdma),
         ("cores", old.cores != new.cores),
         ("poll_us", old.poll_us != new.poll_us),
         ("data_memory_max", old.data_memory_max != new.data_memory_max),

@@ -29,6 +29,7 @@ impl Control {
             "version": env!("CARGO_PKG_VERSION"),
             "seconds": self.target.uptime().as_secs(),
             "listeners": live.listeners.iter().map(|it| it.1).collect::<Vec<_>>(),
+            "listeners_rdma": self.target.rdma_listeners(),
             "requires_tls": self.target.requires_tls(),
             "connections": cores.iter().map(|it| it.io + it.admin).sum::<usize>(),
             "controllers": self.target.controllers().len(),
@@ -54,6 +55,7 @@ impl Control {
                 "subsystem": it.subsystem().nqn().as_str(),
                 "peer": it.peer_address(),
                 "local": it.local_address(),
+                "transport": it.transport(),
                 "io_queues": it.io_queues(),
                 "seconds": now.since(it.since()).as_secs(),
             })

@@ -33,6 +33,9 @@ pub(super) fn show(target: &Value) {
         let tls = if target["requires_tls"] == true { ", TLS only" } else { "" };
         println!("listening on {}{tls}", text(address));
     }
+    for address in each(&target["listeners_rdma"]) {
+        println!("listening on {} (rdma)", text(address));
+    }
     let (limits, memory) = (&target["limits"], &target["memory"]);
     println!(
         "{} of {} connections, {} of {} controllers, {} refused",

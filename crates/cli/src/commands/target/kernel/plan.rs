@@ -41,6 +41,7 @@ pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
     };
     for (is_set, what) in [
         (settings.cores.is_some(), "--cores (the kernel serves on all CPUs)"),
+        (!settings.listen_rdma.is_empty(), "--listen-rdma (use --fabric rdma)"),
         (settings.poll_us.is_some(), "--poll-us"),
         (settings.data_memory_max.is_some(), "--data-memory-max"),
         (!settings.hdr_digest || !settings.data_digest, "refusing digests (hosts choose)"),

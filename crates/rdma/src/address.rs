@@ -1,0 +1,69 @@
+//! Socket addresses as C has them.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+/// An address as `bind` takes it.
+pub(crate) fn to_storage(address: SocketAddr) -> libc::sockaddr_storage {
+    // SAFETY: it consists of integers.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let place = &raw mut storage;
+    match address {
+        SocketAddr::V4(v4) => {
+            let inner = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage has room and alignment for every kind of address.
+            unsafe { place.cast::<libc::sockaddr_in>().write(inner) };
+        }
+        SocketAddr::V6(v6) => {
+            let inner = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { place.cast::<libc::sockaddr_in6>().write(inner) };
+        }
+    }
+    storage
+}
+
+/// An address that C gave; an unknown kind is the unspecified address.
+pub(crate) fn from_storage(storage: &libc::sockaddr_storage) -> SocketAddr {
+    let place = std::ptr::from_ref(storage);
+    match libc::c_int::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is one.
+            let inner = unsafe { place.cast::<libc::sockaddr_in>().read() };
+            let ip = Ipv4Addr::from(u32::from_be(inner.sin_addr.s_addr));
+            SocketAddr::from((ip, u16::from_be(inner.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let inner = unsafe { place.cast::<libc::sockaddr_in6>().read() };
+            let ip = Ipv6Addr::from(inner.sin6_addr.s6_addr);
+            let port = u16::from_be(inner.sin6_port);
+            SocketAddr::V6(SocketAddrV6::new(ip, port, inner.sin6_flowinfo, inner.sin6_scope_id))
+        }
+        _ => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: an address comes back as it was given.
+    #[test]
+    fn addresses_come_back() {
+        for text in ["10.1.2.3:4420", "[fd00::7]:4420", "0.0.0.0:0", "[fe80::1%3]:1"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(from_storage(&to_storage(address)), address);
+        }
+    }
+}

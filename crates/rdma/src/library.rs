@@ -1,0 +1,153 @@
+//! The functions of libibverbs and librdmacm that are used, loaded when they are wanted.
+
+use crate::Error;
+use crate::abi::{
+    IbvCompChannel, IbvContext, IbvCq, IbvDeviceAttr, IbvMr, IbvPd, IbvQpInitAttr, RdmaCmEvent,
+    RdmaCmId, RdmaConnParam, RdmaEventChannel, Text,
+};
+use libc::{c_int, c_void, sockaddr};
+use std::ffi::CStr;
+use std::fmt;
+use std::sync::Arc;
+
+/// The libraries' names with the numbers of their interfaces.
+const VERBS: &str = "libibverbs.so.1";
+const CM: &str = "librdmacm.so.1";
+
+macro_rules! library {
+    ($($name:ident: $kind:ty = $symbol:literal in $library:literal,)*) => {
+        /// libibverbs and librdmacm, loaded.
+        pub struct Library {
+            $(pub(crate) $name: $kind,)*
+            /// Keep the functions where they are.
+            _loaded: [libloading::Library; 2],
+        }
+
+        impl Library {
+            /// Finds the functions in libibverbs, which is the first, and librdmacm.
+            fn of(libraries: [libloading::Library; 2]) -> Result<Self, libloading::Error> {
+                $(
+                    // SAFETY: the symbol is a function of this type in every version with this
+                    // interface; the pointer is used no longer than the library is kept.
+                    let $name = *unsafe { libraries[$library].get::<$kind>($symbol)? };
+                )*
+                Ok(Self { $($name,)* _loaded: libraries })
+            }
+        }
+    };
+}
+
+library! {
+    query_device: unsafe extern "C" fn(*mut IbvContext, *mut IbvDeviceAttr) -> c_int
+        = c"ibv_query_device" in 0,
+    device_name: unsafe extern "C" fn(*mut crate::abi::IbvDevice) -> Text
+        = c"ibv_get_device_name" in 0,
+    alloc_pd: unsafe extern "C" fn(*mut IbvContext) -> *mut IbvPd = c"ibv_alloc_pd" in 0,
+    dealloc_pd: unsafe extern "C" fn(*mut IbvPd) -> c_int = c"ibv_dealloc_pd" in 0,
+    reg_mr: unsafe extern "C" fn(*mut IbvPd, *mut c_void, usize, c_int) -> *mut IbvMr
+        = c"ibv_reg_mr" in 0,
+    dereg_mr: unsafe extern "C" fn(*mut IbvMr) -> c_int = c"ibv_dereg_mr" in 0,
+    create_comp_channel: unsafe extern "C" fn(*mut IbvContext) -> *mut IbvCompChannel
+        = c"ibv_create_comp_channel" in 0,
+    destroy_comp_channel: unsafe extern "C" fn(*mut IbvCompChannel) -> c_int
+        = c"ibv_destroy_comp_channel" in 0,
+    create_cq: unsafe extern "C" fn(
+        *mut IbvContext,
+        c_int,
+        *mut c_void,
+        *mut IbvCompChannel,
+        c_int,
+    ) -> *mut IbvCq = c"ibv_create_cq" in 0,
+    destroy_cq: unsafe extern "C" fn(*mut IbvCq) -> c_int = c"ibv_destroy_cq" in 0,
+    get_cq_event: unsafe extern "C" fn(
+        *mut IbvCompChannel,
+        *mut *mut IbvCq,
+        *mut *mut c_void,
+    ) -> c_int = c"ibv_get_cq_event" in 0,
+    ack_cq_events: unsafe extern "C" fn(*mut IbvCq, libc::c_uint)
+        = c"ibv_ack_cq_events" in 0,
+    wc_status_str: unsafe extern "C" fn(c_int) -> Text = c"ibv_wc_status_str" in 0,
+    create_event_channel: unsafe extern "C" fn() -> *mut RdmaEventChannel
+        = c"rdma_create_event_channel" in 1,
+    destroy_event_channel: unsafe extern "C" fn(*mut RdmaEventChannel)
+        = c"rdma_destroy_event_channel" in 1,
+    get_cm_event: unsafe extern "C" fn(*mut RdmaEventChannel, *mut *mut RdmaCmEvent) -> c_int
+        = c"rdma_get_cm_event" in 1,
+    ack_cm_event: unsafe extern "C" fn(*mut RdmaCmEvent) -> c_int = c"rdma_ack_cm_event" in 1,
+    event_str: unsafe extern "C" fn(c_int) -> Text = c"rdma_event_str" in 1,
+    create_id: unsafe extern "C" fn(
+        *mut RdmaEventChannel,
+        *mut *mut RdmaCmId,
+        *mut c_void,
+        c_int,
+    ) -> c_int = c"rdma_create_id" in 1,
+    destroy_id: unsafe extern "C" fn(*mut RdmaCmId) -> c_int = c"rdma_destroy_id" in 1,
+    bind_addr: unsafe extern "C" fn(*mut RdmaCmId, *mut sockaddr) -> c_int
+        = c"rdma_bind_addr" in 1,
+    listen: unsafe extern "C" fn(*mut RdmaCmId, c_int) -> c_int = c"rdma_listen" in 1,
+    create_qp: unsafe extern "C" fn(*mut RdmaCmId, *mut IbvPd, *mut IbvQpInitAttr) -> c_int
+        = c"rdma_create_qp" in 1,
+    destroy_qp: unsafe extern "C" fn(*mut RdmaCmId) = c"rdma_destroy_qp" in 1,
+    accept: unsafe extern "C" fn(*mut RdmaCmId, *mut RdmaConnParam) -> c_int
+        = c"rdma_accept" in 1,
+    reject: unsafe extern "C" fn(*mut RdmaCmId, *const c_void, u8) -> c_int
+        = c"rdma_reject" in 1,
+    disconnect: unsafe extern "C" fn(*mut RdmaCmId) -> c_int = c"rdma_disconnect" in 1,
+}
+
+impl Library {
+    /// Loads both.
+    ///
+    /// # Errors
+    /// [`Error::Library`] if one is not installed or lacks a function.
+    pub fn load() -> Result<Arc<Self>, Error> {
+        // A program without a dynamic loader has none to load libraries with, and says so in its own way.
+        let open = |name: &str| {
+            // SAFETY: what these libraries run when they are loaded touches nothing of ours.
+            unsafe { libloading::Library::new(name) }.map_err(|error| error.to_string())
+        };
+        let (verbs, cm) = (open(VERBS), open(CM));
+        let (verbs, cm) = match (verbs, cm) {
+            (Ok(verbs), Ok(cm)) => (verbs, cm),
+            (Err(error), _) | (_, Err(error)) => return Err(Error::Library(error)),
+        };
+        Self::of([verbs, cm]).map(Arc::new).map_err(|error| Error::Library(error.to_string()))
+    }
+
+    /// The library's words for the status of a work request.
+    pub(crate) fn status_text(&self, status: c_int) -> String {
+        // SAFETY: the function takes every number.
+        unsafe { text((self.wc_status_str)(status)) }
+    }
+
+    /// The library's name for an event of a connection.
+    pub(crate) fn event_text(&self, event: c_int) -> String {
+        // SAFETY: the function takes every number.
+        unsafe { text((self.event_str)(event)) }
+    }
+
+    /// The name of a device.
+    ///
+    /// # Safety
+    /// The context is open.
+    pub(crate) unsafe fn name_of(&self, context: *mut IbvContext) -> String {
+        // SAFETY: by the caller's promise.
+        unsafe { text((self.device_name)((*context).device)) }
+    }
+}
+
+/// # Safety
+/// The text is null or ends with a zero.
+unsafe fn text(text: Text) -> String {
+    if text.is_null() {
+        return "?".to_owned();
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Library").finish_non_exhaustive()
+    }
+}

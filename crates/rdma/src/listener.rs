@@ -1,0 +1,414 @@
+//! Listening by the connection manager: requests for connections, and what happens to connections later.
+//!
+//! All identifiers of a listener share its event channel. A task reads the events, keeps requests until they are taken,
+//! and marks connections that are over. It ends when the listener and all its connections have gone.
+
+use crate::Error;
+use crate::abi::{PS_TCP, RdmaCmEvent, RdmaCmId, RdmaConnParam, RdmaEventChannel, event};
+use crate::address::{from_storage, to_storage};
+use crate::device::Device;
+use crate::endpoint::{Endpoint, Room};
+use crate::library::Library;
+use crate::queue::{Sizes, watched};
+use ring::Handle;
+use ring::local::Notify;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::ptr;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+
+/// Requests that wait to be looked at; further ones are refused.
+const REQUESTS_MAX: usize = 256;
+/// Requests that the kernel keeps for us.
+const BACKLOG: libc::c_int = 128;
+/// Retries while the peer has no receive posted: for ever.
+const RNR_RETRIES: u8 = 7;
+
+/// What the connection manager has said about a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    over: Cell<Option<&'static str>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Link {
+    /// Why the connection is over, if it is.
+    pub(crate) fn over(&self) -> Option<&'static str> {
+        self.over.get()
+    }
+
+    /// Wakes this task when it is.
+    pub(crate) fn register(&self, waker: &Waker) {
+        let mut known = self.waker.borrow_mut();
+        if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *known = Some(waker.clone());
+        }
+    }
+
+    fn end(&self, reason: &'static str) {
+        if self.over.get().is_none() {
+            self.over.set(Some(reason));
+        }
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+/// An event channel with its identifiers.
+struct Events {
+    library: Arc<Library>,
+    channel: *mut RdmaEventChannel,
+    handle: Handle,
+    links: RefCell<BTreeMap<usize, Rc<Link>>>,
+    /// The listener's own identifier; null when it has gone.
+    listening: Cell<*mut RdmaCmId>,
+    requests: RefCell<VecDeque<Request>>,
+    /// A request is there, or the listener's device has gone.
+    arrived: Notify,
+    /// Something has gone: the task may have to end.
+    gone: Notify,
+    has_lost_device: Cell<bool>,
+    devices: RefCell<Vec<Weak<Device>>>,
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        // SAFETY: every identifier holds this, so that none is left.
+        unsafe { (self.library.destroy_event_channel)(self.channel) };
+    }
+}
+
+impl Events {
+    fn open(library: &Arc<Library>) -> Result<Rc<Self>, Error> {
+        // SAFETY: the function needs nothing.
+        let channel = unsafe { (library.create_event_channel)() };
+        if channel.is_null() {
+            return Err(Error::ConnectionManager(io::Error::last_os_error()));
+        }
+        // SAFETY: the channel was just made.
+        let handle = match watched(unsafe { (*channel).fd }) {
+            Ok(handle) => handle,
+            Err(error) => {
+                // SAFETY: nobody else has it.
+                unsafe { (library.destroy_event_channel)(channel) };
+                return Err(Error::ConnectionManager(error));
+            }
+        };
+        Ok(Rc::new(Self {
+            library: Arc::clone(library),
+            channel,
+            handle,
+            links: RefCell::default(),
+            listening: Cell::new(ptr::null_mut()),
+            requests: RefCell::default(),
+            arrived: Notify::new(),
+            gone: Notify::new(),
+            has_lost_device: Cell::new(false),
+            devices: RefCell::default(),
+        }))
+    }
+
+    /// Reads events while there is anything that they can be for.
+    async fn read(self: Rc<Self>) {
+        loop {
+            self.drain();
+            if self.listening.get().is_null() && self.links.borrow().is_empty() {
+                return;
+            }
+            let readable = pin!(self.handle.poll_readable());
+            if let ring::Either::First(Err(error)) =
+                ring::race(readable, pin!(self.gone.notified())).await
+            {
+                tracing::error!(%error, "the RDMA connection manager cannot be watched");
+                return;
+            }
+        }
+    }
+
+    fn drain(self: &Rc<Self>) {
+        loop {
+            let mut event: *mut RdmaCmEvent = ptr::null_mut();
+            // SAFETY: the channel is open, and its descriptor does not block.
+            if unsafe { (self.library.get_cm_event)(self.channel, &raw mut event) } != 0 {
+                return;
+            }
+            // SAFETY: the library gives an event, which is its own until it is acknowledged.
+            let request = unsafe { self.look_at(&*event) };
+            // An identifier cannot be destroyed before its events are acknowledged.
+            // SAFETY: the event is not used any more.
+            unsafe { (self.library.ack_cm_event)(event) };
+            if let Some(request) = request {
+                let mut requests = self.requests.borrow_mut();
+                if requests.len() < REQUESTS_MAX {
+                    requests.push_back(request);
+                    self.arrived.notify();
+                } else {
+                    drop(requests);
+                    drop(request);
+                }
+            }
+        }
+    }
+
+    /// Notes an event; a request for a connection comes back.
+    ///
+    /// # Safety
+    /// The event is one that the library gave.
+    unsafe fn look_at(self: &Rc<Self>, it: &RdmaCmEvent) -> Option<Request> {
+        if it.event == event::CONNECT_REQUEST {
+            // SAFETY: by the caller's promise, and this is the event by which the identifier comes.
+            return Some(unsafe { Request::new(self, it) });
+        }
+        if it.id == self.listening.get() {
+            let name = self.library.event_text(it.event);
+            tracing::warn!(event = name, "something happens to an RDMA listener");
+            if it.event == event::DEVICE_REMOVAL {
+                self.has_lost_device.set(true);
+                self.arrived.notify();
+            }
+            return None;
+        }
+        let link = self.links.borrow().get(&it.id.addr()).cloned()?;
+        match it.event {
+            event::ESTABLISHED | event::ADDR_CHANGE | event::TIMEWAIT_EXIT => {}
+            event::DEVICE_REMOVAL => link.end("its RDMA device was removed"),
+            other => {
+                let name = self.library.event_text(other);
+                tracing::debug!(event = name, status = it.status, "an RDMA connection is over");
+                link.end("the peer disconnected it");
+            }
+        }
+        None
+    }
+
+    /// The device of a context.
+    fn device(&self, id: *mut RdmaCmId) -> Result<Arc<Device>, Error> {
+        // SAFETY: the identifier is alive, and one of a connection has a context.
+        let context = unsafe { (*id).verbs };
+        let mut devices = self.devices.borrow_mut();
+        devices.retain(|device| device.strong_count() > 0);
+        let known = devices.iter().filter_map(Weak::upgrade).find(|it| it.context == context);
+        if let Some(device) = known {
+            return Ok(device);
+        }
+        // SAFETY: librdmacm has opened it.
+        let device = unsafe { Device::open(&self.library, context) }?;
+        devices.push(Arc::downgrade(&device));
+        Ok(device)
+    }
+}
+
+/// An identifier of a connection; ends with it.
+pub(crate) struct Id {
+    events: Rc<Events>,
+    raw: *mut RdmaCmId,
+    pub(crate) link: Rc<Link>,
+}
+
+impl Id {
+    /// Ends the connection; the queue pair works no more.
+    pub(crate) fn disconnect(&self) {
+        // SAFETY: the identifier is alive.
+        unsafe { (self.events.library.disconnect)(self.raw) };
+    }
+
+    /// The words for the status of a work request.
+    pub(crate) fn status_text(&self, status: libc::c_int) -> String {
+        self.events.library.status_text(status)
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        // SAFETY: its queue pair has gone, and its events are acknowledged as soon as they are read.
+        unsafe { (self.events.library.destroy_id)(self.raw) };
+        self.events.links.borrow_mut().remove(&self.raw.addr());
+        self.events.gone.notify();
+    }
+}
+
+/// A peer's request for a connection. Dropped, it is refused.
+pub struct Request {
+    id: Id,
+    private_data: Vec<u8>,
+    reads_allowed: u8,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Request {
+    /// # Safety
+    /// The event is a request for a connection that the library gave.
+    unsafe fn new(events: &Rc<Events>, it: &RdmaCmEvent) -> Self {
+        let (link, bytes) = (Rc::<Link>::default(), usize::from(it.conn.private_data_len));
+        let private_data = if it.conn.private_data.is_null() {
+            Vec::new()
+        } else {
+            // SAFETY: the library says that so many bytes are there.
+            unsafe { std::slice::from_raw_parts(it.conn.private_data.cast::<u8>(), bytes) }.to_vec()
+        };
+        // SAFETY: the identifier is alive, and ours from now on.
+        let (local, peer) =
+            unsafe { (from_storage(&(*it.id).addr.src), from_storage(&(*it.id).addr.dst)) };
+        events.links.borrow_mut().insert(it.id.addr(), Rc::clone(&link));
+        let id = Id { events: Rc::clone(events), raw: it.id, link };
+        let reads_allowed = it.conn.initiator_depth;
+        Self { id, private_data, reads_allowed, local, peer }
+    }
+
+    /// What the peer sent with it; at its end may be zeros that the transport adds.
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// RDMA READ requests that the peer serves at a time.
+    pub fn reads_allowed(&self) -> u8 {
+        self.reads_allowed
+    }
+
+    /// Where the peer reached us.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Where the peer is.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The device at which the request came.
+    ///
+    /// # Errors
+    /// [`Error::Resource`].
+    pub fn device(&self) -> Result<Arc<Device>, Error> {
+        self.id.events.device(self.id.raw)
+    }
+
+    /// Refuses it; the peer gets `private_data`, at most 148 bytes.
+    pub fn reject(self, private_data: &[u8]) {
+        let (data, bytes) = (private_data.as_ptr().cast(), private_data.len().min(148) as u8);
+        // SAFETY: the identifier is alive, and the bytes are copied.
+        unsafe { (self.id.events.library.reject)(self.id.raw, data, bytes) };
+    }
+
+    /// Accepts it. Messages of up to `room` bytes can be received at once; the peer gets `private_data`.
+    ///
+    /// # Errors
+    /// [`Error::Resource`].
+    pub fn accept(
+        self,
+        device: &Arc<Device>,
+        sizes: Sizes,
+        room: Room,
+        private_data: &[u8],
+    ) -> Result<Endpoint, Error> {
+        let Self { id, reads_allowed, local, peer, .. } = self;
+        let raw = id.raw;
+        // SAFETY: the identifier is the device's and is kept by the endpoint behind the queue.
+        let mut endpoint = unsafe { Endpoint::new(device, id, raw, sizes, room, (local, peer)) }?;
+        endpoint.begin().map_err(|error| device.failed("post receives", error))?;
+        let mut parameters = RdmaConnParam {
+            private_data: private_data.as_ptr().cast(),
+            private_data_len: private_data.len().min(196) as u8,
+            responder_resources: 0,
+            initiator_depth: reads_allowed.min(device.reads_max()),
+            flow_control: 1,
+            retry_count: 0,
+            rnr_retry_count: RNR_RETRIES,
+            srq: 0,
+            qp_num: 0,
+        };
+        // SAFETY: the identifier is alive; private data is copied.
+        if unsafe { (device.library.accept)(raw, &raw mut parameters) } != 0 {
+            return Err(device.failed("accept a connection", io::Error::last_os_error()));
+        }
+        Ok(endpoint)
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// A listener.
+pub struct Listener {
+    events: Rc<Events>,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Listens. Needs a running reactor. Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// [`Error::ConnectionManager`], [`Error::Listen`].
+    pub fn bind(library: &Arc<Library>, address: SocketAddr) -> Result<Self, Error> {
+        let events = Events::open(library)?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the channel is open.
+        let made =
+            unsafe { (library.create_id)(events.channel, &raw mut raw, ptr::null_mut(), PS_TCP) };
+        if made != 0 {
+            return Err(Error::ConnectionManager(io::Error::last_os_error()));
+        }
+        events.listening.set(raw);
+        // From here on the identifier ends with the listener.
+        let mut listener = Self { events, address };
+        let mut storage = to_storage(address);
+        let place = (&raw mut storage).cast::<libc::sockaddr>();
+        // SAFETY: the identifier is alive, and the address is one of its family's size.
+        let is_listening =
+            unsafe { (library.bind_addr)(raw, place) == 0 && (library.listen)(raw, BACKLOG) == 0 };
+        if !is_listening {
+            return Err(Error::Listen { address, source: io::Error::last_os_error() });
+        }
+        // SAFETY: the identifier is alive.
+        listener.address = from_storage(unsafe { &(*raw).addr.src });
+        drop(ring::spawn(Rc::clone(&listener.events).read()));
+        Ok(listener)
+    }
+
+    /// The address that is listened on.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The next request; [`None`] when the listener's device has gone.
+    pub async fn next(&self) -> Option<Request> {
+        loop {
+            if let Some(request) = self.events.requests.borrow_mut().pop_front() {
+                return Some(request);
+            }
+            if self.events.has_lost_device.get() {
+                return None;
+            }
+            self.events.arrived.notified().await;
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let raw = self.events.listening.replace(ptr::null_mut());
+        // SAFETY: the identifier is alive, and nobody else has it.
+        unsafe { (self.events.library.destroy_id)(raw) };
+        // Requests hold their events: without this they would keep each other.
+        let requests = std::mem::take(&mut *self.events.requests.borrow_mut());
+        drop(requests);
+        self.events.gone.notify();
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("address", &self.address).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,162 @@
+//! Listeners over RDMA: the exchange of the connection manager, with private data.
+//!
+//! A connection has its queue's identifier and size before it begins, so that its receives are posted when the host gets
+//! the answer.
+
+use super::connection::Connection;
+use super::{Connections, Server};
+use crate::error::Error;
+use crate::queue_pair::QueuePair;
+use crate::target::{Target, Transport};
+use nvme::QueueId;
+use nvme::rdma::{ConnectAccept, ConnectReject, ConnectRequest, RejectStatus};
+use rdma::{Library, Listener, Request, Room, Sizes};
+use ring::Sparse;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Work requests for each entry of a queue: a read of the host's memory, or a write and a response, and as many of
+/// commands that the host takes for ended before we know that their responses were sent.
+const SENDS_FOR_ENTRY: u32 = 4;
+/// Entries of an admin queue that every host may ask for.
+const ADMIN_ENTRIES: u16 = 32;
+/// Pause between attempts to listen at an address whose device was removed.
+const RELISTEN_PAUSE: Duration = Duration::from_secs(2);
+
+/// Lines that strangers can cause.
+static REFUSED: Sparse = Sparse::new();
+
+/// A listener's address and task.
+#[derive(Debug)]
+pub(super) struct RdmaListener {
+    pub(super) address: SocketAddr,
+    pub(super) task: ring::JoinHandle<()>,
+}
+
+impl Server {
+    /// Listens at an address over RDMA, and names it in discovery. Port 0 takes a free one. Returns the address.
+    ///
+    /// # Errors
+    /// [`Error::Rdma`]; [`Error::RdmaCores`] if the target serves on several cores.
+    pub fn listen_rdma(&mut self, address: SocketAddr) -> Result<SocketAddr, Error> {
+        if self.threads.is_some() {
+            return Err(Error::RdmaCores);
+        }
+        let library = Library::load()?;
+        let listener = Listener::bind(&library, address)?;
+        let address = listener.local_addr();
+        let acceptor = Acceptor {
+            target: Arc::clone(&self.target),
+            connections: Arc::clone(&self.connections),
+            library,
+        };
+        self.target.add_listener(address, Transport::Rdma);
+        let task = ring::spawn(acceptor.run(listener));
+        self.rdma.push(RdmaListener { address, task });
+        Ok(address)
+    }
+
+    /// The addresses that are listened on over RDMA.
+    pub fn rdma_addresses(&self) -> Vec<SocketAddr> {
+        self.rdma.iter().map(|listener| listener.address).collect()
+    }
+
+    /// Ends the listeners over RDMA.
+    pub(super) async fn unlisten_rdma(&mut self) {
+        for listener in self.rdma.drain(..) {
+            self.target.remove_listener(listener.address, Transport::Rdma);
+            listener.task.abort();
+            let _ = listener.task.await;
+        }
+    }
+}
+
+/// Accepts the connections of one listener.
+struct Acceptor {
+    target: Arc<Target>,
+    connections: Arc<Connections>,
+    library: Arc<Library>,
+}
+
+impl Acceptor {
+    async fn run(self, mut listener: Listener) {
+        let address = listener.local_addr();
+        loop {
+            while let Some(request) = listener.next().await {
+                let peer = request.peer_addr();
+                if let Err(reason) = self.answer(request)
+                    && let Some(suppressed) = REFUSED.pass()
+                {
+                    tracing::warn!(%peer, reason, suppressed, "a connection over RDMA is refused");
+                }
+            }
+            tracing::error!(%address, "the RDMA device of a listener was removed; it is tried again");
+            drop(listener);
+            listener = loop {
+                ring::time::sleep(RELISTEN_PAUSE).await;
+                if let Ok(listener) = Listener::bind(&self.library, address) {
+                    break listener;
+                }
+            };
+            tracing::info!(%address, "the target listens over RDMA again");
+        }
+    }
+
+    /// Accepts or refuses a request.
+    fn answer(&self, request: Request) -> Result<(), String> {
+        let refuse = |request: Request, status: RejectStatus, reason: String| {
+            request.reject(ConnectReject::new(status).bytes());
+            Err(reason)
+        };
+        let limits = self.target.limits();
+        let most = |queue: QueueId| {
+            if queue.is_admin() {
+                limits.admin_queue_entries_max.max(ADMIN_ENTRIES)
+            } else {
+                limits.queue_entries_max
+            }
+        };
+        let wanted = ConnectRequest::check(request.private_data(), most);
+        let (queue, entries) = match wanted {
+            Ok((wanted, entries)) => (QueueId(wanted.qid.get()), entries),
+            Err(status) => {
+                return refuse(request, status, format!("its private data: {status:?}"));
+            }
+        };
+        if request.reads_allowed() == 0 {
+            let status = RejectStatus::InvalidInboundReads;
+            return refuse(request, status, "its host serves no RDMA READ".to_owned());
+        }
+        let registration = match self.connections.try_open(request.peer_addr()) {
+            Some(Ok(registration)) => registration,
+            Some(Err(reason)) => {
+                return refuse(request, RejectStatus::NoResources, reason.to_owned());
+            }
+            None => {
+                let reason = "others have to end first".to_owned();
+                return refuse(request, RejectStatus::NoResources, reason);
+            }
+        };
+        let device = match request.device() {
+            Ok(device) => device,
+            Err(error) => {
+                return refuse(request, RejectStatus::NoResources, error.to_string());
+            }
+        };
+        let sizes = Sizes {
+            receives: u32::from(entries),
+            sends: (u32::from(entries) * SENDS_FOR_ENTRY).min(device.work_requests_max()),
+        };
+        // Capsules of admin queues have no data over RDMA.
+        let data = if queue.is_admin() { 0 } else { limits.in_capsule_data_bytes as usize };
+        let room = Room { head: nvme::SubmissionQueueEntry::BYTES, data };
+        let accept = ConnectAccept::new(entries);
+        let endpoint = request.accept(&device, sizes, room, accept.bytes());
+        let endpoint = endpoint.map_err(|error| error.to_string())?;
+        let pair = QueuePair::over_rdma(limits, self.target.budget());
+        let connection = Connection::over_rdma(&self.target, endpoint, registration, pair);
+        ring::spawn(connection.run());
+        Ok(())
+    }
+}

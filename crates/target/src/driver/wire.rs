@@ -1,0 +1,54 @@
+//! What carries a connection.
+
+use crate::target::Transport;
+use rdma::Endpoint;
+use std::net::SocketAddr;
+use tls::Stream;
+
+/// A connection's stream of bytes, or its messages.
+pub(super) enum Wire {
+    /// TCP, in the clear or under TLS.
+    Tcp(Stream),
+    /// RDMA.
+    Rdma(Box<Endpoint>),
+}
+
+impl Wire {
+    /// Which transport it is.
+    pub(super) fn transport(&self) -> Transport {
+        match self {
+            Self::Tcp(_) => Transport::Tcp,
+            Self::Rdma(_) => Transport::Rdma,
+        }
+    }
+
+    /// Where the host is.
+    pub(super) fn peer_addr(&self) -> SocketAddr {
+        match self {
+            Self::Tcp(stream) => stream.tcp().peer_addr(),
+            Self::Rdma(endpoint) => endpoint.peer_addr(),
+        }
+    }
+
+    /// Where it reached the target.
+    pub(super) fn local_addr(&self) -> SocketAddr {
+        match self {
+            Self::Tcp(stream) => stream.tcp().local_addr(),
+            Self::Rdma(endpoint) => endpoint.local_addr(),
+        }
+    }
+
+    /// The identity of its TLS key.
+    pub(super) fn identity(&self) -> Option<&[u8]> {
+        match self {
+            Self::Tcp(stream) => stream.identity(),
+            Self::Rdma(_) => None,
+        }
+    }
+}
+
+impl From<Stream> for Wire {
+    fn from(stream: Stream) -> Self {
+        Self::Tcp(stream)
+    }
+}
