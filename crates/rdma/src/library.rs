@@ -104,14 +104,14 @@ impl Library {
         // A program without a dynamic loader has none to load libraries with, and says so in its own way.
         let open = |name: &str| {
             // SAFETY: what these libraries run when they are loaded touches nothing of ours.
-            unsafe { libloading::Library::new(name) }.map_err(|error| error.to_string())
+            unsafe { libloading::Library::new(name) }.map_err(|error| words(&error))
         };
         let (verbs, cm) = (open(VERBS), open(CM));
         let (verbs, cm) = match (verbs, cm) {
             (Ok(verbs), Ok(cm)) => (verbs, cm),
             (Err(error), _) | (_, Err(error)) => return Err(Error::Library(error)),
         };
-        Self::of([verbs, cm]).map(Arc::new).map_err(|error| Error::Library(error.to_string()))
+        Self::of([verbs, cm]).map(Arc::new).map_err(|error| Error::Library(words(&error)))
     }
 
     /// The library's words for the status of a work request.
@@ -133,6 +133,14 @@ impl Library {
     pub(crate) unsafe fn name_of(&self, context: *mut IbvContext) -> String {
         // SAFETY: by the caller's promise.
         unsafe { text((self.device_name)((*context).device)) }
+    }
+}
+
+/// What the dynamic loader says; the error itself names only the function that failed.
+fn words(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => source.to_string(),
+        None => error.to_string(),
     }
 }
 

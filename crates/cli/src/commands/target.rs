@@ -240,7 +240,9 @@ impl TargetArgs {
         if self.fabric == Some(kernel::Fabric::Rdma) && self.engine != Engine::Kernel {
             settings.listen_rdma.append(&mut settings.listen);
             if settings.listen_rdma.is_empty() {
-                bail!("--fabric rdma needs --listen with an address of an RDMA device (`rdma link` lists them)");
+                bail!(
+                    "--fabric rdma needs --listen with an address of an RDMA device (`rdma link` lists them)"
+                );
             }
         }
         settings.insecure |= self.insecure;

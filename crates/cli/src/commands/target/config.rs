@@ -311,6 +311,30 @@ mod tests {
         settings.check().unwrap();
     }
 
+    /// Goal: addresses for RDMA count as exposed, take the place of the default address, and go with nothing that RDMA does
+    /// not have.
+    #[test]
+    fn rdma_has_one_core_and_no_tls() {
+        let check = |lines: &str, host: &str| {
+            let rdma = "listen_rdma = [\"10.0.0.7:4420\"]\n";
+            let store = "[[subsystem]]\n[[subsystem.namespace]]\nmemory = 4194304\n";
+            let mut settings: Settings =
+                toml::from_str(&format!("{rdma}{lines}{store}{host}")).unwrap();
+            settings.check().map(|()| settings).map_err(|error| error.to_string())
+        };
+        assert!(check("insecure = true\n", "").unwrap().listen.is_empty());
+        let host = "[[subsystem.host]]\nnqn = \"nqn.2026-01.io.tsumugi:one\"\ntls_key = \"/k\"\n";
+        for (lines, host, wanted) in [
+            ("", "", "not authenticated"),
+            ("insecure = true\ncores = 2\n", "", "one core"),
+            ("insecure = true\nnetwork_namespace = \"/run/netns/x\"\n", "", "--network-namespace"),
+            ("", host, "no TLS over RDMA"),
+        ] {
+            let said = check(lines, host).unwrap_err();
+            assert!(said.contains(wanted), "{said}");
+        }
+    }
+
     /// Goal: with one host under TLS there is no other that could never connect.
     #[test]
     fn tls_is_for_all_or_none() {
