@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[allow(dead_code, reason = "not all of the stage is needed here")]
 mod stage;
 
 use client::{Client, Scrubbed};

@@ -202,7 +202,9 @@ fn finding(told: Contradiction) -> Finding {
 fn print(args: &CheckArgs, outcome: &Outcome) -> ExitCode {
     let Outcome { what, findings, count } = outcome;
     if args.json {
-        findings.iter().for_each(|finding| println!("{}", json_of(finding)));
+        for finding in findings {
+            println!("{}", json_of(finding));
+        }
     } else {
         print_words(findings);
         let found = match count {

@@ -129,10 +129,9 @@ pub(crate) async fn read_all(
         };
         let (tally, found) = (reader.tally.get(), reader.found.take());
         match (watch(Look { tally, live_bytes, found }), ended) {
-            (Err(error), _) => break Err(error),
+            (Err(error), _) | (Ok(()), Some(Ok(Err(error)))) => break Err(error),
             (Ok(()), None) => {}
             (Ok(()), Some(Ok(Ok(())))) => break Ok(()),
-            (Ok(()), Some(Ok(Err(error)))) => break Err(error),
             (Ok(()), Some(Err(_))) => break Err(anyhow::anyhow!("reading was aborted")),
         }
     };
@@ -326,7 +325,7 @@ mod tests {
             one.await.unwrap();
             other.await.unwrap();
             let all = now() - begun;
-            sleep(Duration::from_secs(60)).await;
+            sleep(Duration::from_mins(1)).await;
             let begun = now();
             read(3).await.unwrap();
             (all, now() - begun)

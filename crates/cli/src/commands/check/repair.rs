@@ -27,7 +27,9 @@ pub(super) fn repair(directory: &Path) -> anyhow::Result<Outcome> {
     if records > 0 {
         let count = before.findings.len();
         eprintln!("{shown}: {count} findings, {records} records were changed:");
-        changes.iter().for_each(|change| eprintln!("    {change}"));
+        for change in changes {
+            eprintln!("    {change}");
+        }
         eprintln!(
             "What they held before is in {}: `tsumugi check {shown} --undo` with that file takes the repair back, \
              until the service has started.",
