@@ -165,13 +165,13 @@ impl Subsystem {
         namespaces.into_iter().find_map(refused).map_or(Ok(()), Err)
     }
 
-    /// Number of the last change of what the ANA log page shows: of states, and of the list of namespaces.
+    /// Number of the last change of the states of ANA groups.
     pub(crate) fn ana_generation(&self) -> u64 {
-        self.ana.as_ref().map_or(0, |ana| ana.generation() + self.generation())
+        self.ana.as_ref().map_or(0, AnaGroups::generation)
     }
 
-    /// The ANA log page (base 5.1.12.1.13) of the namespaces that a host sees, with the generation that it shows at
-    /// least. `is_groups_only`: no namespace identifiers (RGO).
+    /// The ANA log page (base 5.1.12.1.13) of the namespaces that a host sees, with the generation of the states that
+    /// it shows at least. `is_groups_only`: no namespace identifiers (RGO).
     pub(crate) fn ana_page(
         &self,
         ana: &AnaGroups,
@@ -184,7 +184,7 @@ impl Subsystem {
             members.entry(namespace.ana_group()).or_default().push(namespace.nsid().get());
         }
         let header = AnaHeader {
-            chgcnt: U64::new(generation),
+            chgcnt: U64::new(generation + self.generation()),
             ngrps: U16::new(members.len() as u16),
             ..AnaHeader::default()
         };

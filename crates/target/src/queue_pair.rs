@@ -222,6 +222,11 @@ impl QueuePair {
         self.commands.abort_waiting(nsid);
     }
 
+    /// Marks a command as aborted that waits for something else.
+    pub(crate) fn abort(&mut self, tag: Tag) {
+        self.commands.get_mut(tag).is_aborted = true;
+    }
+
     /// Whether the command's data is here.
     pub fn has_data(&self, tag: Tag) -> bool {
         self.commands.get(tag).data.is_some()

@@ -39,6 +39,13 @@ impl Bucket {
         let before = self.full_ns.fetch_update(order, order, take).unwrap_or_default();
         before.saturating_sub(BURST.as_nanos() as u64)
     }
+
+    fn give_back(&self, cost_ns: u64) {
+        let order = Ordering::Relaxed;
+        let give = |full: u64| Some(full.saturating_sub(cost_ns));
+        // It never fails, because `give` always gives.
+        let _ = self.full_ns.fetch_update(order, order, give);
+    }
 }
 
 /// The limits of a namespace.
@@ -60,6 +67,8 @@ pub(crate) struct Wait {
     pub(crate) until: Instant,
     /// The limits that this follows from.
     epoch: u64,
+    /// What the command took of the buckets for commands and for bytes, in nanoseconds.
+    costs: [u64; 2],
 }
 
 impl Rate {
@@ -83,18 +92,30 @@ impl Rate {
     pub(crate) fn take(&self, bytes: u64, now: Instant) -> Option<Wait> {
         let epoch = self.epoch.load(Ordering::Acquire);
         let (per_second, now_ns) = (1_000_000_000_u128, now.as_ns());
-        let mut until_ns = 0;
-        for (limit, bucket, amount) in
-            [(&self.commands, &self.command_bucket, 1), (&self.bytes, &self.byte_bucket, bytes)]
-        {
+        let (mut until_ns, mut costs) = (0, [0; 2]);
+        let buckets =
+            [(&self.commands, &self.command_bucket, 1), (&self.bytes, &self.byte_bucket, bytes)];
+        for ((limit, bucket, amount), taken) in buckets.into_iter().zip(&mut costs) {
             let limit = limit.load(Ordering::Relaxed);
             if limit != 0 && amount != 0 {
                 let cost = u128::from(amount) * per_second / u128::from(limit);
-                let cost = u64::try_from(cost).unwrap_or(u64::MAX);
-                until_ns = until_ns.max(bucket.take(cost, now_ns));
+                *taken = u64::try_from(cost).unwrap_or(u64::MAX);
+                until_ns = until_ns.max(bucket.take(*taken, now_ns));
             }
         }
-        (until_ns > now_ns).then(|| Wait { until: Instant::from_ns(until_ns), epoch })
+        (until_ns > now_ns).then(|| Wait { until: Instant::from_ns(until_ns), epoch, costs })
+    }
+
+    /// Gives back what a command took that waited and is not executed, because its connection has ended: else what hosts
+    /// send, give up and send again would count each time, and in the end nothing would be executed.
+    pub(crate) fn give_back(&self, wait: &Wait) {
+        if self.has_changed(wait) {
+            return;
+        }
+        for (bucket, cost) in [&self.command_bucket, &self.byte_bucket].into_iter().zip(wait.costs)
+        {
+            bucket.give_back(cost);
+        }
     }
 
     /// Whether the limits have changed since a command began to wait.
@@ -140,6 +161,20 @@ mod tests {
         rate.set(RateLimits { commands: None, bytes: Some(1) });
         assert_eq!(waits(&rate, 1, u64::MAX, at(3000)), [0], "a large command passes once");
         assert!(rate.take(1, at(3000)).is_some_and(|wait| wait.until > at(1 << 30)));
+    }
+
+    /// Goal: commands that were never executed leave nothing behind that later ones wait for.
+    #[test]
+    fn what_is_not_executed_is_given_back() {
+        let rate = Rate::default();
+        rate.set(RateLimits { commands: Some(1000), bytes: Some(1_000_000) });
+        let waiting: Vec<Wait> = (0..100).filter_map(|_| rate.take(100_000, at(0))).collect();
+        assert!(waiting.last().unwrap().until > at(9_000));
+        for wait in &waiting {
+            rate.give_back(wait);
+        }
+        assert!(rate.take(0, at(200)).is_none());
+        assert!(rate.take(100_000, at(200)).is_none());
     }
 
     /// Goal: a change ends what follows from the limits before.

@@ -193,6 +193,13 @@ impl Events {
         }
     }
 
+    /// Notes a change of a namespace that the host sees: its ANA group may have other members now.
+    fn notice_members(&mut self) {
+        if self.ana == Some(Notice::Idle) {
+            self.ana = Some(Notice::Pending);
+        }
+    }
+
     /// The discovery log page was read.
     pub(super) fn note_discovery_read(&mut self, generation: u64, is_retained: bool) {
         if !is_retained {
@@ -254,6 +261,7 @@ impl Controller {
                 if changed.is_empty() {
                     return;
                 }
+                events.notice_members();
                 // One more than can be listed is enough to know that they are too many.
                 let room = (CHANGED_MAX + 1).saturating_sub(events.changed.len());
                 events.changed.extend(changed.into_iter().take(room));

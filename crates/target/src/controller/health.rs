@@ -67,7 +67,8 @@ impl Controller {
             return Err(Status::INVALID_FIELD);
         }
         let mut sum = NamespaceCounts::default();
-        for counts in self.association.subsystem.counts() {
+        // Only of the namespaces that the host sees.
+        for counts in self.association.namespaces().iter().map(|namespace| namespace.counts()) {
             sum.read_remote_bytes += counts.read_remote_bytes + counts.read_local_bytes;
             sum.written_remote_bytes += counts.written_remote_bytes + counts.written_local_bytes;
             sum.read_commands += counts.read_commands;

@@ -208,7 +208,15 @@ impl Connection {
         }
         // What was begun may have a deadline.
         match self.check_time(cx) {
-            Ok(()) => Poll::Pending,
+            Ok(()) => {
+                // It came due since the last look in this turn.
+                if let Role::Io(executor) = &self.role
+                    && executor.has_due(self.now)
+                {
+                    ring::wake_after_others(cx.waker());
+                }
+                Poll::Pending
+            }
             Err(reason) => Poll::Ready(reason),
         }
     }

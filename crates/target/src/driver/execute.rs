@@ -431,6 +431,7 @@ impl Executor {
     /// Looks at all commands without answering the host: the connection is over.
     pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.pace.stop();
+        self.drop_limited();
         self.pending.retain_mut(|pending| pending.poll(cx).is_pending());
         if self.pending.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -482,6 +483,7 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
+        self.drop_limited();
         self.flush_tallies();
     }
 }

@@ -12,8 +12,8 @@ use std::task::Context;
 
 /// A command that waits.
 pub(super) struct Limited {
-    tag: Tag,
-    nsid: Nsid,
+    pub(super) tag: Tag,
+    pub(super) nsid: Nsid,
     wait: Wait,
 }
 
@@ -35,11 +35,27 @@ impl Executor {
     }
 
     /// When to look next at the commands that wait because of limits. Those that have waited long enough are not meant:
-    /// they are looked at in this turn, or in the next one that its pace asks for.
+    /// they are looked at in this turn, or in the next one, which [`Self::has_due`] asks for.
     pub(super) fn next_limited(&self, now: Instant) -> Option<Instant> {
         let (until, _) = *self.limited.first_key_value()?.0;
         // Limits may be changed meanwhile.
         (until > now).then(|| until.min(now + LOOK))
+    }
+
+    /// Whether a command has waited long enough. No timer stands for it.
+    pub(super) fn has_due(&self, now: Instant) -> bool {
+        self.limited.first_key_value().is_some_and(|(key, _)| key.0 <= now)
+    }
+
+    /// Drops the commands that wait, because the connection ends.
+    pub(super) fn drop_limited(&mut self) {
+        for limited in std::mem::take(&mut self.limited).into_values() {
+            if let Ok(index) = self.find(limited.nsid)
+                && let Some(open) = &self.open[index]
+            {
+                open.namespace.rate().give_back(&limited.wait);
+            }
+        }
     }
 
     /// The next command that has waited long enough, or whose namespace has other limits now; then these hold for it.

@@ -165,7 +165,7 @@ impl Executor {
     }
 
     /// Takes over the present rights to a namespace. What was begun under the earlier ones and is to be
-    /// aborted gets a ticket; what waits for data is not begun.
+    /// aborted gets a ticket; what waits for data, or because of a limit, is not begun.
     fn refresh_rights(&mut self, index: usize, pair: &mut QueuePair) {
         let Some(open) = &mut self.open[index] else { return };
         let (Some(guard), Some(reservations)) = (&mut open.guard, open.namespace.reservations())
@@ -176,7 +176,11 @@ impl Executor {
         if tickets.is_empty() {
             return;
         }
-        pair.abort_waiting(open.namespace.nsid());
+        let nsid = open.namespace.nsid();
+        pair.abort_waiting(nsid);
+        for limited in self.limited.values().filter(|limited| limited.nsid == nsid) {
+            pair.abort(limited.tag);
+        }
         for pending in &mut self.pending {
             let is_concerned = pending.open == index || pending.open == ALL;
             // Two hosts that preempt each other must not wait for each other.

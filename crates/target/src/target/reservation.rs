@@ -22,7 +22,10 @@ impl Target {
                 continue;
             }
             for &(host, notice) in notices {
-                if host == controller.host() && controller.notices().add(nsid, notice) {
+                if host == controller.host()
+                    && controller.namespace(nsid).is_some()
+                    && controller.notices().add(nsid, notice)
+                {
                     controller.look_for_events();
                 }
             }
