@@ -3,7 +3,7 @@
 use super::{Held, Party, overlap};
 use protocol::SessionId;
 use protocol::lock::{Lock, LockMode, LockOwner};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Locks that are apart, by their first byte.
 type Apart<T> = BTreeMap<u64, T>;
@@ -11,11 +11,11 @@ type Apart<T> = BTreeMap<u64, T>;
 /// All that is held at one place.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
-    parties: HashMap<Party, Apart<Lock>>,
+    parties: BTreeMap<Party, Apart<Lock>>,
     /// The exclusive ones among them: they are apart, whoever holds them.
     exclusive: BTreeMap<(u64, Party), Lock>,
     /// Where a party's locks begin that are not stored as they are, or have begun.
-    changed: HashMap<Party, BTreeSet<u64>>,
+    changed: BTreeMap<Party, BTreeSet<u64>>,
 }
 
 /// What is left of `old` when `cut`'s range is taken out.

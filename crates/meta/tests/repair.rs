@@ -17,8 +17,9 @@ use protocol::client::{Answer, Call, ChangeCall, Creation, OpenTold, ReadCall};
 use protocol::{Attr, Extent, FileKind, InodeId, Rights, SessionId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tags of records that alone say something: attributes, extents, inline data, devices.
-const ALONE: [u8; 4] = [0x13, 0x14, 0x15, 0x24];
+/// Tags of records that alone say something: attributes, extents, inline data, devices, and sessions, which may still
+/// write where they have leased space.
+const ALONE: [u8; 5] = [0x13, 0x14, 0x15, 0x24, 0x30];
 
 /// xorshift64*.
 struct Random(u64);

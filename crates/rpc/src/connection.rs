@@ -287,6 +287,11 @@ impl<S: Side> Inner<S> {
         }
     }
 
+    /// Whether it is closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.reason.borrow().is_some()
+    }
+
     fn count_unsent(&self) {
         let is_open = self.reason.borrow().is_none();
         let bytes = self.peer.borrow().output().len() + self.sending_bytes.get();

@@ -51,6 +51,10 @@ impl<S: Side> Connection<S> {
 impl<S: Side> Inner<S> {
     /// Queues the call that waits. What cannot be queued ends the connection, because it must not get lost.
     pub(crate) fn queue_deferred(&self) {
+        // What a closed connection would have said is not lost: the owner says it over the next one.
+        if self.is_closed() {
+            return;
+        }
         let Some(call) = self.deferred.take() else { return };
         match self.queue_now(|peer| peer.call(&call)) {
             Ok(tag) => {

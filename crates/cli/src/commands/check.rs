@@ -92,6 +92,8 @@ struct Outcome {
     findings: Vec<Finding>,
     /// Findings in all, if more than are known here.
     count: u64,
+    /// Why not all was checked, if it was not.
+    unchecked: Option<anyhow::Error>,
 }
 
 /// Runs `tsumugi check`.
@@ -110,10 +112,7 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
     });
     match outcome {
         Ok(outcome) => print(args, &outcome),
-        Err(error) => {
-            eprintln!("tsumugi: not all was checked: {}", words(&error));
-            ExitCode::from(UNCHECKED)
-        }
+        Err(error) => not_all(&error),
     }
 }
 
@@ -155,13 +154,18 @@ fn of_stopped(args: &CheckArgs, directory: &Path, nodes: &[PathBuf]) -> anyhow::
     let mut what = format!("{}: {} inodes{commits}", directory.display(), checked.inodes);
     let mut findings = checked.findings;
     let is_readable = !findings.iter().any(|finding| finding.area == Area::Commits);
+    let mut unchecked = None;
     if args.data && is_readable {
-        let data = stopped::compare(directory, nodes)?;
-        what = format!("{what}; {}", data.tally);
-        findings.extend(data.findings);
+        match stopped::compare(directory, nodes) {
+            Ok(data) => {
+                what = format!("{what}; {}", data.tally);
+                findings.extend(data.findings);
+            }
+            Err(error) => unchecked = Some(error),
+        }
     }
     let count = findings.len() as u64;
-    Ok(Outcome { what, findings, count })
+    Ok(Outcome { what, findings, count, unchecked })
 }
 
 fn of_running(args: &CheckArgs, dir: &JobDir, state: &State) -> anyhow::Result<Outcome> {
@@ -175,6 +179,7 @@ fn of_running(args: &CheckArgs, dir: &JobDir, state: &State) -> anyhow::Result<O
     };
     let mut what = format!("job {}: {inodes} inodes", dir.job());
     let mut findings: Vec<Finding> = found.into_iter().map(finding).collect();
+    let mut unchecked = None;
     if args.data {
         let mut progress = Progress::new();
         let mut of_data = Vec::new();
@@ -185,11 +190,14 @@ fn of_running(args: &CheckArgs, dir: &JobDir, state: &State) -> anyhow::Result<O
         };
         let tally = runtime.block_on(scrub::read(&access, None, watch));
         progress.end();
-        what = format!("{what}; {}", scrub::done(&tally?));
         count += of_data.len() as u64;
         findings.extend(of_data);
+        match tally {
+            Ok(tally) => what = format!("{what}; {}", scrub::done(&tally)),
+            Err(error) => unchecked = Some(error),
+        }
     }
-    Ok(Outcome { what, findings, count })
+    Ok(Outcome { what, findings, count, unchecked })
 }
 
 /// What the service has found.
@@ -200,7 +208,7 @@ fn finding(told: Contradiction) -> Finding {
 }
 
 fn print(args: &CheckArgs, outcome: &Outcome) -> ExitCode {
-    let Outcome { what, findings, count } = outcome;
+    let Outcome { what, findings, count, unchecked } = outcome;
     if args.json {
         for finding in findings {
             println!("{}", json_of(finding));
@@ -220,7 +228,16 @@ fn print(args: &CheckArgs, outcome: &Outcome) -> ExitCode {
             );
         }
     }
+    if let Some(error) = unchecked {
+        return not_all(error);
+    }
     if *count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Tells why not all was checked.
+fn not_all(error: &anyhow::Error) -> ExitCode {
+    eprintln!("tsumugi: not all was checked: {}", words(error));
+    ExitCode::from(UNCHECKED)
 }
 
 fn print_words(findings: &[Finding]) {

@@ -306,7 +306,7 @@ impl Status {
             trouble: None,
             nodes: nodes(&state),
             keeper: if is_own { keeper(dir, &state)? } else { None },
-            scrub: if is_own { scrub(dir)? } else { None },
+            scrub: if is_own { scrub(dir) } else { None },
             devices: Vec::new(),
             sessions: Vec::new(),
             space: None,
@@ -441,9 +441,10 @@ impl NodeStatus {
     }
 }
 
-fn scrub(dir: &JobDir) -> anyhow::Result<Option<ScrubStatus>> {
-    let record = ScrubRecord::read(dir)?;
-    Ok(record.map(|record| ScrubStatus { running: record.is_running(), record }))
+/// What a scrub has left, if that can be read: a broken record of it must not hide how the job is.
+fn scrub(dir: &JobDir) -> Option<ScrubStatus> {
+    let record = ScrubRecord::read(dir).ok().flatten()?;
+    Some(ScrubStatus { running: record.is_running(), record })
 }
 
 fn keeper(dir: &JobDir, state: &State) -> anyhow::Result<Option<KeeperStatus>> {

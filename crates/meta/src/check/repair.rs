@@ -25,6 +25,7 @@ use crate::store::{Batch, Error, FjallStore, Opening, Pair, Scan, Store, Syncer}
 use crate::tree::base::Layers;
 use journal::Change;
 use protocol::{FreeEpoch, InodeId};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use uuid::Uuid;
@@ -57,10 +58,20 @@ pub fn repair(
     let opening = Opening::here().map_err(failed)?;
     // Opening a store makes one where there is none.
     FjallStore::check(directory, opening.boot)?;
-    repair_records(Box::new(FjallStore::open(directory, opening)?), keep)
+    let owner = owner_of(directory).map_err(|source| Error::Store {
+        operation: "look at the store's directory",
+        source: Box::new(source),
+    })?;
+    repair_as(Box::new(FjallStore::open(directory, opening)?), owner, keep)
 }
 
-/// As [`repair`], of a store that is open.
+/// User and group of a store: the job's.
+fn owner_of(directory: &Path) -> std::io::Result<(u32, u32)> {
+    let metadata = std::fs::metadata(directory)?;
+    Ok((metadata.uid(), metadata.gid()))
+}
+
+/// As [`repair`], of a store that is open; what has to be made anew belongs to root.
 ///
 /// # Errors
 /// As [`repair`].
@@ -68,7 +79,16 @@ pub fn repair_records(
     store: Box<dyn Store>,
     keep: impl FnOnce(&[Change]) -> std::io::Result<()>,
 ) -> Result<Repaired, Error> {
+    repair_as(store, (0, 0), keep)
+}
+
+fn repair_as(
+    store: Box<dyn Store>,
+    owner: (u32, u32),
+    keep: impl FnOnce(&[Change]) -> std::io::Result<()>,
+) -> Result<Repaired, Error> {
     let mut store = Lent(Arc::new(Mutex::new(store)));
+    refuse_other_form(&store)?;
     let before = check_records(Box::new(store.clone()))?;
     let unchanged = |before: Checked| Repaired {
         after: before.clone(),
@@ -80,7 +100,7 @@ pub fn repair_records(
         return Ok(unchanged(before));
     }
     let layers = Layers { store: Box::new(store.clone()), pending: Overlay::default() };
-    let mut repair = Repair { layers, notes: Vec::new(), found: Numbers::default() };
+    let mut repair = Repair { layers, notes: Vec::new(), found: Numbers::default(), owner };
     repair.run()?;
     let batch = repair.layers.pending.take();
     let patch = || {
@@ -109,6 +129,16 @@ pub fn repair_records(
     store.commit(&batch)?;
     store.sync()?;
     Ok(Repaired { before, changes: repair.notes, records: batch.writes.len(), after })
+}
+
+/// Fails for a store of another version of the program, whose records would all seem to be damaged. A version above
+/// [`FORMS_MAX`] is a damaged byte.
+fn refuse_other_form(store: &dyn Store) -> Result<(), Error> {
+    const FORMS_MAX: u8 = 64;
+    let counters = store.get(&Key::Counters.encode())?;
+    let version = counters.and_then(|value| value.first().copied());
+    let is_other = |version: u8| (1..FORMS_MAX).contains(&version) && version != Counters::VERSION;
+    if version.is_some_and(is_other) { Err(Error::OtherForm) } else { Ok(()) }
 }
 
 /// Whether a finding says that commits are missing: then records that seem to be all right may be old.
@@ -149,6 +179,8 @@ struct Repair {
     layers: Layers,
     notes: Vec<String>,
     found: Numbers,
+    /// User and group of inodes that are made anew.
+    owner: (u32, u32),
 }
 
 /// The greatest numbers that are in use.
@@ -274,7 +306,9 @@ impl Repair {
             self.note("inodes were counted anew");
         }
         if self.layers.pending.len() > 0 || counters != before || stored.is_none() {
-            counters.boot = Uuid::nil();
+            // No boot has it, so the next start ends all sessions; and no other repair has it, so this one can only be
+            // taken back while nothing has changed since.
+            counters.boot = Uuid::from_u128(u128::from(ring::random::u64()) | 1);
             self.put(&Key::Counters, &counters)?;
         }
         Ok(())

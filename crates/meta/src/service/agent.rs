@@ -59,7 +59,10 @@ impl Handler<Acceptor<Agent>> for AgentPeer {
         for device in &lost {
             self.shared.core.borrow_mut().set_online(*device, false);
         }
-        self.shared.tell_devices(&lost.into_iter().collect());
+        // Behind the answers that wait for the store: one of them may be a `Welcome`, which says what was so before.
+        self.shared.post(Outgoing::Then(Box::new(move |shared| {
+            shared.tell_devices(&lost.into_iter().collect());
+        })));
     }
 }
 
@@ -151,7 +154,8 @@ impl Shared {
     fn tell_devices(self: &Rc<Self>, changed: &BTreeSet<DeviceId>) {
         let infos = self.core.borrow().devices_of(changed);
         let infos: Vec<_> = infos.into_iter().map(Rc::new).collect();
-        for session in self.sessions.borrow().all() {
+        let all = self.sessions.borrow().all();
+        for session in all {
             // Whoever has no connection asks when it starts, or resumes.
             let Some(connection) = session.connection() else { continue };
             let news = infos.iter().map(|info| (info.device, Rc::clone(info)));
@@ -170,7 +174,8 @@ impl Shared {
         loop {
             self.news_wanted.notified().await;
             ring::time::sleep(self.times.heartbeat / NEWS_PER_HEARTBEAT).await;
-            for session in self.sessions.borrow().all() {
+            let all = self.sessions.borrow().all();
+            for session in all {
                 if let Some(connection) = session.connection()
                     && !ring::mutant!("news-kept")
                 {

@@ -9,6 +9,12 @@ use crate::check::store::{Checked, check_records};
 use protocol::admin::{Answer, Contradiction};
 use std::rc::Rc;
 
+/// Most data of a pool that is checked while it runs: the check keeps a count of four bytes for each live block.
+const LIVE_MAX_BYTES: u64 = 1 << 40;
+
+/// Most inodes: the check keeps them all, in some hundred bytes each.
+const INODES_MAX: u64 = 4_000_000;
+
 /// Most findings of one answer.
 const FOUND_MAX: usize = 1000;
 
@@ -30,6 +36,15 @@ impl Shared {
     }
 
     async fn check_snapshot(&self) -> Result<Checked, String> {
+        let used = self.core.borrow().pool_use();
+        let live_bytes = used.total_bytes.saturating_sub(used.free_bytes);
+        if live_bytes > LIVE_MAX_BYTES || used.inodes > INODES_MAX {
+            return Err(format!(
+                "{live_bytes} bytes in {} files are too much to be checked in the memory of a service that runs: \
+                 check the store once the service has stopped, or use `tsumugi scrub` for the data alone",
+                used.inodes
+            ));
+        }
         let snapshot = self.core.borrow().snapshot().map_err(|error| error.to_string())?;
         let snapshot = snapshot.ok_or("the store gives no look at one moment of it")?;
         let check = move || async move {

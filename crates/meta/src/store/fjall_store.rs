@@ -240,9 +240,7 @@ impl Shared {
     fn revive(&self, workers: Workers) -> Result<bool, Error> {
         let mut engine = self.engine.write().unwrap_or_else(PoisonError::into_inner);
         // All of them hold the engine's own lock.
-        for look in std::mem::take(&mut *locked(&self.looks)) {
-            look.upgrade().iter().for_each(|look| look.end());
-        }
+        self.end_looks();
         drop(engine.take());
         let opened = Engine::open(&self.directory, workers)?;
         let there = opened.head()?.unwrap_or_default();
@@ -254,6 +252,13 @@ impl Shared {
         }
         *engine = Some(opened);
         Ok(has_tried)
+    }
+
+    /// Ends all looks. The engine keeps what they see, also what was replaced since.
+    fn end_looks(&self) {
+        for look in std::mem::take(&mut *locked(&self.looks)) {
+            look.upgrade().iter().for_each(|look| look.end());
+        }
     }
 
     /// Looks at the records as of the last commit.
@@ -378,14 +383,18 @@ impl Store for FjallStore {
 
     fn has_room(&mut self) -> bool {
         let shared = &self.shared;
-        self.room.has_room(|| match shared.revive(Workers::Running) {
+        let has_room = self.room.has_room(|| match shared.revive(Workers::Running) {
             // A commit that failed has been tried again before.
             Ok(_) => true,
             Err(error) => {
                 tracing::error!(%error, "the metadata store cannot be opened anew");
                 false
             }
-        })
+        });
+        if !has_room {
+            shared.end_looks();
+        }
+        has_room
     }
 
     fn has_plenty(&self) -> bool {

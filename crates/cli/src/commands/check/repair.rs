@@ -40,7 +40,7 @@ pub(super) fn repair(directory: &Path) -> anyhow::Result<Outcome> {
     }
     let what = format!("{shown}: {} inodes", after.inodes);
     let count = after.findings.len() as u64;
-    Ok(Outcome { what, findings: after.findings, count })
+    Ok(Outcome { what, findings: after.findings, count, unchecked: None })
 }
 
 /// Takes a repair back.
@@ -50,5 +50,5 @@ pub(super) fn undo(directory: &Path, kept: &Path) -> anyhow::Result<Outcome> {
         format!("the repair of the metadata store {} is not taken back", directory.display())
     })?;
     let what = format!("{}: {records} records hold what they held before", directory.display());
-    Ok(Outcome { what, findings: Vec::new(), count: 0 })
+    Ok(Outcome { what, findings: Vec::new(), count: 0, unchecked: None })
 }

@@ -46,6 +46,9 @@ impl Repair {
                 return Ok(None);
             }
             self.found.devices = self.found.devices.max(info.device.0 + 1);
+            // Else what is committed from now on would count as flushed already.
+            let epoch = durability.flushed_through.saturating_add(1);
+            self.found.flush_epoch = self.found.flush_epoch.max(epoch);
             devices.add_device(info, durability);
         }
         // One record may be a stray, of a key that was damaged.

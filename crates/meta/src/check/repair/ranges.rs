@@ -1,7 +1,39 @@
 //! Sets of blocks as ascending ranges that do not touch, and what repairs do with them.
 
 use protocol::space::BlockRange;
+use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// A set of blocks that grows by many small ones.
+#[derive(Debug, Default)]
+pub(super) struct Growing(BTreeMap<u64, u64>);
+
+impl Growing {
+    /// Adds blocks; returns those that were not in it.
+    pub(super) fn take(&mut self, set: &Set) -> Set {
+        let mut new = Vec::new();
+        for range in &set.0 {
+            let before = self.0.range(..=range.start).next_back();
+            let mut at = before.map_or(range.start, |(_, end)| range.start.max(*end));
+            for (start, end) in self.0.range(range.start + 1..range.end) {
+                if at < *start {
+                    new.push(at..*start);
+                }
+                at = at.max(*end);
+            }
+            if at < range.end {
+                new.push(at..range.end);
+            }
+        }
+        self.0.extend(new.iter().map(|range| (range.start, range.end)));
+        Set(new)
+    }
+
+    /// All of them.
+    pub(super) fn into_set(self) -> Set {
+        Set::of(self.0.into_iter().map(|(start, end)| start..end).collect())
+    }
+}
 
 /// A set of blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,12 +67,10 @@ impl Set {
     /// The blocks that are in this and not in the other.
     pub(super) fn without(&self, other: &Set) -> Set {
         let mut left = Vec::new();
-        let mut others = other.0.iter().peekable();
         for range in &self.0 {
             let mut at = range.start;
-            while others.next_if(|other| other.end <= at).is_some() {}
-            let mut rest = others.clone();
-            while let Some(other) = rest.next_if(|other| other.start < range.end) {
+            let first = other.0.partition_point(|other| other.end <= at);
+            for other in other.0[first..].iter().take_while(|other| other.start < range.end) {
                 if at < other.start {
                     left.push(at..other.start);
                 }
@@ -103,6 +133,11 @@ mod tests {
             prop_assert_eq!(blocks(&set(&a).without(&set(&b))), expected);
             let expected: Vec<u64> = left.union(&right).copied().collect();
             prop_assert_eq!(blocks(&set(&a).with(&set(&b))), expected);
+            let mut growing = Growing::default();
+            prop_assert_eq!(&growing.take(&set(&a)), &set(&a));
+            let expected: Vec<u64> = right.difference(&left).copied().collect();
+            prop_assert_eq!(blocks(&growing.take(&set(&b))), expected);
+            prop_assert_eq!(growing.into_set(), set(&a).with(&set(&b)));
             let within = BlockRange { start: range.0, count: range.1 };
             let expected: Vec<u64> =
                 left.iter().copied().filter(|at| (range.0..range.0 + range.1).contains(at)).collect();

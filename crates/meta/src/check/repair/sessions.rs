@@ -18,13 +18,15 @@ pub(super) struct Known {
     /// Leases of sessions, in the order of their keys.
     pub(super) leases: Vec<(Vec<u8>, SpaceLease)>,
     pub(super) resting: Vec<(Vec<u8>, Resting)>,
+    /// The record of a session was damaged: it is not known where it may still write, and nobody fences it.
+    pub(super) is_partly_unknown: bool,
 }
 
 impl Repair {
     /// Reads sessions; what belongs to none is removed.
     pub(super) fn sessions(&mut self) -> Result<Known, Error> {
-        let mut known = Known::default();
         let sessions = self.all::<SessionRecord>(&Key::Session(SessionId(0)), 1)?;
+        let mut known = Known { is_partly_unknown: !sessions.bad.is_empty(), ..Known::default() };
         self.remove_bad(&sessions.bad, "sessions")?;
         for (key, record) in sessions.sound {
             let id = key_number(&key, 0)?;

@@ -5,7 +5,7 @@
 
 use super::Repair;
 use super::data::Data;
-use super::ranges::Set;
+use super::ranges::{Growing, Set};
 use super::sessions::Known;
 use crate::records::{Inode, Key, Resting, Segment, SpaceLease, key_number};
 use crate::space::live::{CHUNK_BLOCKS, Chunk, ChunkId, Live};
@@ -40,6 +40,10 @@ impl Repair {
     ) -> Result<(), Error> {
         let live = self.live(devices, data)?;
         let leased = self.leases(devices, &live, sessions)?;
+        let of_nobody = sessions.leases.iter().any(|(key, _)| {
+            key_number(key, 0).is_ok_and(|id| !sessions.all.contains(&SessionId(id)))
+        });
+        let is_unfenced = sessions.is_partly_unknown || of_nobody;
         let resting = self.resting(devices, [&live, &leased], sessions)?;
         let mut gaps = Vec::new();
         let mut segments = self.segments(devices)?;
@@ -50,8 +54,8 @@ impl Repair {
             let gap = self.free(device, &used, &stored)?;
             gaps.extend(gap.each().map(|range| (*id, range)));
         }
-        // Some of them may hold what cannot be read.
-        if data.is_partly_unknown { Ok(()) } else { self.rest(gaps) }
+        // Some of them may hold what cannot be read, or what a session still writes that nobody fences.
+        if data.is_partly_unknown || is_unfenced { Ok(()) } else { self.rest(gaps) }
     }
 
     /// Files that count more bytes than they have, and still own blocks: a page of their extents is missing, and the
@@ -87,7 +91,8 @@ impl Repair {
             }
         }
         self.remove_bad(&records.bad, "live blocks")?;
-        let epoch = self.stored_counters()?.map_or(FIRST_FLUSH_EPOCH, |it| it.flush_epoch);
+        let stored = self.stored_counters()?.map_or(FIRST_FLUSH_EPOCH, |it| it.flush_epoch);
+        let epoch = stored.max(self.found.flush_epoch);
         let missing = missing(&chunks, data);
         let owners = self.owners(devices, &missing)?;
         for id in data.references.keys() {
@@ -144,7 +149,7 @@ impl Repair {
         live: &Sets,
         sessions: &Known,
     ) -> Result<Sets, Error> {
-        let mut leased = Sets::new();
+        let mut leased = BTreeMap::<DeviceId, Growing>::new();
         for (key, lease) in &sessions.leases {
             let session = SessionId(key_number(key, 0)?);
             let (id, index) = (device_of(key, 1)?, key_number(key, 2)?);
@@ -152,9 +157,7 @@ impl Repair {
             let here = device.map_or_else(Set::default, |device| {
                 set_of(&lease.free).within(device.segment_range(index))
             });
-            let others = leased.entry(id).or_default();
-            let kept = without(&here, live.get(&id)).without(others);
-            *others = others.with(&kept);
+            let kept = leased.entry(id).or_default().take(&without(&here, live.get(&id)));
             if kept != set_of(&lease.free) {
                 self.note(format!("a lease of space of {session} on {id} was corrected"));
             }
@@ -167,7 +170,7 @@ impl Repair {
                 )?;
             }
         }
-        Ok(leased)
+        Ok(leased.into_iter().map(|(id, all)| (id, all.into_set())).collect())
     }
 
     fn resting(
@@ -176,7 +179,7 @@ impl Repair {
         used: [&Sets; 2],
         sessions: &Known,
     ) -> Result<Sets, Error> {
-        let mut resting = Sets::new();
+        let mut resting = BTreeMap::<DeviceId, Growing>::new();
         for (key, record) in &sessions.resting {
             let mut kept = Vec::new();
             for (first, blocks) in &record.freed {
@@ -187,9 +190,7 @@ impl Repair {
                 for sets in used {
                     here = without(&here, sets.get(&id));
                 }
-                let others = resting.entry(id).or_default();
-                here = here.without(others);
-                *others = others.with(&here);
+                here = resting.entry(id).or_default().take(&here);
                 kept.extend(here.each().flat_map(|range| allocations(id, range)));
             }
             if kept == record.freed {
@@ -202,7 +203,7 @@ impl Repair {
                 self.put(&Key::Resting(FreeEpoch(key_number(key, 0)?)), &Resting { freed: kept })?;
             }
         }
-        Ok(resting)
+        Ok(resting.into_iter().map(|(id, all)| (id, all.into_set())).collect())
     }
 
     /// Reads the records of segments; one that is not readable has no free blocks.
@@ -239,7 +240,7 @@ impl Repair {
     ) -> Result<Set, Error> {
         let touched = stored.keys().last().map_or(0, |last| last + 1);
         let needed = used.end().div_ceil(device.segment_blocks());
-        let (mut gap, mut written) = (Set::default(), 0);
+        let (mut gap, mut written) = (Vec::new(), 0);
         for index in 0..touched.max(needed) {
             let range = device.segment_range(index);
             let whole = Set::one(range.start..range.end());
@@ -248,8 +249,9 @@ impl Repair {
                 None if index >= touched => whole.clone(),
                 None => Set::default(),
             };
-            let free = known.without(used);
-            gap = gap.with(&whole.without(used).without(&free));
+            let used = used.within(range);
+            let free = known.without(&used);
+            gap.extend(whole.without(&used).without(&free).each());
             let segment = Segment { free: ranges_of(&free) };
             written += usize::from(self.put(&Key::Segment(device.info.device, index), &segment)?);
         }
@@ -259,7 +261,7 @@ impl Repair {
                 device.info.device
             ));
         }
-        Ok(gap)
+        Ok(Set::of(gap))
     }
 
     /// Lets blocks rest.

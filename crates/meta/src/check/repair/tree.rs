@@ -19,6 +19,8 @@ pub(super) struct Tree {
     pub(super) names: BTreeMap<Place, Entry>,
     lost_and_found: Option<InodeId>,
     next_inode: u64,
+    /// User and group of what is made.
+    owner: (u32, u32),
 }
 
 impl Repair {
@@ -30,8 +32,9 @@ impl Repair {
         let names = stored.settle(&inodes);
         let counted = self.stored_counters()?.map_or(0, |counters| counters.next_inode);
         let next_inode = counted.max(inodes.keys().last().map_or(0, |last| last.0) + 1);
-        let mut tree = Tree { inodes, names, lost_and_found: None, next_inode };
-        self.drop_strays(&mut tree);
+        let owner = self.owner;
+        let mut tree = Tree { inodes, names, lost_and_found: None, next_inode, owner };
+        self.drop_strays(&mut tree, &parents);
         self.rebuild(&mut tree, data);
         self.drop_dangling(&mut tree);
         self.reach(&mut tree);
@@ -72,6 +75,7 @@ impl Repair {
         }
         let mut hopeless = Vec::new();
         for (id, inode) in &mut inodes {
+            self.found.flush_epoch = self.found.flush_epoch.max(inode.flush_epoch);
             let held = data.held.get(id).copied().unwrap_or_default();
             mend(inode, held, parents.contains(id));
             if is_faulty(inode, *id) {
@@ -91,17 +95,17 @@ impl Repair {
     }
 
     /// Removes names in directories that are not there, of inodes that have names elsewhere: strays of damaged keys.
-    fn drop_strays(&mut self, tree: &mut Tree) {
+    /// `parents` have names by two records that agree: these are there, whatever became of their own record.
+    fn drop_strays(&mut self, tree: &mut Tree, parents: &BTreeSet<InodeId>) {
         let Tree { inodes, names, .. } = tree;
+        let is_there = |id: &InodeId| inodes.contains_key(id) || parents.contains(id);
         let placed: BTreeSet<InodeId> = names
             .iter()
-            .filter(|((parent, _), _)| inodes.contains_key(parent))
+            .filter(|((parent, _), _)| is_there(parent))
             .map(|(_, entry)| entry.inode)
             .collect();
         let before = names.len();
-        names.retain(|(parent, _), entry| {
-            inodes.contains_key(parent) || !placed.contains(&entry.inode)
-        });
+        names.retain(|(parent, _), entry| is_there(parent) || !placed.contains(&entry.inode));
         if names.len() < before {
             self.note(format!("{} names in no directory were removed", before - names.len()));
         }
@@ -124,11 +128,11 @@ impl Repair {
                 (_, FileKind::Directory) => 0o700,
                 _ => 0o600,
             };
-            let mut inode = new_inode(kind, mode).build(id, Timestamp(0));
+            let mut inode = new_inode(kind, mode, self.owner).build(id, Timestamp(0));
             inode.attr.allocated_bytes = held.bytes;
             mend(&mut inode, held, false);
             self.note(format!(
-                "{id} was made anew, of root and with mode {mode:o}, for what belongs to it"
+                "{id} was made anew, with mode {mode:o} and the owner of the store, for what belongs to it"
             ));
             tree.next_inode = tree.next_inode.max(id.0 + 1);
             tree.inodes.insert(id, inode);
@@ -169,10 +173,10 @@ impl Repair {
     fn reach(&mut self, tree: &mut Tree) {
         loop {
             let mut below: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
-            let mut named = BTreeSet::new();
+            let mut named = BTreeMap::new();
             for ((parent, _), entry) in &tree.names {
                 below.entry(*parent).or_default().push(entry.inode);
-                named.insert(entry.inode);
+                named.insert(entry.inode, *parent);
             }
             let mut reached = BTreeSet::from([InodeId::ROOT]);
             let mut todo = vec![InodeId::ROOT];
@@ -192,17 +196,23 @@ impl Repair {
             };
             let all: Vec<InodeId> = tree.inodes.keys().filter(lost).copied().collect();
             let unnamed: Vec<InodeId> =
-                all.iter().filter(|id| !named.contains(id)).copied().collect();
-            // Without one that has no name they form a loop, which is cut anywhere.
-            let chosen =
-                if unnamed.is_empty() { all.into_iter().take(1).collect() } else { unnamed };
-            if chosen.is_empty() {
-                return;
+                all.iter().filter(|id| !named.contains_key(id)).copied().collect();
+            for id in &unnamed {
+                self.attach(tree, *id);
             }
-            for id in chosen {
-                tree.names.retain(|_, entry| entry.inode != id);
-                self.attach(tree, id);
+            if !unnamed.is_empty() {
+                continue;
             }
+            let Some(first) = all.first() else { return };
+            // Without one that has no name there is a loop above each of them, which is cut anywhere.
+            let (mut id, mut passed) = (*first, BTreeSet::new());
+            while passed.insert(id)
+                && let Some(parent) = named.get(&id)
+            {
+                id = *parent;
+            }
+            tree.names.retain(|_, entry| entry.inode != id);
+            self.attach(tree, id);
         }
     }
 
@@ -312,7 +322,7 @@ impl Tree {
                 None => {
                     let id = InodeId(self.next_inode);
                     self.next_inode += 1;
-                    let directory = new_inode(FileKind::Directory, 0o700);
+                    let directory = new_inode(FileKind::Directory, 0o700, self.owner);
                     self.inodes.insert(id, directory.build(id, Timestamp(0)));
                     self.names.insert(place, Entry { inode: id, cookie: 0 });
                     break id;
@@ -352,12 +362,12 @@ impl Tree {
     }
 }
 
-fn new_inode(kind: FileKind, mode: u16) -> NewInode {
+fn new_inode(kind: FileKind, mode: u16, (uid, gid): (u32, u32)) -> NewInode {
     NewInode {
         kind,
         mode,
-        uid: 0,
-        gid: 0,
+        uid,
+        gid,
         rdev: 0,
         layout: Layout::NEAR,
         parent: InodeId::ROOT,

@@ -39,6 +39,13 @@ impl Look {
 /// A store of what a look sees.
 pub(super) struct Looked(pub(super) Arc<Look>);
 
+impl Drop for Looked {
+    fn drop(&mut self) {
+        // An engine that is opened anew meanwhile must not find the lock still held.
+        self.0.end();
+    }
+}
+
 impl Store for Looked {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.0.with(|moment| {
