@@ -285,7 +285,8 @@ fn repairs_lose_nothing() {
         let store = store_of(&damaged);
         let (findings, left) = check_repair((&before, &damaged), &hit, &store);
         found += usize::from(findings > 0);
-        let is_alone = hit.iter().any(|key| ALONE.contains(&key[0]));
+        // A lease whose key was damaged seems to be that of a session that is not known, and that may still write.
+        let is_alone = hit.iter().any(|key| ALONE.contains(&key[0]) || key[0] == 0x22);
         if findings > 0 && !is_alone && left.iter().all(|finding| finding.area != Area::Commits) {
             assert_eq!(left, vec![], "it is not repaired");
             repaired += 1;
