@@ -6,10 +6,13 @@
 
 use crate::abi::{ACCESS_LOCAL_WRITE, IbvMr, IbvSge};
 use crate::device::Device;
-use ring::{Buffer, Chunk};
+use ring::{Buffer, Chunk, Sparse};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Lines that strangers can cause.
+static UNREGISTERED: Sparse = Sparse::new();
 
 /// The registration of a buffer's memory; attached to it.
 struct Registration {
@@ -44,11 +47,13 @@ pub(crate) fn register(device: &Arc<Device>, buffer: &mut Buffer) -> io::Result<
         unsafe { (device.library.reg_mr)(device.domain, memory.cast(), bytes, ACCESS_LOCAL_WRITE) };
     if region.is_null() {
         let error = io::Error::last_os_error();
-        tracing::error!(
-            device = device.name(), bytes, %error,
-            "memory cannot be registered for RDMA; if locked memory is short, raise the limit (ulimit -l, \
-             LimitMEMLOCK= of systemd)"
-        );
+        if let Some(suppressed) = UNREGISTERED.pass() {
+            tracing::error!(
+                device = device.name(), bytes, %error, suppressed,
+                "memory cannot be registered for RDMA; if locked memory is short, raise the limit (ulimit -l, \
+                 LimitMEMLOCK= of systemd)"
+            );
+        }
         return Err(error);
     }
     // SAFETY: the library has just made it.
