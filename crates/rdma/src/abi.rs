@@ -375,6 +375,8 @@ pub const WR_SEND_WITH_INV: c_int = 9;
 pub const WC_SUCCESS: c_int = 0;
 /// `IBV_WC_WR_FLUSH_ERR`.
 pub const WC_WR_FLUSH_ERR: c_int = 5;
+/// `IBV_WC_RECV`.
+pub const WC_RECV: c_int = 128;
 
 /// `enum rdma_cm_event_type`.
 pub mod event {

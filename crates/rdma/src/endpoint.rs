@@ -6,19 +6,21 @@
 
 use crate::Error;
 use crate::abi::{
-    IbvRecvWr, IbvSendWr, IbvSge, IbvWc, RdmaCmId, SEND_SIGNALED, WC_SUCCESS, WC_WR_FLUSH_ERR,
-    WR_RDMA_READ, WR_RDMA_WRITE, WR_SEND, WR_SEND_WITH_INV,
+    IbvRecvWr, IbvSendWr, IbvSge, IbvWc, RdmaCmId, SEND_SIGNALED, WC_RECV, WC_SUCCESS,
+    WC_WR_FLUSH_ERR, WR_RDMA_READ, WR_RDMA_WRITE, WR_SEND, WR_SEND_WITH_INV,
 };
 use crate::device::Device;
 use crate::listener::Id;
 use crate::memory::{element, register, registered};
 use crate::queue::{Queue, Sizes};
+use ring::time::Instant;
 use ring::{Buffer, Chunk};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -30,6 +32,9 @@ const SEND: u64 = 4;
 
 /// Bytes that each message to be sent has room for.
 const SEND_BYTES: usize = 64;
+
+/// Receives that are posted before [`Endpoint::open`].
+const RECEIVES_FIRST: u32 = 2;
 
 /// Memory of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,11 +128,15 @@ pub struct Endpoint {
     /// Where the rest of each goes.
     rooms: Vec<Option<Buffer>>,
     to_receive: Vec<u32>,
+    /// Receives that are posted from [`Self::open`] on.
+    shut: Range<u32>,
     /// Messages that are sent, one behind the other.
     messages: Buffer,
     messages_key: u32,
     sending: Vec<Option<Sending>>,
     free_messages: Vec<u32>,
+    /// When each message under way was given to the adapter, the oldest first.
+    sent_at: VecDeque<Instant>,
     reading: Vec<Option<Reading>>,
     free_reads: Vec<u32>,
     /// Buffers that were written since the last message.
@@ -155,6 +164,7 @@ impl Endpoint {
         assert!(sizes.sends >= 2 && sizes.receives > 0, "{sizes:?}");
         let receives = sizes.receives as usize;
         let sends = sizes.sends as usize;
+        let first = sizes.receives.min(RECEIVES_FIRST);
         let room_for = |bytes: usize| -> Result<(Buffer, u32), Error> {
             let mut buffer = Buffer::zeroed(bytes);
             let key = register(device, &mut buffer);
@@ -174,11 +184,13 @@ impl Endpoint {
             heads,
             heads_key,
             rooms: (0..receives).map(|_| None).collect(),
-            to_receive: (0..sizes.receives).collect(),
+            to_receive: (0..first).collect(),
+            shut: first..sizes.receives,
             messages,
             messages_key,
             sending: (0..sends).map(|_| None).collect(),
             free_messages: (0..sizes.sends).collect(),
+            sent_at: VecDeque::new(),
             reading: Vec::new(),
             free_reads: Vec::new(),
             written: SmallVec::new(),
@@ -189,9 +201,14 @@ impl Endpoint {
         })
     }
 
-    /// Posts all receives.
+    /// Posts the first receives: the memory of more is for peers that are known.
     pub(crate) fn begin(&mut self) -> io::Result<()> {
         self.post_receives()
+    }
+
+    /// Has [`Self::flush`] post all receives, not only the first two.
+    pub fn open(&mut self) {
+        self.to_receive.extend(std::mem::take(&mut self.shut));
     }
 
     /// Where the peer reached us.
@@ -255,6 +272,11 @@ impl Endpoint {
         !self.free_messages.is_empty()
     }
 
+    /// Since when the oldest message under way is not sent; the peer may not take it.
+    pub fn sending_since(&self) -> Option<Instant> {
+        self.sent_at.front().copied()
+    }
+
     /// Sends a message of up to 64 bytes; the peer's adapter takes back the key `invalidate`, if it is given.
     ///
     /// # Panics
@@ -283,8 +305,12 @@ impl Endpoint {
     /// # Errors
     /// If the library refuses it: the connection is over.
     pub fn flush(&mut self) -> io::Result<bool> {
-        // Receives first: the peer may send its next command as soon as it has a response.
-        self.post_receives()?;
+        // Receives first: the peer may send its next command as soon as it has a response. A peer that takes no
+        // responses sends no more commands either, so that their answers cannot pile up here.
+        if self.can_send() {
+            self.post_receives()?;
+        }
+        self.note_times();
         let room = (self.entries_max - self.entries_used) as usize;
         let count = room.min(self.gathered.len());
         if count == 0 {
@@ -304,6 +330,14 @@ impl Endpoint {
         // `reading`, `sending`, `written` and `messages` until its completion or the end of the queue.
         unsafe { self.queue.post_sends(next) }?;
         Ok(true)
+    }
+
+    /// Notes the time of messages that are new, together: they are posted together.
+    fn note_times(&mut self) {
+        let under_way = self.sending.len() - self.free_messages.len();
+        if self.sent_at.len() < under_way {
+            self.sent_at.resize(under_way, ring::time::now());
+        }
     }
 
     /// Whether something could not be posted yet for want of room.
@@ -379,6 +413,9 @@ impl Endpoint {
             return Err(self.id.link.over().unwrap_or("a work request failed"));
         }
         match kind {
+            RECEIVE if completion.opcode != WC_RECV => {
+                Err("the peer sent something else than a message")
+            }
             RECEIVE => Ok(self.received(index, completion.byte_len as usize)),
             READ => {
                 let reading = self.reading.get_mut(index).and_then(Option::take);
@@ -396,6 +433,7 @@ impl Endpoint {
                     return Err("a send ended that was not begun");
                 };
                 self.free_messages.push(index as u32);
+                self.sent_at.pop_front();
                 self.entries_used -= entries;
                 Ok(Completion::Sent { token })
             }

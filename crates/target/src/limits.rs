@@ -14,6 +14,12 @@ const CONNECTION_BYTES: usize = 32 << 10;
 /// What is kept of a command beside its data, in bytes, rounded up.
 const COMMAND_BYTES: usize = 512;
 
+/// What an entry of a queue over RDMA takes beside data, in bytes: the place of a command, and of four messages with what
+/// is noted of each.
+const RDMA_ENTRY_BYTES: usize = 64 + 4 * (64 + 64);
+/// Commands that a connection over RDMA has room for before it is a queue pair.
+const RDMA_COMMANDS_FIRST: usize = 2;
+
 /// The most memory that a target's connections can take. Memory that is not touched is not taken: an idle queue pair
 /// costs a small part of this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,12 +150,26 @@ impl Limits {
         (nvme::SubmissionQueueEntry::BYTES as u32 + self.in_capsule_data_bytes) / 16
     }
 
-    /// The memory that these values cost, beside that of the namespaces.
+    /// The memory that these values cost over TCP, beside that of the namespaces.
     pub fn memory(&self) -> MemoryCost {
+        self.memory_with(RECEIVE_BYTES_FIRST, RECEIVE_BYTES)
+    }
+
+    /// The same over RDMA, without the adapter's own queues. A command has room for data before it comes, in place of a
+    /// receive buffer.
+    pub fn rdma_memory(&self) -> MemoryCost {
+        let (entries, data) =
+            (usize::from(self.queue_entries_max), self.in_capsule_data_bytes as usize);
+        let places = entries * RDMA_ENTRY_BYTES;
+        self.memory_with(places + RDMA_COMMANDS_FIRST * data, places + entries * data)
+    }
+
+    /// The memory with so many bytes to receive into, first and of an I/O queue pair.
+    fn memory_with(&self, first_bytes: usize, io_bytes: usize) -> MemoryCost {
         let entries = usize::from(self.queue_entries_max);
         let commands = entries * (COMMAND_BYTES + self.in_capsule_data_bytes as usize);
-        let io_queue_pair_bytes = RECEIVE_BYTES + CONNECTION_BYTES + commands;
-        let new_connection_bytes = RECEIVE_BYTES_FIRST + CONNECTION_BYTES;
+        let io_queue_pair_bytes = io_bytes + CONNECTION_BYTES + commands;
+        let new_connection_bytes = first_bytes + CONNECTION_BYTES;
         let admins = self.controllers_max.min(self.connections_max);
         let others = self.connections_max - admins;
         // A controller without I/O queue pairs costs less, so the most is with as few controllers as their queue
@@ -242,5 +262,15 @@ mod tests {
         assert_eq!(of(100, 2, 4), 8, "controllers are short");
         assert_eq!(of(10, 2, 4), 8);
         assert_eq!(of(1024, 1024, 64), 1024 - 16);
+    }
+
+    /// Goal: over RDMA a connection costs the data of two commands until it is a queue pair, then that of all.
+    #[test]
+    fn memory_over_rdma_is_that_of_posted_receives() {
+        let limits = Limits::default();
+        let (tcp, rdma) = (limits.memory(), limits.rdma_memory());
+        assert_eq!(rdma.new_connection_bytes, (72 + 2 * 8 + 32) << 10);
+        assert_eq!(rdma.io_queue_pair_bytes - tcp.io_queue_pair_bytes, (72 + 128 * 8 - 256) << 10);
+        assert_eq!(rdma.data_bytes, tcp.data_bytes);
     }
 }

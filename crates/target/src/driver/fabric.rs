@@ -51,6 +51,8 @@ impl Server {
             connections: Arc::clone(&self.connections),
             library,
         };
+        let memory_bytes_max = self.target.limits().rdma_memory().bytes;
+        tracing::info!(%address, memory_bytes_max, "the target listens over RDMA");
         self.target.add_listener(address, Transport::Rdma);
         let task = ring::spawn(acceptor.run(listener));
         self.rdma.push(RdmaListener { address, task });
@@ -90,6 +92,8 @@ impl Acceptor {
                 {
                     tracing::warn!(%peer, reason, suppressed, "a connection over RDMA is refused");
                 }
+                // Each takes system calls.
+                ring::yield_now().await;
             }
             tracing::error!(%address, "the RDMA device of a listener was removed; it is tried again");
             drop(listener);
@@ -144,9 +148,10 @@ impl Acceptor {
                 return refuse(request, RejectStatus::NoResources, error.to_string());
             }
         };
-        let sizes = Sizes {
-            receives: u32::from(entries),
-            sends: (u32::from(entries) * SENDS_FOR_ENTRY).min(device.work_requests_max()),
+        let sizes = sizes_for(entries, device.work_requests_max(), device.completions_max());
+        let Some(sizes) = sizes else {
+            let reason = "the device's queues are too small".to_owned();
+            return refuse(request, RejectStatus::NoResources, reason);
         };
         // Capsules of admin queues have no data over RDMA.
         let data = if queue.is_admin() { 0 } else { limits.in_capsule_data_bytes as usize };
@@ -158,5 +163,38 @@ impl Acceptor {
         let connection = Connection::over_rdma(&self.target, endpoint, registration, pair);
         ring::spawn(connection.run());
         Ok(())
+    }
+}
+
+/// Sizes of the queues for `entries` commands, on a device with these most work requests of a queue and completions of a
+/// completion queue, which is for both queues; [`None`] if they do not suffice.
+fn sizes_for(entries: u16, requests_max: u32, completions_max: u32) -> Option<Sizes> {
+    let receives = u32::from(entries);
+    let sends = receives * SENDS_FOR_ENTRY;
+    let sends = sends.min(requests_max).min(completions_max.saturating_sub(receives));
+    (sends >= 2 && receives <= requests_max).then_some(Sizes { receives, sends })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: all completions of both queues fit into the completion queue, or the connection is refused.
+    #[test]
+    fn queues_fit_into_their_completion_queue() {
+        let sends = |entries, requests, completions| {
+            sizes_for(entries, requests, completions).map(|sizes| {
+                assert_eq!(sizes.receives, u32::from(entries));
+                assert!(sizes.receives + sizes.sends <= completions, "{sizes:?}");
+                sizes.sends
+            })
+        };
+        assert_eq!(sends(128, 1 << 14, 1 << 16), Some(512));
+        assert_eq!(sends(128, 200, 1 << 16), Some(200), "work requests are short");
+        assert_eq!(sends(128, 1 << 14, 256), Some(128), "completions are short");
+        assert_eq!(sends(128, 1 << 14, 130), Some(2));
+        assert_eq!(sends(128, 1 << 14, 129), None);
+        assert_eq!(sends(128, 1 << 14, 100), None);
+        assert_eq!(sends(128, 100, 1 << 16), None, "the receives do not fit");
     }
 }

@@ -199,6 +199,7 @@ impl Connection {
 
     /// The connection is a queue pair from now on.
     pub(super) fn become_queue_pair(&mut self, attached: Attached, lane: Lane) {
+        self.open_wire();
         self.role = match attached {
             Attached::Admin(controller) => {
                 self.registration.settle(Kind::Admin);

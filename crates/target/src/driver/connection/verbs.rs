@@ -8,6 +8,7 @@ use crate::queue_pair::{QueuePair, Tag, Work};
 use crate::target::Target;
 use nvme::rdma::KeyedSgl;
 use rdma::{Completion, Endpoint, Remote};
+use ring::time::Instant;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -25,6 +26,21 @@ impl Connection {
     ) -> Self {
         let connection = Self::new(target, Wire::Rdma(Box::new(endpoint)), registration);
         Self { pair, buffer: None, ..connection }
+    }
+
+    /// The host is known: it may send as many commands as its queue has entries.
+    pub(super) fn open_wire(&mut self) {
+        if let Wire::Rdma(endpoint) = &mut self.wire {
+            endpoint.open();
+        }
+    }
+
+    /// Since when the host does not take what is under way.
+    pub(super) fn sending_since(&self) -> Option<Instant> {
+        match &self.wire {
+            Wire::Tcp(_) => self.sending.as_ref().map(|sending| sending.started),
+            Wire::Rdma(endpoint) => endpoint.sending_since(),
+        }
     }
 
     /// Takes what the endpoint has done; true if there was anything.
