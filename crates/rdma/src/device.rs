@@ -5,7 +5,39 @@ use crate::abi::{IbvContext, IbvDeviceAttr, IbvPd};
 use crate::library::Library;
 use std::fmt;
 use std::io;
+use std::ptr;
 use std::sync::Arc;
+
+/// librdmacm's list of open devices. While it is kept, their contexts stay open: librdmacm counts their users, and
+/// closes that of a device that was removed when its last identifier has gone.
+struct Held {
+    library: Arc<Library>,
+    list: *mut *mut IbvContext,
+}
+
+impl Held {
+    fn get(library: &Arc<Library>) -> io::Result<Self> {
+        // SAFETY: the function takes null for the count, which the list's end tells as well.
+        let list = unsafe { (library.get_devices)(ptr::null_mut()) };
+        if list.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { library: Arc::clone(library), list })
+    }
+
+    fn has(&self, context: *mut IbvContext) -> bool {
+        // SAFETY: the library's list ends with null, and is ours until it is given back.
+        let contexts = (0..).map(|index| unsafe { *self.list.add(index) });
+        contexts.take_while(|it| !it.is_null()).any(|it| it == context)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: the list is the library's, and is not used any more.
+        unsafe { (self.library.free_devices)(self.list) };
+    }
+}
 
 /// A device with the protection domain of everything that this program registers and makes on it.
 pub struct Device {
@@ -14,10 +46,12 @@ pub struct Device {
     pub(crate) domain: *mut IbvPd,
     name: String,
     attributes: IbvDeviceAttr,
+    /// Goes after the domain.
+    _held: Held,
 }
 
-// SAFETY: the context and the domain may be used by every thread (libibverbs is thread-safe), and are not
-// changed here.
+// SAFETY: the context, the domain and the list may be used by every thread (libibverbs and librdmacm are thread-safe),
+// and are not changed here.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -26,7 +60,7 @@ impl Device {
     /// The device of an open context.
     ///
     /// # Safety
-    /// librdmacm has opened the context; it keeps it open until the process ends.
+    /// librdmacm has opened the context, and keeps it open while this is called: an identifier uses it.
     pub(crate) unsafe fn open(
         library: &Arc<Library>,
         context: *mut IbvContext,
@@ -34,6 +68,11 @@ impl Device {
         // SAFETY: by the caller's promise.
         let name = unsafe { library.name_of(context) };
         let failed = |action, source| Error::Resource { action, device: name.clone(), source };
+        let held = Held::get(library).map_err(|error| failed("hold the context", error))?;
+        if !held.has(context) {
+            let error = io::Error::other("librdmacm does not list it");
+            return Err(failed("hold the context", error));
+        }
         let mut attributes = IbvDeviceAttr::zeroed();
         // SAFETY: the context is open, and the structure is as large as the library expects.
         let errno = unsafe { (library.query_device)(context, &raw mut attributes) };
@@ -45,7 +84,8 @@ impl Device {
         if domain.is_null() {
             return Err(failed("make a protection domain", io::Error::last_os_error()));
         }
-        Ok(Arc::new(Self { library: Arc::clone(library), context, domain, name, attributes }))
+        let library = Arc::clone(library);
+        Ok(Arc::new(Self { library, context, domain, name, attributes, _held: held }))
     }
 
     /// The device's name.
@@ -84,5 +124,27 @@ impl Drop for Device {
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Fake, lists_held};
+
+    /// Goal: a device keeps librdmacm's list, which keeps its context open, for as long as it lives; one whose context is
+    /// not in the list is refused, and its list given back.
+    #[test]
+    fn a_device_keeps_its_context_open() {
+        let (other, fake) = (Fake::new(), Fake::new());
+        let device = fake.device();
+        assert_eq!(lists_held(), 1);
+        // SAFETY: the context is alive, and one of the fake library.
+        let refused = unsafe { Device::open(&fake.library, other.context) };
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("hold the context"), "{refused}");
+        assert_eq!(lists_held(), 1);
+        drop(device);
+        assert_eq!(lists_held(), 0);
     }
 }

@@ -486,3 +486,6 @@ impl fmt::Debug for Endpoint {
 fn identifier(kind: u64, index: u32) -> u64 {
     kind << 32 | u64::from(index)
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,8 @@ pub mod abi;
 mod address;
 mod device;
 mod endpoint;
+#[cfg(test)]
+mod fake;
 mod library;
 mod listener;
 mod memory;

@@ -33,6 +33,17 @@ macro_rules! library {
                 )*
                 Ok(Self { $($name,)* _loaded: libraries })
             }
+
+            /// One whose functions all end the program, for tests that replace those that they call.
+            #[cfg(test)]
+            pub(crate) fn without_functions() -> Self {
+                // Every library has itself.
+                let this = || libloading::Library::from(libloading::os::unix::Library::this());
+                let none: unsafe extern "C" fn() = no_function;
+                // SAFETY: a function that takes and returns nothing, whatever it is called with.
+                $(let $name: $kind = unsafe { std::mem::transmute(none) };)*
+                Self { $($name,)* _loaded: [this(), this()] }
+            }
         }
     };
 }
@@ -93,6 +104,14 @@ library! {
     reject: unsafe extern "C" fn(*mut RdmaCmId, *const c_void, u8) -> c_int
         = c"rdma_reject" in 1,
     disconnect: unsafe extern "C" fn(*mut RdmaCmId) -> c_int = c"rdma_disconnect" in 1,
+    get_devices: unsafe extern "C" fn(*mut c_int) -> *mut *mut IbvContext
+        = c"rdma_get_devices" in 1,
+    free_devices: unsafe extern "C" fn(*mut *mut IbvContext) = c"rdma_free_devices" in 1,
+}
+
+#[cfg(test)]
+unsafe extern "C" fn no_function() {
+    std::process::abort();
 }
 
 impl Library {

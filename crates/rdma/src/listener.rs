@@ -9,7 +9,7 @@ use crate::address::{from_storage, to_storage};
 use crate::device::Device;
 use crate::endpoint::{Endpoint, Room};
 use crate::library::Library;
-use crate::queue::{Sizes, watched};
+use crate::queue::{Sizes, none_left, watched};
 use ring::Handle;
 use ring::local::Notify;
 use std::cell::{Cell, RefCell};
@@ -27,6 +27,8 @@ use std::task::Waker;
 const REQUESTS_MAX: usize = 256;
 /// Requests that the kernel keeps for us.
 const BACKLOG: libc::c_int = 128;
+/// Events that are handled before others have their turn.
+const EVENTS_AT_ONCE: usize = 32;
 /// Retries while the peer has no receive posted: for ever.
 const RNR_RETRIES: u8 = 7;
 
@@ -118,26 +120,44 @@ impl Events {
     /// Reads events while there is anything that they can be for.
     async fn read(self: Rc<Self>) {
         loop {
-            self.drain();
+            let drained = self.drain();
             if self.listening.get().is_null() && self.links.borrow().is_empty() {
                 return;
+            }
+            match drained {
+                Ok(true) => {}
+                Ok(false) => {
+                    ring::yield_now().await;
+                    continue;
+                }
+                Err(error) => return self.fail(&error),
             }
             let readable = pin!(self.handle.poll_readable());
             if let ring::Either::First(Err(error)) =
                 ring::race(readable, pin!(self.gone.notified())).await
             {
-                tracing::error!(%error, "the RDMA connection manager cannot be watched");
-                return;
+                return self.fail(&error);
             }
         }
     }
 
-    fn drain(self: &Rc<Self>) {
-        loop {
+    /// No event comes any more: the listener has to be made anew, and its connections end.
+    fn fail(&self, error: &io::Error) {
+        tracing::error!(%error, "the RDMA connection manager cannot be read");
+        self.has_lost_device.set(true);
+        self.arrived.notify();
+        for link in self.links.borrow().values() {
+            link.end("the connection manager failed");
+        }
+    }
+
+    /// Handles events that are there; false if there may be more.
+    fn drain(self: &Rc<Self>) -> io::Result<bool> {
+        for _ in 0..EVENTS_AT_ONCE {
             let mut event: *mut RdmaCmEvent = ptr::null_mut();
             // SAFETY: the channel is open, and its descriptor does not block.
             if unsafe { (self.library.get_cm_event)(self.channel, &raw mut event) } != 0 {
-                return;
+                return none_left(io::Error::last_os_error()).map(|()| true);
             }
             // SAFETY: the library gives an event, which is its own until it is acknowledged.
             let request = unsafe { self.look_at(&*event) };
@@ -155,6 +175,7 @@ impl Events {
                 }
             }
         }
+        Ok(false)
     }
 
     /// Notes an event; a request for a connection comes back.
@@ -192,6 +213,14 @@ impl Events {
     fn device(&self, id: *mut RdmaCmId) -> Result<Arc<Device>, Error> {
         // SAFETY: the identifier is alive, and one of a connection has a context.
         let context = unsafe { (*id).verbs };
+        if context.is_null() {
+            let source = io::Error::other("the connection manager names none");
+            return Err(Error::Resource {
+                action: "use a request",
+                device: "?".to_owned(),
+                source,
+            });
+        }
         let mut devices = self.devices.borrow_mut();
         devices.retain(|device| device.strong_count() > 0);
         let known = devices.iter().filter_map(Weak::upgrade).find(|it| it.context == context);
@@ -213,6 +242,12 @@ pub(crate) struct Id {
 }
 
 impl Id {
+    /// One of a channel of its own, whose events nobody reads.
+    #[cfg(test)]
+    pub(crate) fn alone(library: &Arc<Library>, raw: *mut RdmaCmId) -> Self {
+        Self { events: Events::open(library).unwrap(), raw, link: Rc::default() }
+    }
+
     /// Ends the connection; the queue pair works no more.
     pub(crate) fn disconnect(&self) {
         // SAFETY: the identifier is alive.
@@ -410,5 +445,58 @@ impl Drop for Listener {
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listener").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Fake, events};
+    use ring::{Config, Runtime};
+
+    fn with_listener(test: impl AsyncFnOnce(Fake, Listener)) {
+        Runtime::new(&Config::default()).unwrap().block_on(async {
+            let fake = Fake::new();
+            let address = SocketAddr::from(([127, 0, 0, 1], 4420));
+            let listener = Listener::bind(&fake.library, address).unwrap();
+            test(fake, listener).await;
+        });
+    }
+
+    /// Goal: many events are handled in parts, and all of them without another one that wakes.
+    #[test]
+    fn many_events_are_handled_in_parts() {
+        with_listener(async |_, listener| {
+            events(2 * EVENTS_AT_ONCE + 1, libc::EAGAIN);
+            for is_all in [false, false, true, true] {
+                assert_eq!(listener.events.drain().unwrap(), is_all);
+            }
+            events(3 * EVENTS_AT_ONCE, libc::EIO);
+            assert!(listener.next().await.is_none());
+        });
+    }
+
+    /// Goal: a connection manager that fails ends connections, and the listener has to be made anew.
+    #[test]
+    fn a_connection_manager_that_fails_ends_everything() {
+        with_listener(async |_, listener| {
+            let link = Rc::<Link>::default();
+            listener.events.links.borrow_mut().insert(1, Rc::clone(&link));
+            events(0, libc::EIO);
+            assert!(listener.next().await.is_none());
+            assert_eq!(link.over(), Some("the connection manager failed"));
+        });
+    }
+
+    /// Goal: a request of no device is refused.
+    #[test]
+    fn a_request_without_a_device_has_none() {
+        with_listener(async |fake, listener| {
+            let raw = fake.identifier();
+            assert_eq!(listener.events.device(raw).unwrap().name(), "fake");
+            // SAFETY: the identifier is never freed.
+            unsafe { (*raw).verbs = ptr::null_mut() };
+            assert!(listener.events.device(raw).is_err());
+        });
     }
 }

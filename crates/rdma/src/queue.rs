@@ -79,7 +79,8 @@ impl Queue {
             next: 0,
             count: 0,
         };
-        let entries = (sizes.receives + sizes.sends).min(device.completions_max()) as i32;
+        // Never fewer than the queues hold: a completion queue that runs over is lost, with the connection.
+        let entries = (sizes.receives + sizes.sends) as i32;
         // SAFETY: context and channel are open; what is made here is undone when `queue` is dropped.
         queue.completions =
             unsafe { (library.create_cq)(device.context, entries, ptr::null_mut(), channel, 0) };
@@ -181,7 +182,7 @@ impl Queue {
             self.events_unacknowledged += 1;
             self.is_armed = false;
         }
-        Poll::Ready(Ok(()))
+        Poll::Ready(none_left(io::Error::last_os_error()))
     }
 
     /// Ends the queue pair: afterwards the adapter touches none of its memory.
@@ -236,6 +237,31 @@ pub(crate) fn watched(fd: libc::c_int) -> io::Result<Handle> {
     Ok(Handle::from_fd(borrowed.try_clone_to_owned()?))
 }
 
+/// Why an event channel gave no event: all is well if there is none.
+pub(crate) fn none_left(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+        _ => Err(error),
+    }
+}
+
 fn result_of(errno: libc::c_int) -> io::Result<()> {
     if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno.abs())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a channel without an event and a channel that fails are told apart.
+    #[test]
+    fn failing_channels_are_no_empty_ones() {
+        for errno in [libc::EAGAIN, libc::EINTR] {
+            assert!(none_left(io::Error::from_raw_os_error(errno)).is_ok(), "{errno}");
+        }
+        for errno in [libc::EIO, libc::ENODEV, libc::EBADF] {
+            let failed = none_left(io::Error::from_raw_os_error(errno));
+            assert_eq!(failed.unwrap_err().raw_os_error(), Some(errno));
+        }
+    }
 }

@@ -1,0 +1,302 @@
+//! Libraries whose adapter is this test: what is posted is noted, and completes when the test says so.
+
+use crate::abi::{
+    IbvCompChannel, IbvContext, IbvCq, IbvDevice, IbvDeviceAttr, IbvMr, IbvPd, IbvQp,
+    IbvQpInitAttr, IbvRecvWr, IbvSendWr, IbvWc, RdmaCmEvent, RdmaCmId, RdmaEventChannel, Text,
+};
+use crate::device::Device;
+use crate::library::Library;
+use libc::{c_int, c_void};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Arc;
+
+thread_local! {
+    static LISTED: Cell<*mut IbvContext> = const { Cell::new(ptr::null_mut()) };
+    static LISTS: Cell<usize> = const { Cell::new(0) };
+    static RECEIVES: RefCell<VecDeque<u64>> = RefCell::default();
+    static SENDS: RefCell<VecDeque<u64>> = RefCell::default();
+    static COMPLETIONS: RefCell<VecDeque<IbvWc>> = RefCell::default();
+    static EVENTS: Cell<usize> = const { Cell::new(0) };
+    static NO_EVENT: Cell<c_int> = const { Cell::new(libc::EAGAIN) };
+}
+
+/// Has the connection manager give so many events that concern nobody, then this error.
+pub(crate) fn events(count: usize, errno: c_int) {
+    EVENTS.set(count);
+    NO_EVENT.set(errno);
+}
+
+/// Lists of devices that were not given back.
+pub(crate) fn lists_held() -> usize {
+    LISTS.get()
+}
+
+/// Receives that are posted.
+pub(crate) fn receives() -> usize {
+    RECEIVES.with_borrow(VecDeque::len)
+}
+
+/// Completes the oldest receive that is posted, with this opcode and these bytes.
+pub(crate) fn receive(opcode: c_int, byte_len: u32) {
+    let wr_id = RECEIVES.with_borrow_mut(VecDeque::pop_front).expect("no receive is posted");
+    complete(IbvWc { wr_id, opcode, byte_len, ..IbvWc::default() });
+}
+
+/// Completes the oldest send that is posted.
+pub(crate) fn take_send() {
+    let wr_id = SENDS.with_borrow_mut(VecDeque::pop_front).expect("no send is posted");
+    complete(IbvWc { wr_id, ..IbvWc::default() });
+}
+
+fn complete(completion: IbvWc) {
+    COMPLETIONS.with_borrow_mut(|completions| completions.push_back(completion));
+}
+
+/// A library with one device, whose context lives as long as the test's thread.
+pub(crate) struct Fake {
+    pub(crate) library: Arc<Library>,
+    pub(crate) context: *mut IbvContext,
+}
+
+impl Fake {
+    /// The last of a thread is the one whose device is listed, and with an empty adapter.
+    pub(crate) fn new() -> Self {
+        let context = Box::leak(Box::new(MaybeUninit::<IbvContext>::zeroed())).as_mut_ptr();
+        // SAFETY: the place is there; only what is written here is read.
+        unsafe {
+            (&raw mut (*context).ops.poll_cq).write(poll_cq);
+            (&raw mut (*context).ops.req_notify_cq).write(req_notify_cq);
+            (&raw mut (*context).ops.post_send).write(post_send);
+            (&raw mut (*context).ops.post_recv).write(post_recv);
+        }
+        LISTED.set(context);
+        RECEIVES.take();
+        SENDS.take();
+        COMPLETIONS.take();
+        events(0, libc::EAGAIN);
+        let mut library = Library::without_functions();
+        library.query_device = query_device;
+        library.device_name = device_name;
+        library.alloc_pd = alloc_pd;
+        library.dealloc_pd = dealloc_pd;
+        library.reg_mr = reg_mr;
+        library.dereg_mr = dereg_mr;
+        library.create_comp_channel = create_comp_channel;
+        library.destroy_comp_channel = destroy_comp_channel;
+        library.create_cq = create_cq;
+        library.destroy_cq = destroy_cq;
+        library.create_event_channel = create_event_channel;
+        library.destroy_event_channel = destroy_event_channel;
+        library.get_cm_event = get_cm_event;
+        library.ack_cm_event = ack_cm_event;
+        library.create_id = create_id;
+        library.bind_addr = bind_addr;
+        library.listen = listen;
+        library.destroy_id = destroy_id;
+        library.create_qp = create_qp;
+        library.destroy_qp = destroy_qp;
+        library.disconnect = disconnect;
+        library.get_devices = get_devices;
+        library.free_devices = free_devices;
+        Self { library: Arc::new(library), context }
+    }
+
+    pub(crate) fn device(&self) -> Arc<Device> {
+        // SAFETY: the context is never freed.
+        unsafe { Device::open(&self.library, self.context) }.unwrap()
+    }
+
+    /// An identifier of a connection on the device; never freed.
+    pub(crate) fn identifier(&self) -> *mut RdmaCmId {
+        let identifier = Box::leak(Box::new(MaybeUninit::<RdmaCmId>::zeroed())).as_mut_ptr();
+        // SAFETY: the place is there.
+        unsafe { (*identifier).verbs = self.context };
+        identifier
+    }
+}
+
+fn eventfd() -> c_int {
+    // SAFETY: the function takes numbers.
+    unsafe { libc::eventfd(0, 0) }
+}
+
+unsafe extern "C" fn query_device(_: *mut IbvContext, _: *mut IbvDeviceAttr) -> c_int {
+    0
+}
+
+unsafe extern "C" fn device_name(_: *mut IbvDevice) -> Text {
+    c"fake".as_ptr()
+}
+
+unsafe extern "C" fn alloc_pd(_: *mut IbvContext) -> *mut IbvPd {
+    ptr::dangling_mut()
+}
+
+unsafe extern "C" fn dealloc_pd(_: *mut IbvPd) -> c_int {
+    assert!(lists_held() > 0, "the context may be closed already");
+    0
+}
+
+unsafe extern "C" fn reg_mr(
+    pd: *mut IbvPd,
+    addr: *mut c_void,
+    length: usize,
+    _: c_int,
+) -> *mut IbvMr {
+    let context = ptr::null_mut();
+    Box::into_raw(Box::new(IbvMr { context, pd, addr, length, handle: 0, lkey: 1, rkey: 1 }))
+}
+
+unsafe extern "C" fn dereg_mr(region: *mut IbvMr) -> c_int {
+    // SAFETY: it comes from `reg_mr`.
+    drop(unsafe { Box::from_raw(region) });
+    0
+}
+
+unsafe extern "C" fn create_comp_channel(context: *mut IbvContext) -> *mut IbvCompChannel {
+    Box::into_raw(Box::new(IbvCompChannel { context, fd: eventfd() }))
+}
+
+unsafe extern "C" fn destroy_comp_channel(channel: *mut IbvCompChannel) -> c_int {
+    // SAFETY: it comes from `create_comp_channel`.
+    let channel = unsafe { Box::from_raw(channel) };
+    // SAFETY: the descriptor is the channel's.
+    unsafe { libc::close(channel.fd) }
+}
+
+unsafe extern "C" fn create_cq(
+    _: *mut IbvContext,
+    _: c_int,
+    _: *mut c_void,
+    _: *mut IbvCompChannel,
+    _: c_int,
+) -> *mut IbvCq {
+    ptr::dangling_mut()
+}
+
+unsafe extern "C" fn destroy_cq(_: *mut IbvCq) -> c_int {
+    0
+}
+
+unsafe extern "C" fn create_event_channel() -> *mut RdmaEventChannel {
+    Box::into_raw(Box::new(RdmaEventChannel { fd: eventfd() }))
+}
+
+unsafe extern "C" fn destroy_event_channel(channel: *mut RdmaEventChannel) {
+    // SAFETY: it comes from `create_event_channel`.
+    let channel = unsafe { Box::from_raw(channel) };
+    // SAFETY: the descriptor is the channel's.
+    unsafe { libc::close(channel.fd) };
+}
+
+unsafe extern "C" fn get_cm_event(_: *mut RdmaEventChannel, into: *mut *mut RdmaCmEvent) -> c_int {
+    if EVENTS.get() == 0 {
+        // SAFETY: the place is this thread's.
+        unsafe { *libc::__errno_location() = NO_EVENT.get() };
+        return -1;
+    }
+    EVENTS.set(EVENTS.get() - 1);
+    // SAFETY: it consists of integers and pointers.
+    let event: RdmaCmEvent = unsafe { std::mem::zeroed() };
+    let event = RdmaCmEvent { id: ptr::dangling_mut(), ..event };
+    // SAFETY: the caller has room for it.
+    unsafe { *into = Box::into_raw(Box::new(event)) };
+    0
+}
+
+unsafe extern "C" fn ack_cm_event(event: *mut RdmaCmEvent) -> c_int {
+    // SAFETY: it comes from `get_cm_event`.
+    drop(unsafe { Box::from_raw(event) });
+    0
+}
+
+unsafe extern "C" fn create_id(
+    _: *mut RdmaEventChannel,
+    into: *mut *mut RdmaCmId,
+    _: *mut c_void,
+    _: c_int,
+) -> c_int {
+    let identifier = Box::leak(Box::new(MaybeUninit::<RdmaCmId>::zeroed()));
+    // SAFETY: the caller has room for it.
+    unsafe { *into = identifier.as_mut_ptr() };
+    0
+}
+
+unsafe extern "C" fn bind_addr(_: *mut RdmaCmId, _: *mut libc::sockaddr) -> c_int {
+    0
+}
+
+unsafe extern "C" fn listen(_: *mut RdmaCmId, _: c_int) -> c_int {
+    0
+}
+
+unsafe extern "C" fn destroy_id(_: *mut RdmaCmId) -> c_int {
+    0
+}
+
+unsafe extern "C" fn create_qp(id: *mut RdmaCmId, _: *mut IbvPd, _: *mut IbvQpInitAttr) -> c_int {
+    // SAFETY: the identifier is never freed.
+    unsafe { (*id).qp = ptr::dangling_mut() };
+    0
+}
+
+unsafe extern "C" fn destroy_qp(_: *mut RdmaCmId) {}
+
+unsafe extern "C" fn disconnect(_: *mut RdmaCmId) -> c_int {
+    0
+}
+
+unsafe extern "C" fn get_devices(_: *mut c_int) -> *mut *mut IbvContext {
+    LISTS.set(LISTS.get() + 1);
+    Box::into_raw(Box::new([LISTED.get(), ptr::null_mut()])).cast()
+}
+
+unsafe extern "C" fn free_devices(list: *mut *mut IbvContext) {
+    // SAFETY: it comes from `get_devices`.
+    drop(unsafe { Box::from_raw(list.cast::<[*mut IbvContext; 2]>()) });
+    LISTS.set(LISTS.get() - 1);
+}
+
+unsafe extern "C" fn poll_cq(_: *mut IbvCq, most: c_int, into: *mut IbvWc) -> c_int {
+    COMPLETIONS.with_borrow_mut(|completions| {
+        let count = completions.len().min(most as usize);
+        for (index, completion) in completions.drain(..count).enumerate() {
+            // SAFETY: the caller has room for so many.
+            unsafe { into.add(index).write(completion) };
+        }
+        count as c_int
+    })
+}
+
+unsafe extern "C" fn req_notify_cq(_: *mut IbvCq, _: c_int) -> c_int {
+    0
+}
+
+unsafe extern "C" fn post_send(
+    _: *mut IbvQp,
+    mut request: *mut IbvSendWr,
+    _: *mut *mut IbvSendWr,
+) -> c_int {
+    // SAFETY: the caller's list ends with null.
+    while let Some(it) = unsafe { request.as_ref() } {
+        SENDS.with_borrow_mut(|sends| sends.push_back(it.wr_id));
+        request = it.next;
+    }
+    0
+}
+
+unsafe extern "C" fn post_recv(
+    _: *mut IbvQp,
+    mut request: *mut IbvRecvWr,
+    _: *mut *mut IbvRecvWr,
+) -> c_int {
+    // SAFETY: the caller's list ends with null.
+    while let Some(it) = unsafe { request.as_ref() } {
+        RECEIVES.with_borrow_mut(|receives| receives.push_back(it.wr_id));
+        request = it.next;
+    }
+    0
+}
