@@ -82,6 +82,11 @@ impl Controller {
         &self.names
     }
 
+    /// Whether hosts prove themselves to it by these secrets, and it to them.
+    pub fn is_by(&self, keys: &KeyPair) -> bool {
+        self.keys == *keys
+    }
+
     /// Takes the key for TLS that the last transaction has generated, once it has succeeded.
     pub fn take_generated(&mut self) -> Option<TlsKey> {
         if self.progress() != Progress::Proved {

@@ -8,7 +8,8 @@
 
 use super::Target;
 use super::connect::Wanted;
-use super::tls::{owner, to_library};
+use super::proof::HostProof;
+use super::tls::{host_of, to_library};
 use ::tls::{Keys, Psk};
 use auth::{Derivation, TlsKey, TlsPsk};
 use nvme::Nqn;
@@ -18,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Keys of one host that are kept: one for each of its controllers that are being connected.
-const KEYS_PER_HOST_MAX: usize = 16;
-/// How long a key is kept after it was generated, or after the last connection with it.
+const KEYS_PER_HOST_MAX: usize = 256;
+/// How long a key is kept after it was generated, or after the last Connect under it.
 const UNUSED_MAX: Duration = Duration::from_mins(2);
 
 /// The keys that were generated, oldest first.
@@ -51,12 +52,15 @@ impl Generated {
         entries.push_back(Entry { host: host.clone(), psk, used: now });
     }
 
-    /// Returns the key by this identity, and keeps it for a while from now on.
-    pub(super) fn psk(&self, identity: &[u8], now: Instant) -> Option<TlsPsk> {
+    /// Returns the key by this identity. If it is used it is kept for a while from now on. Naming it in the first
+    /// message of a handshake is no use of it, as strangers can do that.
+    fn psk(&self, identity: &[u8], now: Instant, is_used: bool) -> Option<TlsPsk> {
         let mut entries = self.entries();
         entries.retain(|entry| now.since(entry.used) < UNUSED_MAX);
         let entry = entries.iter_mut().find(|entry| entry.psk.identity.as_bytes() == identity)?;
-        entry.used = now;
+        if is_used {
+            entry.used = now;
+        }
         Some(entry.psk.clone())
     }
 
@@ -71,16 +75,25 @@ pub(super) struct Door(pub(super) Arc<Generated>);
 
 impl Keys for Door {
     fn find(&self, identity: &[u8]) -> Option<Psk> {
-        to_library(self.0.psk(identity, ring::time::now())?)
+        to_library(self.0.psk(identity, ring::time::now(), false)?)
     }
 }
 
 impl Target {
-    /// Keeps the key that a host has generated with this target in its proof.
-    pub(crate) fn note_generated(&self, names: &auth::Names, key: &TlsKey, now: Instant) {
-        for psk in key.psks(&names.host, &names.subsystem, Derivation::Standard) {
-            self.generated.add(&names.host, psk, now);
+    /// Keeps the key that a host has generated with this target in its proof, if it would have to generate one by the
+    /// same secrets now: those that were replaced or removed since make no more keys.
+    pub(crate) fn note_generated(&self, controller: &auth::Controller, key: &TlsKey, now: Instant) {
+        let auth::Names { host, subsystem } = controller.names();
+        let psks = key.psks(host, subsystem, Derivation::Standard);
+        // Secrets change under this lock, and their keys are forgotten behind that.
+        let registry = self.registry();
+        let is_present =
+            |proof: &HostProof| proof.policy.concatenation && controller.is_by(&proof.keys);
+        let is_present = registry.proofs.get(host).is_some_and(is_present);
+        for psk in psks.into_iter().filter(|_| is_present) {
+            self.generated.add(host, psk, now);
         }
+        drop(registry);
     }
 
     /// Whether a host has to generate a TLS key in its proof.
@@ -96,10 +109,8 @@ impl Target {
             let host = wanted.host_name.as_ref();
             return !is_io || !host.is_some_and(|host| self.is_concatenated(host));
         };
-        let Some((host, subsystem)) = owner(identity) else { return false };
-        wanted.host_name.as_ref() == Some(&host)
-            && wanted.subsystem_name == subsystem
-            && self.generated.psk(identity, ring::time::now()).is_some()
+        host_of(identity, wanted).is_some()
+            && self.generated.psk(identity, ring::time::now(), true).is_some()
     }
 }
 
@@ -121,13 +132,41 @@ mod tests {
         TlsPsk { identity, ..psk }
     }
 
-    /// Goal: keys are kept while they are used, a bounded number for each host, and go with it.
+    fn target() -> std::sync::Arc<Target> {
+        let admissions = crate::Admissions::new(crate::AdmissionMode::AnyHost);
+        Target::new(crate::Limits::default(), admissions).unwrap()
+    }
+
+    fn keys() -> auth::KeyPair {
+        auth::KeyPair { host: auth::Key::generate(None, 32).unwrap(), controller: None }
+    }
+
+    /// A small group only: this is not optimised.
+    fn policy(concatenation: bool) -> auth::Policy {
+        let (hashes, groups) = (vec![Hash::Sha256], vec![auth::Group::Ffdhe2048]);
+        auth::Policy { hashes, groups, concatenation }
+    }
+
+    /// The key that a transaction of a host with this secret leaves with the controller.
+    fn generate(controller: &mut auth::Controller, keys: &auth::KeyPair, number: u16) -> TlsKey {
+        let names = controller.names().clone();
+        let (host, message) = auth::Host::start(keys.clone(), names, policy(true), number);
+        controller.receive(&message);
+        let challenge = controller.next_message().unwrap();
+        controller.receive(&host.challenged(&challenge).unwrap().1);
+        controller.next_message().unwrap();
+        controller.take_generated().unwrap()
+    }
+
+    /// Goal: keys are kept while they are used, and not while they are only named; a bounded number for each host, with
+    /// which they go.
     #[test]
     fn keys_are_kept_for_a_while() {
         let (generated, start) = (Generated::default(), ring::time::now());
-        let has = |host: &str, number: usize, at: Duration| {
-            generated.psk(psk(host, number).identity.as_bytes(), start + at).is_some()
+        let find = |host: &str, number: usize, at: Duration, is_used| {
+            generated.psk(psk(host, number).identity.as_bytes(), start + at, is_used).is_some()
         };
+        let has = |host: &str, number: usize, at: Duration| find(host, number, at, false);
         for number in 0..KEYS_PER_HOST_MAX + 3 {
             generated.add(&nqn("one"), psk("one", number), start);
             generated.add(&nqn("two"), psk("two", 0), start);
@@ -135,7 +174,7 @@ mod tests {
         let soon = UNUSED_MAX / 2;
         assert!(!has("one", 2, Duration::ZERO) && has("one", 3, Duration::ZERO));
         assert_eq!(generated.entries().len(), 2 * KEYS_PER_HOST_MAX);
-        assert!(has("one", 5, soon) && !has("three", 5, soon));
+        assert!(find("one", 5, soon, true) && has("one", 6, soon) && !has("three", 5, soon));
         let late = UNUSED_MAX + Duration::from_secs(1);
         assert!(has("one", 5, late) && !has("one", 6, late), "only what was used is there");
         assert_eq!(generated.entries().len(), 1, "the rest is gone");
@@ -149,18 +188,21 @@ mod tests {
     /// in the clear; other hosts do.
     #[test]
     fn keys_are_bound_to_a_connect() {
-        let admissions = crate::Admissions::new(crate::AdmissionMode::AnyHost);
-        let target = Target::new(crate::Limits::default(), admissions).unwrap();
-        let secret = || auth::Key::generate(None, 32).unwrap();
-        let keys = auth::KeyPair { host: secret(), controller: None };
-        let policy = auth::Policy { concatenation: true, ..auth::Policy::default() };
-        target.require_proof(nqn("one"), crate::HostProof { keys, policy }).unwrap();
-        let check = |host: &str, subsystem: &str, qid: u16, identity: Option<&TlsPsk>| {
+        let target = target();
+        let proof = HostProof { keys: keys(), policy: policy(true) };
+        target.require_proof(nqn("one"), proof).unwrap();
+        let answer = |host: &str, subsystem: &str, qid: u16, identity: Option<&TlsPsk>| {
             let connect = Connect { qid: QueueId(qid), sq_entries: 32, cattr: 0, keep_alive_ms: 0 };
             let id = HostId([7; 16]);
             let data = ConnectData::new(id, ControllerId(1), &nqn(subsystem), &nqn(host));
             let wanted = Wanted::decode(&connect.encode().unwrap(), data.bytes()).unwrap();
-            target.may_connect(&wanted, identity.map(|psk| psk.identity.as_bytes()))
+            target.check_identity(&wanted, identity.map(|psk| psk.identity.as_bytes()))
+        };
+        let check = |host: &str, subsystem: &str, qid: u16, identity: Option<&TlsPsk>| {
+            answer(host, subsystem, qid, identity).is_ok()
+        };
+        let is_final = |subsystem: &str, identity: Option<&TlsPsk>| {
+            answer("one", subsystem, 1, identity).unwrap_err().status.is_do_not_retry()
         };
         assert!(check("one", "disk", 0, None) && !check("one", "disk", 1, None));
         assert!(check("two", "disk", 1, None));
@@ -171,5 +213,38 @@ mod tests {
         assert!(!check("one", "other", 1, Some(&psk)) && !check("two", "disk", 1, Some(&psk)));
         target.forget_proof(&nqn("one"));
         assert!(!check("one", "disk", 1, Some(&psk)));
+        assert!(!is_final("disk", Some(&psk)), "the host may generate another key");
+        assert!(is_final("other", Some(&psk)));
+    }
+
+    /// Goal: secrets that were replaced or removed make no more keys, though a connection is proved by them still.
+    #[test]
+    fn former_secrets_make_no_keys() {
+        let (target, old) = (target(), keys());
+        let mut number = 0;
+        let require = |keys: &auth::KeyPair, concatenation| {
+            let proof = HostProof { keys: keys.clone(), policy: policy(concatenation) };
+            target.require_proof(nqn("one"), proof).unwrap();
+            assert!(target.generated.entries().is_empty(), "former keys are gone");
+        };
+        let names = auth::Names { host: nqn("one"), subsystem: nqn("disk") };
+        let mut controller = auth::Controller::new(old.clone(), names, policy(true));
+        let mut is_kept = || {
+            number += 1;
+            let key = generate(&mut controller, &old, number);
+            target.note_generated(&controller, &key, ring::time::now());
+            let psk = key.psks(&nqn("one"), &nqn("disk"), Derivation::Standard).remove(0);
+            target.generated.psk(psk.identity.as_bytes(), ring::time::now(), false).is_some()
+        };
+        require(&old, true);
+        assert!(is_kept());
+        require(&keys(), true);
+        assert!(!is_kept(), "the secret was replaced");
+        require(&old, false);
+        assert!(!is_kept(), "the host is to generate no key");
+        require(&old, true);
+        assert!(is_kept());
+        target.forget_proof(&nqn("one"));
+        assert!(!is_kept() && target.generated.entries().is_empty(), "the secret was removed");
     }
 }

@@ -51,8 +51,10 @@ impl Target {
             }
             self.offer_concatenation()?;
         }
+        let mut registry = self.registry();
+        registry.proofs.insert(host.clone(), proof);
+        // Behind that, as what is under way adds keys by the present secret alone.
         self.generated.forget(&host);
-        self.registry().proofs.insert(host, proof);
         Ok(())
     }
 

@@ -125,6 +125,13 @@ pub(super) fn owner(identity: &[u8]) -> Option<(Nqn, Nqn)> {
     Some((Nqn::new(host).ok()?, Nqn::new(subsystem).ok()?))
 }
 
+/// The host that an identity names, if it and the subsystem are those of a Connect.
+pub(super) fn host_of(identity: &[u8], wanted: &Wanted) -> Option<Nqn> {
+    let (host, subsystem) = owner(identity)?;
+    let is_for_it = wanted.host_name.as_ref() == Some(&host) && wanted.subsystem_name == subsystem;
+    is_for_it.then_some(host)
+}
+
 impl Target {
     /// Admits a host under TLS with this key, and from now on no host without TLS. Another key may replace it.
     ///
@@ -189,7 +196,8 @@ impl Target {
         }
     }
 
-    /// Refuses a Connect for another host or subsystem than those that the connection's key is for.
+    /// Refuses a Connect for another host or subsystem than those that the connection's key is for. If that was
+    /// generated, and has gone since the handshake, the host may try again: it generates another.
     pub(super) fn check_identity(
         &self,
         wanted: &Wanted,
@@ -199,7 +207,12 @@ impl Target {
             return Ok(());
         }
         self.admissions.note_refused();
-        Err(Status::CONNECT_INVALID_HOST.into())
+        let status = Status::CONNECT_INVALID_HOST;
+        let is_for_it = identity.is_some_and(|identity| host_of(identity, wanted).is_some());
+        if is_for_it && self.is_proved_by(identity) {
+            return Err(ConnectFailure { status, dword0: 0 });
+        }
+        Err(status.into())
     }
 
     /// Whether a connection's key is for the host and the subsystem of a Connect on it. The key of an admission has
@@ -211,10 +224,7 @@ impl Target {
             return self.may_concatenate(wanted, identity);
         }
         let Some(identity) = identity else { return false };
-        let Some((host, subsystem)) = owner(identity) else { return false };
-        if wanted.host_name.as_ref() != Some(&host) || wanted.subsystem_name != subsystem {
-            return false;
-        }
+        let Some(host) = host_of(identity, wanted) else { return false };
         match required.keys {
             KeysOf::Hosts => self.keyring.psk(identity).is_some(),
             KeysOf::Admissions => {

@@ -160,7 +160,7 @@ impl Connection {
                 if let Side::Here(controller) = &mut door.controller
                     && let Some(key) = controller.take_generated()
                 {
-                    self.target.note_generated(controller.names(), &key, self.now);
+                    self.target.note_generated(controller, &key, self.now);
                 }
                 if let Some(attempt) = door.attempt.take() {
                     attempt.succeed(self.now);
