@@ -6,6 +6,8 @@
 //! wait for its end.
 
 mod outgoing;
+#[cfg(test)]
+mod tests;
 
 use crate::error::Error;
 use crate::key::Psk;
@@ -23,7 +25,9 @@ use std::task::{Context, Poll, Waker, ready};
 const PIECE_BYTES: usize = 15 * PLAIN_BYTES_MAX;
 /// Room for received bytes at first, as every stranger gets it.
 const RECEIVE_BYTES_FIRST: usize = 4 << 10;
-/// Room for received bytes at most; it doubles when it is filled.
+/// Bytes that a peer's part of the handshake may have, enough for the smallest records.
+const HANDSHAKE_BYTES_MAX: usize = 16 << 10;
+/// Room for received bytes at most; it doubles when it is filled, once the handshake is over.
 const RECEIVE_BYTES_MAX: usize = 256 << 10;
 
 /// The first bytes of what a peer under TLS sends: the content type of a record (alert, handshake).
@@ -69,8 +73,9 @@ pub struct Secure {
     /// Memory to use again.
     spare: Vec<u8>,
     chunks: Vec<Chunk>,
-    /// Whether something has come.
+    /// Whether something has come, and the bytes of it that the handshake took.
     has_begun: bool,
+    handshake_bytes: usize,
     /// Whether the peer may speak in the clear, as its first byte says, and whether it does.
     may_be_clear: bool,
     is_clear: bool,
@@ -144,12 +149,11 @@ impl Stream {
         }
     }
 
-    /// The identity of the key that both ends have proved to know; [`None`] before, and in the clear.
+    /// The identity of the key that both ends have proved to know, whatever came of the connection since; [`None`]
+    /// before, and in the clear.
     pub fn identity(&self) -> Option<&[u8]> {
-        match self {
-            Self::Secure(secure) if secure.session.is_open() => Some(secure.session.identity()),
-            Self::Plain(_) | Self::Secure(_) => None,
-        }
+        let Self::Secure(secure) = self else { return None };
+        secure.session.suite().map(|_| secure.session.identity())
     }
 
     /// Waits until nothing is being sent, not even for the handshake.
@@ -241,6 +245,7 @@ impl Secure {
             spare: Vec::new(),
             chunks: Vec::new(),
             has_begun: false,
+            handshake_bytes: 0,
             may_be_clear: false,
             is_clear: false,
             failure: None,
@@ -331,7 +336,7 @@ impl Secure {
         let capacity = buffer.capacity();
         let is_filled = result.as_ref().is_ok_and(|&bytes| bytes == capacity);
         self.incoming = Some(buffer);
-        if is_filled && capacity < RECEIVE_BYTES_MAX {
+        if is_filled && capacity < RECEIVE_BYTES_MAX && self.session.is_open() {
             self.grow(2 * capacity);
         }
         Poll::Ready(result)
@@ -372,12 +377,16 @@ impl Secure {
             return self.fail(Error::Handshake("the peer does not speak TLS"));
         }
         let done = self.session.handshake(&mut input);
+        self.handshake_bytes += self.unread.len() - input.len();
         self.unread.start = self.unread.end - input.len();
         match done {
             Ok(true) => {
                 if let Some(sender) = self.sender.take() {
                     sender.wake();
                 }
+            }
+            Ok(false) if self.handshake_bytes > HANDSHAKE_BYTES_MAX => {
+                self.fail(Error::Handshake("the peer's part of it is too long"));
             }
             Ok(false) => {}
             Err(error) => self.fail(error),
