@@ -119,8 +119,9 @@ impl Exchange {
 
     /// `base` to the secret exponent, in time that depends on the group alone.
     fn power(&self, base: BoxedUint) -> Zeroizing<Vec<u8>> {
-        let power = BoxedMontyForm::new(base, self.field()).pow(&self.exponent);
+        let mut power = BoxedMontyForm::new(base, self.field()).pow(&self.exponent);
         let mut number = power.retrieve();
+        power.zeroize();
         let bytes = Zeroizing::new(number.to_be_bytes().into_vec());
         number.zeroize();
         bytes
