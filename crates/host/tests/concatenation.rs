@@ -150,6 +150,25 @@ fn nothing_goes_on_in_the_clear() {
     });
 }
 
+/// Goal: what was said in the clear ends no controller: it is connected again as soon as the target lets it.
+#[test]
+fn refusals_in_the_clear_are_not_final() {
+    run(async {
+        let keys = keys(false);
+        let (target, server) = start(&keys, Hash::Sha256, 1);
+        let mine = options(server.addresses()[0], "host", Some(&keys), true);
+        let controller = Controller::connect(mine).await.unwrap();
+        assert!(target.forget_proof(&nqn("host")) && target.drop_host(&nqn("host")) > 0);
+        // It finds that it has nothing to generate a key with, several times.
+        ring::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(controller.reconnects(), 0);
+        let proof = HostProof { keys, policy: policy(Hash::Sha256, true) };
+        target.require_proof(nqn("host"), proof).unwrap();
+        exchange(&controller).await;
+        assert!(controller.reconnects() > 0);
+    });
+}
+
 /// Goal: a target has one kind of TLS keys.
 #[test]
 fn kinds_of_keys_are_not_mixed() {

@@ -205,8 +205,12 @@ async fn stopped(inner: &Inner) {
 }
 
 /// Whether trying again leads nowhere: the target says so with Do Not Retry, or wants what this
-/// host cannot do, or this host's key may have ended.
+/// host cannot do, or this host's key may have ended. A host that generates TLS keys is told all that in the
+/// clear, where anybody can say it: nothing but `ctrl_loss_tmo` ends its attempts.
 fn is_in_vain(inner: &Inner, error: &Error) -> bool {
+    if inner.options.concat {
+        return false;
+    }
     let is_key_final = || inner.options.tls.as_ref().is_some_and(|tls| tls.is_refusal_final);
     match error {
         Error::SecureChannel(_) => is_key_final(),
