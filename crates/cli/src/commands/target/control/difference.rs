@@ -262,7 +262,9 @@ impl Keys {
                 bail!("host {} has two keys or ways of authentication: one is enough", host.nqn);
             }
         }
-        if let Some(host) = new.iter().find(|it| it.has_tls() && it.nqn.as_str().contains(' ')) {
+        let needs_tls_key = |it: &&HostSettings| it.has_tls() || it.is_concatenated();
+        let mut with_tls_keys = new.iter().filter(needs_tls_key);
+        if let Some(host) = with_tls_keys.find(|it| it.nqn.as_str().contains(' ')) {
             bail!("host {:?} has a space in its name, and can have no TLS key", host.nqn.as_str());
         }
         let is_read = |host: &&HostSettings| {
@@ -355,6 +357,22 @@ mod tests {
         assert_eq!(access.access, [1]);
         let states = of(&format!("{TEXT}ana = {{ 1 = \"inaccessible\" }}\n"));
         assert_eq!((states.ana, states.needs_restart.len()), (vec![1], 0));
+    }
+
+    /// Goal: hosts whose names cannot stand in a TLS key's identity are refused before anything is changed, whether the
+    /// key is their own or generated.
+    #[test]
+    fn spaces_do_not_go_with_tls_keys() {
+        let live = live();
+        let error = |key: &str| {
+            let host = format!("nqn = \"nqn.2026-01.io.tsumugi:a b\"\n{key}\n");
+            let text = format!("{TEXT}[[subsystem.host]]\n{host}");
+            let wanted = Wanted::of_file(&live, toml::from_str(&text).unwrap());
+            Keys::read(&live, &wanted).err().unwrap().to_string()
+        };
+        assert!(error("tls_key = \"/k\"").contains("space"));
+        assert!(error("dhchap_key = \"/k\"\nconcat = true").contains("space"));
+        assert!(!error("dhchap_key = \"/k\"").contains("space"), "there is no such file");
     }
 
     /// Goal: a subsystem without a name in the file stays what it is, whatever its namespaces are now; others come and go by
