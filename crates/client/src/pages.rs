@@ -37,6 +37,8 @@ pub(crate) struct Pages {
     told: Cell<Option<Instant>>,
     /// When something was last read that the kernel may keep.
     read: Cell<Option<Instant>>,
+    /// When the kernel last asked for bytes of its pages.
+    read_through: Cell<Option<Instant>>,
     /// Something was written past the cache since the kernel dropped all pages.
     pub(crate) is_passed_by: Cell<bool>,
     /// Writes past the cache that are under way.
@@ -200,10 +202,18 @@ impl Client {
         is_told && (inode.lent.has_attributes() || ring::mutant!("end-assumed"))
     }
 
-    /// A write past the kernel's pages is done. Who uses them may have read some without it.
-    pub async fn written_past(&self, id: InodeId) {
+    /// The kernel asks for bytes of its pages.
+    pub fn reads_through_pages(&self, id: InodeId) {
+        self.inode(id).pages.read_through.set(Some(now()));
+    }
+
+    /// A write past the kernel's pages, which came then, is done. Who uses them may have read some without it: the
+    /// kernel drops pages before it sends the write, and not after it.
+    pub async fn written_past(&self, id: InodeId, came: Instant) {
         let inode = self.inode(id);
-        if inode.pages.have_writers() && !ring::mutant!("passed-pages-left") {
+        let is_read = inode.pages.read_through.get().is_some_and(|at| at + ON_ITS_WAY > came)
+            && !ring::mutant!("passed-reads-left");
+        if (inode.pages.have_writers() || is_read) && !ring::mutant!("passed-pages-left") {
             inode.pages.mark_stale();
             self.drop_stale_pages(&inode).await;
             inode.pages.fill();

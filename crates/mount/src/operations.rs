@@ -224,8 +224,12 @@ impl Server {
 
     async fn read(&self, id: InodeId, read: Read) -> Answer {
         let (size, room) = (read.size as usize, read.destination.as_ref());
-        if size <= SMALL_READ_BYTES && self.file_and_way(read.handle)?.1.is_some() {
+        let (_, way) = self.file_and_way(read.handle)?;
+        if size <= SMALL_READ_BYTES && way.is_some() {
             self.client.note_use(id, size);
+        }
+        if read.flags & libc::O_DIRECT.cast_unsigned() == 0 && way != Some(Way::Past) {
+            self.client.reads_through_pages(id);
         }
         self.client.look_ahead(id, read.offset, size);
         let chunks = self.client.read(id, read.offset, size, room).await?;
@@ -360,7 +364,7 @@ impl Server {
         let passing = passes_by.then(|| self.client.pass_pages_by(id));
         self.client.write(&file, write.offset, bytes, write.kill_suid_sgid).await?;
         if passing.is_some() {
-            self.client.written_past(id).await;
+            self.client.written_past(id, came).await;
         } else {
             self.client.written_through(id, came).await;
         }

@@ -233,14 +233,21 @@ fn pages_that_a_writer_uses_are_dropped_after_a_write_past_them() {
         let _handle = open(&stage, inode, WRITE).await;
         let past = async move |client: Rc<Client>| {
             let read = bytes_of(&client, inode, 0..10).await;
-            client.written_past(inode).await;
+            client.written_past(inode, now()).await;
             read.unwrap()
         };
         stage.on(0, past).await;
         assert_eq!(asked.dropped.get(), 0, "nobody writes through pages");
-        let _writer = client.writes_through_pages(inode);
+        let writer = client.writes_through_pages(inode);
         stage.on(0, past).await;
         assert_eq!(asked.dropped.get(), 1);
+        drop(writer);
+        client.reads_through_pages(inode);
+        stage.on(0, past).await;
+        assert_eq!(asked.dropped.get(), 2, "a page may have been read without the write");
+        sleep(Duration::from_secs(1)).await;
+        stage.on(0, past).await;
+        assert_eq!(asked.dropped.get(), 2, "the kernel has dropped it before it sent the write");
     });
 }
 
