@@ -55,7 +55,7 @@ pub(crate) struct Tally {
     pub(crate) repaired_blocks: u64,
 }
 
-/// What a watcher is told.
+/// What a watcher gets at each look.
 pub(crate) struct Look {
     pub(crate) tally: Tally,
     /// Bytes that are live in the pool.

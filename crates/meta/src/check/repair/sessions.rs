@@ -18,7 +18,7 @@ pub(super) struct Known {
     /// Leases of sessions, in the order of their keys.
     pub(super) leases: Vec<(Vec<u8>, SpaceLease)>,
     pub(super) resting: Vec<(Vec<u8>, Resting)>,
-    /// The record of a session was damaged: it is not known where it may still write, and nobody fences it.
+    /// The record of a session is damaged: the session may still write to unknown blocks, and no fence reaches it.
     pub(super) is_partly_unknown: bool,
 }
 

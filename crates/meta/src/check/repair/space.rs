@@ -54,7 +54,7 @@ impl Repair {
             let gap = self.free(device, &used, &stored)?;
             gaps.extend(gap.each().map(|range| (*id, range)));
         }
-        // Some of them may hold what cannot be read, or what a session still writes that nobody fences.
+        // Some of them may hold unreadable data, or a session that no fence reaches may still write to them.
         if data.is_partly_unknown || is_unfenced { Ok(()) } else { self.rest(gaps) }
     }
 
