@@ -71,7 +71,7 @@ reference: ## write docs/commands.md from the definitions of the commands
 	cp $(TARGET_DIR)/manual/commands.md docs/commands.md
 
 .PHONY: memory miri
-memory: ## the unsafe code of crate ring under Miri (where it is installed) and the thread sanitizer
+memory: ## the unsafe code of crate reactor under Miri (where it is installed) and the thread sanitizer
 	tools/memory-check
 
 miri: ## Miri alone; exit status 77 where no toolchain has it

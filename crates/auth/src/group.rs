@@ -76,7 +76,7 @@ impl Group {
     pub(crate) fn begin(self) -> Option<Exchange> {
         let (_, exponent_bits, _) = self.parameters()?;
         let mut bytes = Zeroizing::new(vec![0; exponent_bits as usize / 8]);
-        ring::random::fill(&mut bytes);
+        reactor::random::fill(&mut bytes);
         let exponent = BoxedUint::from_be_slice(&bytes, exponent_bits).ok()?;
         let mut exchange = Exchange { group: self, exponent, value: Vec::new() };
         let two = BoxedUint::from(2_u8).resize(exchange.field().bits_precision());

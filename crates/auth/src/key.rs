@@ -35,7 +35,7 @@ impl Key {
         let bytes = transform.map_or(bytes, Hash::bytes);
         FORM.check_length(bytes)?;
         let mut secret = Zeroizing::new(vec![0; bytes]);
-        ring::random::fill(&mut secret);
+        reactor::random::fill(&mut secret);
         Ok(Self { secret, transform })
     }
 

@@ -94,14 +94,14 @@ fn generate(hash: Hash, session_key: &[u8], challenges: [&[u8]; 2]) -> Option<Tl
 /// A challenge that was never used before.
 pub(crate) fn challenge(hash: Hash) -> Vec<u8> {
     let mut challenge = vec![0; hash.bytes()];
-    ring::random::fill(&mut challenge);
+    reactor::random::fill(&mut challenge);
     challenge
 }
 
 /// A sequence number: random, and not 0, which says that there is none.
 pub(crate) fn sequence() -> u32 {
     loop {
-        let sequence = ring::random::u64() as u32;
+        let sequence = reactor::random::u64() as u32;
         if sequence != 0 {
             return sequence;
         }

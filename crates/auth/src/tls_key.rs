@@ -81,7 +81,7 @@ impl TlsKey {
     /// [`KeyError::Form`] for SHA-512, which no cipher suite has.
     pub fn generate(transform: Hash) -> Result<Self, KeyError> {
         let mut secret = Zeroizing::new(vec![0; transform.bytes()]);
-        ring::random::fill(&mut secret);
+        reactor::random::fill(&mut secret);
         Self::new(Some(transform), secret)
     }
 

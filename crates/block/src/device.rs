@@ -3,7 +3,7 @@
 use crate::error::{Access, Error};
 use crate::future::IoFuture;
 use crate::incarnation::Incarnation;
-use ring::{Chunk, Segments};
+use reactor::{Chunk, Segments};
 use std::rc::Rc;
 use std::sync::Arc;
 

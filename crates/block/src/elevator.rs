@@ -25,8 +25,8 @@ use crate::future::IoFuture;
 use crate::incarnation::Incarnation;
 use bell::Bell;
 use queue::{Limits, Part, Queue, Request};
+use reactor::{Chunk, RegionSlice, Segments, Shared};
 use reply::{Receiver, reply};
-use ring::{Chunk, RegionSlice, Segments, Shared};
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -137,13 +137,13 @@ impl State {
         let options = &self.elevator.options;
         let is_write = write.is_some();
         let patience = if is_write { options.write_patience } else { options.read_patience };
-        let deadline_ns = (ring::time::now() + patience).as_ns();
+        let deadline_ns = (reactor::time::now() + patience).as_ns();
         let bell = self.bell.clone();
         let part = Part { bell, len, chunks: write.unwrap_or_default(), reply: sender };
         let request = Request::new(is_write, offset, part, deadline_ns);
         self.elevator.lock().insert(request, self.elevator.limits());
         if !self.is_served.replace(true) {
-            drop(ring::spawn(serve(self.bell.clone(), Rc::downgrade(self))));
+            drop(reactor::spawn(serve(self.bell.clone(), Rc::downgrade(self))));
         }
         self.bell.ring();
         Waiting { state: Rc::clone(self), receiver, is_done: false, what: (is_write, offset, len) }
@@ -152,7 +152,7 @@ impl State {
     /// Has the device given what it has room for, ours by us.
     fn dispatch(self: &Rc<Self>) {
         let limits = self.elevator.limits();
-        let now = Duration::from_nanos(ring::time::now().as_ns());
+        let now = Duration::from_nanos(reactor::time::now().as_ns());
         let mine = self.elevator.lock().dispatch(&self.bell, now, limits);
         for request in mine {
             self.issue(request);
@@ -170,7 +170,7 @@ impl State {
                 .flat_map(|part| std::mem::take(&mut part.chunks))
                 .collect();
             let io = self.inner.write_chunks(request.offset, chunks);
-            drop(ring::spawn(async move {
+            drop(reactor::spawn(async move {
                 let result = io.await;
                 guard.done(&state);
                 for part in request.parts {
@@ -179,7 +179,7 @@ impl State {
             }));
         } else {
             let io = self.inner.read(request.offset, request.len as usize);
-            drop(ring::spawn(async move {
+            drop(reactor::spawn(async move {
                 let result = io.await;
                 guard.done(&state);
                 match result {
@@ -340,11 +340,11 @@ impl Device for ElevatorDevice {
     }
 
     fn read_into(&self, offset: u64, mut segments: Segments) -> IoFuture<Segments> {
-        let len = segments.iter().map(ring::Segment::len).sum();
+        let len = segments.iter().map(reactor::Segment::len).sum();
         let read = self.read(offset, len);
         IoFuture::boxed(async move {
             let chunk = read.await?;
-            ring::scatter(&chunk, &mut segments);
+            reactor::scatter(&chunk, &mut segments);
             Ok(segments)
         })
     }

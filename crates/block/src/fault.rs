@@ -7,7 +7,7 @@ use crate::device::{Backing, Device, Geometry};
 use crate::error::{Access, Error};
 use crate::future::IoFuture;
 use crate::incarnation::Incarnation;
-use ring::{Chunk, Segments};
+use reactor::{Chunk, Segments};
 use std::fmt;
 use std::io;
 use std::rc::Rc;
@@ -174,7 +174,7 @@ impl FaultDevice {
         let inner = Rc::clone(&self.inner);
         IoFuture::boxed(async move {
             if let Some(delay) = verdict.delay {
-                ring::time::sleep(delay).await;
+                reactor::time::sleep(delay).await;
             }
             match verdict.error {
                 Some(error) => Err(error),
@@ -197,7 +197,7 @@ impl FaultDevice {
         let inner = Rc::clone(&self.inner);
         IoFuture::boxed(async move {
             if let Some(delay) = verdict.delay {
-                ring::time::sleep(delay).await;
+                reactor::time::sleep(delay).await;
             }
             if let Some(len) = verdict.torn_len.filter(|&len| len > 0) {
                 inner.write_chunks(offset, shortened(chunks, len)).await?;
@@ -236,7 +236,7 @@ impl Device for FaultDevice {
     }
 
     fn read_into(&self, offset: u64, segments: Segments) -> IoFuture<Segments> {
-        let len = segments.iter().map(ring::Segment::len).sum::<usize>() as u64;
+        let len = segments.iter().map(reactor::Segment::len).sum::<usize>() as u64;
         self.run((Access::Read, offset, len), move |inner| inner.read_into(offset, segments))
     }
 

@@ -26,8 +26,8 @@ use crate::incarnation::Incarnation;
 use crate::memory::check_block_size;
 use crate::zeroes;
 use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
-use ring::time::{now, sleep};
-use ring::{Buffer, Chunk, File, OpenOptions, Segment, Segments};
+use reactor::time::{now, sleep};
+use reactor::{Buffer, Chunk, File, OpenOptions, Segment, Segments};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -264,7 +264,7 @@ impl Device for FileDevice {
         let read = self.read(offset, len as usize);
         IoFuture::boxed(async move {
             let (chunk, mut segments) = (read.await?, segments);
-            ring::scatter(&chunk, &mut segments);
+            reactor::scatter(&chunk, &mut segments);
             Ok(segments)
         })
     }

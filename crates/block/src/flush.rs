@@ -9,8 +9,8 @@
 
 use crate::error::{Access, Error};
 use crate::future::IoFuture;
-use ring::File;
-use ring::local::{OneshotSender, oneshot};
+use reactor::File;
+use reactor::local::{OneshotSender, oneshot};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
@@ -46,7 +46,7 @@ impl FlushGroup {
         self.waiting.borrow_mut().push(sender);
         if !self.is_running.replace(true) {
             // A task of its own: it goes on if who asked first goes away.
-            drop(ring::spawn(Rc::clone(self).run()));
+            drop(reactor::spawn(Rc::clone(self).run()));
         }
         IoFuture::boxed(async move {
             receiver.await.unwrap_or_else(|_| Err(failed(io::ErrorKind::Interrupted.into())))
@@ -84,7 +84,7 @@ fn failed(source: io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::{FlushGroup, FlushState};
-    use ring::{Config, File, Handle, Runtime};
+    use reactor::{Config, File, Handle, Runtime};
     use std::rc::Rc;
     use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The future of a device command: an enum, so that the common devices need no box.
 
 use crate::error::{Access, Error};
-use ring::{Buffer, Chunk, Op, Segments};
+use reactor::{Buffer, Chunk, Op, Segments};
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -96,8 +96,8 @@ impl<T> Drop for IoFuture<T> {
     fn drop(&mut self) {
         let Some((watch, token)) = self.watch.take() else { return };
         let state = std::mem::replace(&mut self.state, State::Over);
-        if ring::has_reactor() {
-            drop(ring::spawn(async move {
+        if reactor::has_reactor() {
+            drop(reactor::spawn(async move {
                 // The caller has gone, and what came of the command concerns nothing else.
                 let _ = Self::of(state).await;
                 watch.ended(token);

@@ -12,7 +12,7 @@ pub struct Incarnation(pub u128);
 impl Incarnation {
     /// A fresh one.
     pub fn random() -> Self {
-        Self(u128::from(ring::random::u64()) << 64 | u128::from(ring::random::u64()))
+        Self(u128::from(reactor::random::u64()) << 64 | u128::from(reactor::random::u64()))
     }
 
     /// That of a device with a persistent identity on the node as now booted: equal until the next

@@ -7,7 +7,7 @@ use crate::device::{Backing, Device, Geometry};
 use crate::error::{Access, Error};
 use crate::future::IoFuture;
 use crate::incarnation::Incarnation;
-use ring::{Buffer, Chunk, Segment, Segments};
+use reactor::{Buffer, Chunk, Segment, Segments};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -155,7 +155,7 @@ impl Device for JoinedDevice {
         }
         let read = self.read(offset, len);
         IoFuture::boxed(async move {
-            ring::scatter(&read.await?, &mut segments);
+            reactor::scatter(&read.await?, &mut segments);
             Ok(segments)
         })
     }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     fn wait<T>(future: IoFuture<T>) -> Result<T, Error> {
-        ring::Runtime::new(&ring::Config::default()).unwrap().block_on(future)
+        reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(future)
     }
 
     /// Goal: each command reaches the same bytes as on one device, before the border, behind it and across; nothing

@@ -7,7 +7,7 @@
 use crate::device::{Backing, Device, Geometry};
 use crate::future::IoFuture;
 use crate::incarnation::Incarnation;
-use ring::{Chunk, Segments};
+use reactor::{Chunk, Segments};
 use std::collections::HashSet;
 use std::fmt;
 use std::rc::Rc;

@@ -9,7 +9,7 @@ use crate::device::{Backing, Device, DiscardEffect, Geometry};
 use crate::error::{Access, Error};
 use crate::future::{Command, IoFuture};
 use crate::incarnation::Incarnation;
-use ring::{Chunk, Region, Segment, Segments};
+use reactor::{Chunk, Region, Segment, Segments};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ impl Device for MemoryBacking {
     fn read_into(&self, offset: u64, mut segments: Segments) -> IoFuture<Segments> {
         let len = segments.iter().map(Segment::len).sum::<usize>();
         self.run(Access::Read, offset, len as u64, |start| {
-            ring::scatter(&self.region.slice(start, len), &mut segments);
+            reactor::scatter(&self.region.slice(start, len), &mut segments);
             Ok(segments)
         })
     }

@@ -1,6 +1,6 @@
 //! Zeros to write.
 
-use ring::{Buffer, Chunk, Shared};
+use reactor::{Buffer, Chunk, Shared};
 use std::sync::OnceLock;
 
 /// Bytes of the one shared piece of zeros.

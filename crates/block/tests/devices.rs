@@ -6,7 +6,7 @@ use block::{
     Incarnation, Log, MemoryBacking, Survival, create,
 };
 use proptest::prelude::*;
-use ring::{Buffer, Chunk, Config, Runtime, Segment};
+use reactor::{Buffer, Chunk, Config, Runtime, Segment};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -289,8 +289,8 @@ fn a_lock_that_lingers_is_waited_for() {
     sparse_file(&path);
     run(async {
         let first = FileBacking::open(&path, &options(false)).unwrap();
-        let _ending = ring::spawn(async move {
-            ring::time::sleep(Duration::from_millis(100)).await;
+        let _ending = reactor::spawn(async move {
+            reactor::time::sleep(Duration::from_millis(100)).await;
             drop(first);
         });
         FileBacking::open_patiently(&path, &options(false)).await.unwrap();
@@ -363,7 +363,7 @@ fn flushes_are_shared() {
         let device = backing.attach();
         let mut flushes: Vec<_> = (0..10).map(|_| device.flush()).collect();
         drop(flushes.remove(0));
-        ring::yield_now().await;
+        reactor::yield_now().await;
         assert_eq!(backing.syncs(), 1);
         // The first is with the kernel now: these two need another.
         let later = [device.flush(), device.flush()];
@@ -383,7 +383,7 @@ fn threads_share_a_backing() {
     let threads: Vec<_> = (0..3_u64)
         .map(|thread| {
             let memory = Arc::clone(&memory);
-            ring::thread::spawn("writer", &Config::default(), move || async move {
+            reactor::thread::spawn("writer", &Config::default(), move || async move {
                 let device = memory.attach();
                 let bytes = Buffer::copy_from(&pattern(BLOCK, thread as u8));
                 device.write(thread * BLOCK, bytes.into()).await.unwrap();
@@ -408,8 +408,8 @@ fn threads_share_a_backing() {
 fn simulated_files_lose_only_what_was_not_flushed() {
     let mut partial = 0;
     for seed in 0..40 {
-        let config = ring::sim::SimConfig { tear_bytes: BLOCK as usize, ..Default::default() };
-        let mut simulation = ring::sim::Simulation::with_config(seed, config);
+        let config = reactor::sim::SimConfig { tear_bytes: BLOCK as usize, ..Default::default() };
+        let mut simulation = reactor::sim::Simulation::with_config(seed, config);
         let node = simulation.node("node");
         let new_blocks = simulation
             .run(async move {

@@ -5,9 +5,9 @@ use block::{
     Access, Backing, Device, Elevator, ElevatorOptions, Error, Fault, FaultPlan, Geometry,
     Incarnation, IoFuture, MemoryBacking,
 };
-use ring::sim::{SimConfig, Simulation};
-use ring::time::{Instant, now, sleep_until};
-use ring::{Buffer, Chunk, Config, Segments};
+use reactor::sim::{SimConfig, Simulation};
+use reactor::time::{Instant, now, sleep_until};
+use reactor::{Buffer, Chunk, Config, Segments};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -128,7 +128,7 @@ fn time_of(device: Rc<dyn Device>, tasks: u64, next: fn(u64, u64) -> u64) -> Dur
         let tasks: Vec<_> = (0..tasks)
             .map(|task| {
                 let device = Rc::clone(&device);
-                ring::spawn(async move {
+                reactor::spawn(async move {
                     for n in 0..50 {
                         let offset = next(task, n) % (SIZE / BLOCK) * BLOCK;
                         device.read(offset, BLOCK as usize).await.unwrap();
@@ -184,7 +184,7 @@ fn threads_share_a_queue() {
     let handles: Vec<_> = (0..4_u64)
         .map(|thread| {
             let elevator = elevator.clone();
-            ring::thread::spawn("elevator", &Config::default(), move || load(elevator, thread))
+            reactor::thread::spawn("elevator", &Config::default(), move || load(elevator, thread))
                 .unwrap()
         })
         .collect();
@@ -231,16 +231,16 @@ fn a_thread_that_goes_away_leaves_the_queue_usable() {
     let elevator = Elevator::new(Arc::new(Fault::new(Arc::new(disk), 1, slow)), options);
     for round in 0..20 {
         let away = elevator.clone();
-        let leaving = ring::thread::spawn("leaving", &Config::default(), move || async move {
+        let leaving = reactor::thread::spawn("leaving", &Config::default(), move || async move {
             let device = away.attach();
             let reads: Vec<_> =
                 (0..4).map(|n| device.read(n * 8 * BLOCK, BLOCK as usize)).collect();
-            ring::time::sleep(Duration::from_millis(round % 5)).await;
+            reactor::time::sleep(Duration::from_millis(round % 5)).await;
             drop(reads);
         })
         .unwrap();
         let stay = elevator.clone();
-        let staying = ring::thread::spawn("staying", &Config::default(), move || async move {
+        let staying = reactor::thread::spawn("staying", &Config::default(), move || async move {
             let device = stay.attach();
             let mut given_up = 0;
             for n in 0..4 {

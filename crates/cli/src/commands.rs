@@ -239,7 +239,7 @@ mod tests {
         }
         let before = ["tsumugi", "--engine", "epoll"].into_iter().chain(attach);
         let kind = Cli::try_parse_from(before).unwrap().engine.reactor();
-        assert_eq!(kind, Some(ring::engine::Kind::Epoll));
+        assert_eq!(kind, Some(reactor::engine::Kind::Epoll));
         let without = Cli::try_parse_from(["tsumugi"].into_iter().chain(attach)).unwrap();
         assert_eq!(without.engine.reactor(), None);
         assert!(Cli::try_parse_from(["tsumugi", "list", "--engine", "kernel"]).is_err());

@@ -111,7 +111,7 @@ pub(crate) fn interrupted() -> anyhow::Result<Arc<AtomicBool>> {
 
 /// What all jobs found, or the first failure once all have ended.
 pub(crate) fn join<T>(
-    handles: Vec<ring::thread::JoinHandle<anyhow::Result<T>>>,
+    handles: Vec<reactor::thread::JoinHandle<anyhow::Result<T>>>,
 ) -> anyhow::Result<Vec<T>> {
     let mut results = Vec::new();
     let mut failure = None;

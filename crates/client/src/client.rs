@@ -15,8 +15,8 @@ use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
 use protocol::lease::Return;
 use protocol::space::PoolUse;
 use protocol::{Errno, InodeId, Rights, SessionId};
-use ring::local::{Semaphore, WaitGroup};
-use ring::time::{Instant, now, sleep};
+use reactor::local::{Semaphore, WaitGroup};
+use reactor::time::{Instant, now, sleep};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -125,7 +125,7 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Starts a session. Must be called on a `ring` runtime, which the client then stays on.
+    /// Starts a session. Must be called on a `reactor` runtime, which the client then stays on.
     ///
     /// # Errors
     /// In words what stood in the way.
@@ -160,7 +160,7 @@ impl Client {
         });
         let handler: Rc<dyn crate::session::Handler> = client.clone();
         session.start(Rc::downgrade(&handler)).await?;
-        ring::spawn(Rc::clone(&client).write_back());
+        reactor::spawn(Rc::clone(&client).write_back());
         Ok(client)
     }
 

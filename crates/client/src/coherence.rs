@@ -16,8 +16,8 @@ use protocol::inline::{INLINE_MAX_BYTES, InlineRun};
 use protocol::lease::{Grant, Recall, Recalled, Return};
 use protocol::space::DeviceInfo;
 use protocol::{Attr, Errno, FILE_SIZE_MAX_BYTES, FreeEpoch, InodeId, LeaseStamp, Rights};
-use ring::mailbox::Sender;
-use ring::time::{now, sleep, timeout_at};
+use reactor::mailbox::Sender;
+use reactor::time::{now, sleep, timeout_at};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Handler for Client {
             }
         }
         self.note_locks(call, response);
-        for attr in response.changed.iter().filter(|_| !ring::mutant!("own-change-unnoted")) {
+        for attr in response.changed.iter().filter(|_| !reactor::mutant!("own-change-unnoted")) {
             self.note(attr, &fresh, false);
         }
         if let (Call::Change(ChangeCall::Create { rights, .. }), Ok(Answer::Entry(attr))) =
@@ -95,7 +95,7 @@ impl Handler for Client {
             }
             Push::Lost(device) => {
                 tracing::error!(%device, "the device has lost data that was committed and not flushed");
-                if !ring::mutant!("loss-push-ignored") {
+                if !reactor::mutant!("loss-push-ignored") {
                     self.forget_extents();
                 }
                 answer(reply, &PushAnswer::Done);
@@ -105,7 +105,7 @@ impl Handler for Client {
                 answer(reply, &PushAnswer::Done);
             }
             Push::Reclaim { free_epoch } => {
-                ring::spawn(self.reclaim(reply, free_epoch));
+                reactor::spawn(self.reclaim(reply, free_epoch));
             }
         }
     }
@@ -148,14 +148,14 @@ impl Client {
         let mut dirty = inode.dirty.borrow_mut();
         // What failed just before, as targets refused it, is lost with the session as well.
         // So is a lock: what was read under it must not be written back under none.
-        if ring::mutant!("lost-data-untold") {
+        if reactor::mutant!("lost-data-untold") {
             dirty.lose_all(Errno::EIO);
             dirty.failures = crate::failures::Failures::default();
             return;
         }
         if !dirty.is_clean()
             || dirty.failures.is_untold()
-            || (inode.was_locked.take() && !ring::mutant!("lock-loss-unnoted"))
+            || (inode.was_locked.take() && !reactor::mutant!("lock-loss-unnoted"))
         {
             inode.state.borrow_mut().lost_in = self.session.life.stamp();
         }
@@ -263,7 +263,7 @@ impl Client {
         };
         self.session.note_epoch(*free_epoch);
         self.note(attr, fresh, false);
-        let may_cache = fresh.contains(&attr.inode) || ring::mutant!("uncovered-extents-cached");
+        let may_cache = fresh.contains(&attr.inode) || reactor::mutant!("uncovered-extents-cached");
         if !may_cache || !self.is_right(attr.inode, inline, *inline_sum) {
             return;
         }
@@ -367,7 +367,7 @@ impl Client {
 
     fn names_change(&self, directory: InodeId) {
         if let Some(inode) = self.known_inode(directory)
-            && !ring::mutant!("own-changes-keep-listing")
+            && !reactor::mutant!("own-changes-keep-listing")
         {
             inode.lent.names_change();
         }
@@ -456,7 +456,7 @@ impl Client {
         // If nothing but this commit changed the data, the cached extents stay right.
         let before = inode.committed_attr();
         let alone = before.is_some_and(|old| old.data_version + 1 == attr.data_version)
-            || ring::mutant!("commit-keeps-extents");
+            || reactor::mutant!("commit-keeps-extents");
         inode.note_attr(attr, alone);
         if alone {
             let mut state = inode.state.borrow_mut();
@@ -464,7 +464,7 @@ impl Client {
             state.overlay_inline(inline);
             // What was written through the kernel's pages is in them.
             let has_all = before.map(|old| old.data_version) == state.kernel_data_version
-                || ring::mutant!("pages-kept-over-others");
+                || reactor::mutant!("pages-kept-over-others");
             if has_all && state.kernel_data_version.is_some() && !inode.pages.is_passed_by.get() {
                 state.kernel_data_version = Some(attr.data_version);
             }
@@ -486,7 +486,7 @@ impl Client {
     /// Some of an inode's data lies elsewhere now, and is the same.
     fn note_compact(&self, inode: InodeId, own: Own<'_>, attr: &Attr, fresh: &HashSet<InodeId>) {
         let inode = self.inode(inode);
-        if ring::mutant!("compaction-keeps-own-extents") {
+        if reactor::mutant!("compaction-keeps-own-extents") {
             return;
         }
         let before = inode.committed_attr();
@@ -508,13 +508,13 @@ impl Client {
         names: &[Name],
         stamp: LeaseStamp,
     ) {
-        let known = self.known_inode(id).filter(|_| !ring::mutant!("invalidation-ignored"));
+        let known = self.known_inode(id).filter(|_| !reactor::mutant!("invalidation-ignored"));
         let taken = known.and_then(|inode| {
             inode.invalidate(names, stamp);
             inode.lent.take_names(id, names)
         });
         let Some(taken) = taken else { return answer(reply, &PushAnswer::Done) };
-        ring::spawn(async move {
+        reactor::spawn(async move {
             self.take_back(taken).await;
             answer(reply, &PushAnswer::Done);
         });
@@ -545,26 +545,26 @@ impl Client {
             return;
         }
         let recall = recall.clone();
-        ring::spawn(async move {
+        reactor::spawn(async move {
             if let Some(taken) = taken {
                 self.take_back(taken).await;
             }
-            if !ring::mutant!("recall-before-reads") {
+            if !reactor::mutant!("recall-before-reads") {
                 inode.lease_reads.wait_zero().await;
             }
-            if is_data && !ring::mutant!("recall-before-commit") {
+            if is_data && !reactor::mutant!("recall-before-commit") {
                 inode.names_held.wait_zero().await;
                 // A failure stays with the inode and is told at close or fsync.
                 let _ = self.commit(&inode, false).await;
             }
-            if has_locks && !ring::mutant!("recall-before-report") {
+            if has_locks && !reactor::mutant!("recall-before-report") {
                 self.report_locks(&inode).await;
             }
             if is_shown {
                 let _ = self.publish_attributes(&inode).await;
             }
             let mut is_dropped = false;
-            if has_pages && !ring::mutant!("recall-before-pages") {
+            if has_pages && !reactor::mutant!("recall-before-pages") {
                 is_dropped = self.drop_stale_pages(&inode).await;
             }
             self.end_recall(reply, &inode, &recall, is_dropped);
@@ -584,7 +584,7 @@ impl Client {
 
     /// Space is short: what is leased and unused goes back, and reads are waited for.
     async fn reclaim(self: Rc<Self>, reply: PushReply, free_epoch: FreeEpoch) {
-        if !ring::mutant!("dirty-kept-in-full-pool") {
+        if !reactor::mutant!("dirty-kept-in-full-pool") {
             self.commit_for_space().await;
         }
         // Files that were deleted while open, and are closed since, hold space too.
@@ -607,7 +607,7 @@ impl Client {
         let commit = |inode: Rc<Inode>| {
             let client = Rc::clone(self);
             // A failure stays with the inode and is told at close or fsync.
-            ring::spawn(async move { client.commit(&inode, false).await })
+            reactor::spawn(async move { client.commit(&inode, false).await })
         };
         let committing: Vec<_> = dirty.into_iter().map(commit).collect();
         let deadline = now() + COMMIT_PATIENCE;

@@ -61,7 +61,7 @@ impl Client {
             self.dirty_inodes.borrow_mut().remove(&inode.id);
         }
         if let Err(errno) = result
-            && !ring::mutant!("commit-failure-untold")
+            && !reactor::mutant!("commit-failure-untold")
         {
             dirty.failures.note(errno);
         }
@@ -83,12 +83,12 @@ impl Client {
         loop {
             let written = inode.written.notified();
             let is_written = inode.dirty.borrow().is_written_before(limit);
-            if is_written || ring::mutant!("commit-of-what-is-there") {
+            if is_written || reactor::mutant!("commit-of-what-is-there") {
                 break;
             }
             written.await;
         }
-        if durable && !ring::mutant!("durable-commit-unflushed") {
+        if durable && !reactor::mutant!("durable-commit-unflushed") {
             self.flush_dirty(inode).await?;
         }
         let mut from = Some(Cursor::default());
@@ -100,7 +100,7 @@ impl Client {
             };
             is_durable = from.is_none();
         }
-        if durable && !is_durable && !ring::mutant!("overtaken-fsync-skipped") {
+        if durable && !is_durable && !reactor::mutant!("overtaken-fsync-skipped") {
             // Another commit took what was left, which this one waited for.
             self.session.call(Call::Session(SessionCall::Sync(Some(inode.id)))).await?;
         }
@@ -127,10 +127,10 @@ impl Client {
         self: &Rc<Self>,
         inode: &Rc<Inode>,
     ) -> Result<(), Errno> {
-        if ring::mutant!("deferred-kept-at-recall") {
+        if reactor::mutant!("deferred-kept-at-recall") {
             return Ok(());
         }
-        let late = ring::mutant!("shown-after-data");
+        let late = reactor::mutant!("shown-after-data");
         let _lock = if late { Some(inode.commit_lock.acquire(1).await) } else { None };
         let result = self.commit_part(inode, &[], Cursor::default(), false).await;
         let mut dirty = inode.dirty.borrow_mut();
@@ -213,7 +213,7 @@ impl Client {
                     dirty.unname(&named);
                 }
                 if matches!(answer, Ok(Answer::NotDurable(_)))
-                    && !ring::mutant!("not-durable-is-done")
+                    && !reactor::mutant!("not-durable-is-done")
                 {
                     Err(Errno::EIO)
                 } else {
@@ -222,8 +222,8 @@ impl Client {
             }
             Ok(_) => Err(Errno::EPROTO),
             Err(failure) => {
-                if failure.is_refusal && !ring::mutant!("refused-blocks-kept")
-                    || ring::mutant!("doubtful-blocks-reused")
+                if failure.is_refusal && !reactor::mutant!("refused-blocks-kept")
+                    || reactor::mutant!("doubtful-blocks-reused")
                 {
                     dirty.unname(&named);
                 } else {
@@ -280,7 +280,7 @@ fn give_back(space: &mut crate::space::Space, fill: &Fill) {
         matches!(fill.state, FillState::Written),
         "blocks are given back under a write: {fill:?}"
     );
-    if ring::mutant!("named-blocks-reused") {
+    if reactor::mutant!("named-blocks-reused") {
         return fill.pieces.iter().for_each(|(_, piece)| space.give_back(piece));
     }
     fill.unnamed().iter().for_each(|piece| space.give_back(piece));

@@ -16,7 +16,7 @@ mod window;
 use crate::client::Client;
 use crate::inode::Inode;
 use protocol::{Errno, Extent, InodeId};
-use ring::time::{Instant, now, sleep};
+use reactor::time::{Instant, now, sleep};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -183,7 +183,7 @@ impl Client {
         let Some(first) = self.compaction.take_due() else { return };
         self.compaction.is_running.set(true);
         let client = Rc::clone(self);
-        ring::spawn(async move {
+        reactor::spawn(async move {
             let mut next = Some(first);
             while let Some(task) = next {
                 client.compact_file(&task).await;
@@ -280,7 +280,7 @@ impl Client {
 mod tests {
     use super::*;
     use protocol::{AllocationId, DeviceId, Place};
-    use ring::sim::Simulation;
+    use reactor::sim::Simulation;
 
     fn extent(offset: u64, length: u32) -> Extent {
         let allocation = AllocationId { device: DeviceId(0), block: 0 };

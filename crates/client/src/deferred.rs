@@ -64,7 +64,7 @@ impl Deferral {
         assert!(!self.is_under_way, "two commits of an inode are under way: {self:?}");
         self.is_under_way = true;
         let waiting = self.waiting.take();
-        if ring::mutant!("deferred-left-out") {
+        if reactor::mutant!("deferred-left-out") {
             return None;
         }
         self.sent = waiting;
@@ -126,9 +126,9 @@ impl Client {
             }
         }
         let mut dirty = inode.dirty.borrow_mut();
-        dirty.set_attributes(changes, Timestamp(ring::time::system_time() as i64));
+        dirty.set_attributes(changes, Timestamp(reactor::time::system_time() as i64));
         drop(dirty);
-        if !ring::mutant!("deferred-not-written-back") {
+        if !reactor::mutant!("deferred-not-written-back") {
             self.dirty_inodes.borrow_mut().insert(inode.id, Rc::clone(inode));
         }
         Some(inode.local_attr(attr))

@@ -17,8 +17,8 @@ use pool_device::{PoolDevice, Way};
 use protocol::client::{Answer, Call, SessionCall};
 use protocol::space::DeviceInfo;
 use protocol::{DataKey, DeviceId, Epoch, Errno, HostId, Incarnation, InodeId};
-use ring::local::Notify;
-use ring::{Chunk, RegionSlice, Segment, Segments, Shared};
+use reactor::local::Notify;
+use reactor::{Chunk, RegionSlice, Segment, Segments, Shared};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -227,7 +227,7 @@ impl Client {
             tracing::warn!(%device, "the device has another incarnation: data that it had not flushed is lost");
             self.space.borrow_mut().renew(*device, *incarnation);
         }
-        if !reborn.is_empty() && !ring::mutant!("reborn-keeps-extents") {
+        if !reborn.is_empty() && !reactor::mutant!("reborn-keeps-extents") {
             self.forget_extents();
         }
     }
@@ -305,7 +305,7 @@ impl Client {
                 return Err(self.failed(pool_device, "connecting", &error, is_silent));
             };
             tracing::info!(device = %info.device, %error, "connecting is tried again");
-            ring::time::sleep(pause).await;
+            reactor::time::sleep(pause).await;
         }
     }
 
@@ -449,7 +449,7 @@ impl Client {
             Err(errno) => Err(errno),
         };
         pool_device.flushed.set(covered);
-        if result.is_err() && !ring::mutant!("failed-flush-retried") {
+        if result.is_err() && !reactor::mutant!("failed-flush-retried") {
             let after = if after < to { after.min(flushed) } else { flushed };
             pool_device.lost.set((after, covered));
         }

@@ -18,7 +18,7 @@ use crate::reservation::{Blocks, Reservation};
 use crate::space::Allocated;
 use protocol::sums::SUMS_PER_MESSAGE_MAX;
 use protocol::{DeviceId, Errno, Extent, Timestamp};
-use ring::{Buffer, Chunk, Shared};
+use reactor::{Buffer, Chunk, Shared};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -269,7 +269,7 @@ impl Dirty {
     /// Adds blocks to those of a gathering fill, and gives back what it does not need of them.
     pub(crate) fn keep_needed(&mut self, id: FillId, blocks: Blocks) {
         let Some(fill) = self.fills.get_mut(&id) else { return };
-        let needed = if ring::mutant!("last-block-given-back") {
+        let needed = if reactor::mutant!("last-block-given-back") {
             u64::from(fill.used / fill.block_size)
         } else {
             u64::from(fill.used.div_ceil(fill.block_size))
@@ -488,7 +488,7 @@ impl Dirty {
                 let is_read = Rc::strong_count(&fill.readers) > 1;
                 matches!(fill.state, FillState::Written)
                     && needed.binary_search(id).is_err()
-                    && (!is_read || ring::mutant!("read-blocks-reused"))
+                    && (!is_read || reactor::mutant!("read-blocks-reused"))
             })
             .map(|(&id, _)| id)
             .collect();

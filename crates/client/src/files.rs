@@ -166,7 +166,7 @@ impl Client {
     /// # Errors
     /// EIO, ENOSPC and what else a write may have met.
     pub async fn flush(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
-        if !handle.mode.write || ring::mutant!("close-commits-nothing") {
+        if !handle.mode.write || reactor::mutant!("close-commits-nothing") {
             return Ok(());
         }
         let result = self.commit(&handle.inode, false).await;
@@ -197,7 +197,7 @@ impl Client {
 
     async fn make_durable(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
         if inode.dirty.borrow().is_clean() {
-            if ring::mutant!("clean-fsync-skipped") {
+            if reactor::mutant!("clean-fsync-skipped") {
                 return Ok(());
             }
             // What was committed without a flush, here or elsewhere, the service has flushed.
@@ -303,7 +303,7 @@ impl Client {
     /// out until the answer is there, and commits. The commit lock is not held meanwhile: the call may
     /// wait for another session whose commit waits for a right that is recalled from this one.
     async fn alone(self: &Rc<Self>, inode: &Rc<Inode>, call: Call) -> Result<Answer, Errno> {
-        let _change = (!ring::mutant!("change-not-alone")).then(|| inode.changes.enter());
+        let _change = (!reactor::mutant!("change-not-alone")).then(|| inode.changes.enter());
         self.commit(inode, false).await?;
         // The service takes these rights from everybody: they come back with the next write.
         self.session.call(call).await
@@ -416,6 +416,6 @@ impl Client {
 /// Whether the service has to be told of an open: nobody asks whether it is open here before its last
 /// name goes, or nobody has asked.
 fn is_untold(inode: &Inode, attr: &Attr, is_removing: bool) -> bool {
-    let is_removing = is_removing && !ring::mutant!("own-removal-untold");
+    let is_removing = is_removing && !reactor::mutant!("own-removal-untold");
     attr.nlink == 0 || is_removing || inode.state.borrow().rights.is_empty()
 }

@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::inode::Inode;
 use protocol::client::{Answer, Call, SessionCall};
 use protocol::{Errno, InodeId, Rights};
-use ring::local::{InFlight, Permit};
+use reactor::local::{InFlight, Permit};
 use std::rc::Rc;
 
 /// Keeps an inode alive, whatever happens to its names.
@@ -105,7 +105,7 @@ impl Client {
             rounds.begin()?;
             // A recall that has begun takes the right away as soon as it is answered.
             while inode.is_leaving(Rights::SIZE) {
-                ring::yield_now().await;
+                reactor::yield_now().await;
             }
             // Counted before the call: the recall that follows a grant already waits.
             let held = inode.names_held.enter();

@@ -43,10 +43,11 @@ impl Client {
     /// cached, the kernel knows where the file ends, and nobody else has it open here.
     pub fn bytes_for_pages(&self, attr: &Attr) -> Option<Vec<u8>> {
         let inode = self.known_inode(attr.inode)?;
-        let knows_end = self.kernel_knows_end(inode.id) || ring::mutant!("stored-past-known-end");
+        let knows_end =
+            self.kernel_knows_end(inode.id) || reactor::mutant!("stored-past-known-end");
         let state = inode.state.borrow();
         // Pages of a file that is open may be locked, by reads that this thread would have to answer.
-        let is_alone = state.opens <= 1 || ring::mutant!("stored-beside-others");
+        let is_alone = state.opens <= 1 || reactor::mutant!("stored-beside-others");
         let (committed, extents) = state.extents(0, attr.size)?;
         let is_whole = (1..=INLINE_MAX_BYTES).contains(&attr.size)
             && extents.is_empty()

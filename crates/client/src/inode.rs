@@ -26,7 +26,7 @@ use crate::sums::KnownSums;
 use protocol::client::Name;
 use protocol::lease::Grant;
 use protocol::{Attr, Errno, FileKind, Generation, InodeId, LeaseStamp, Place, Rights};
-use ring::local::{Notify, Semaphore, WaitGroup};
+use reactor::local::{Notify, Semaphore, WaitGroup};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -167,7 +167,7 @@ impl Inode {
     pub(crate) fn grant(&self, grant: &Grant) -> bool {
         assert_eq!(grant.inode, self.id, "a grant is applied to another inode");
         let mut state = self.state.borrow_mut();
-        if grant.stamp < state.stamp && !ring::mutant!("older-grant-applied") {
+        if grant.stamp < state.stamp && !reactor::mutant!("older-grant-applied") {
             return false;
         }
         state.stamp = grant.stamp;
@@ -191,7 +191,7 @@ impl Inode {
             return;
         }
         let is_same = state.attr.is_some_and(|old| old.data_version == attr.data_version);
-        if !is_same && !explained && !ring::mutant!("new-version-keeps-extents") {
+        if !is_same && !explained && !reactor::mutant!("new-version-keeps-extents") {
             state.forget_extents();
         }
         state.attr = Some(*attr);
@@ -230,7 +230,7 @@ impl Inode {
     pub(crate) fn invalidate(&self, names: &[Name], stamp: LeaseStamp) {
         let mut state = self.state.borrow_mut();
         state.stamp = state.stamp.max(stamp);
-        if !ring::mutant!("directory-attributes-kept") {
+        if !reactor::mutant!("directory-attributes-kept") {
             state.attr = None;
         }
         state.entries.forget(names);
@@ -243,9 +243,9 @@ impl Inode {
         let leaving = state.rights & rights;
         state.leaving.push((stamp, leaving));
         state.rights = state.rights - rights;
-        if rights.contains(Rights::READ) && !ring::mutant!("recall-keeps-cache") {
+        if rights.contains(Rights::READ) && !reactor::mutant!("recall-keeps-cache") {
             state.drop_read();
-            if ring::mutant!("pages-kept-after-recall") {
+            if reactor::mutant!("pages-kept-after-recall") {
                 return;
             }
             self.pages.expire();
@@ -283,10 +283,10 @@ impl Inode {
     /// What is to be reclaimed when the session goes on over another connection.
     pub(crate) fn reclaimable(&self) -> Rights {
         let state = self.state.borrow();
-        let leaving = state.leaving.iter().filter(|_| !ring::mutant!("leaving-not-reclaimed"));
+        let leaving = state.leaving.iter().filter(|_| !reactor::mutant!("leaving-not-reclaimed"));
         let leaving = leaving.fold(Rights::NONE, |all, (_, rights)| all | *rights);
         let mut rights = (state.rights | leaving) & (Rights::WRITE | Rights::SIZE | Rights::SOLE);
-        if self.locks.are_own() && !ring::mutant!("locks-not-reclaimed") {
+        if self.locks.are_own() && !reactor::mutant!("locks-not-reclaimed") {
             rights |= Rights::LOCKS;
         }
         if state.is_open() { rights | Rights::OPEN } else { rights }
@@ -294,7 +294,7 @@ impl Inode {
 
     /// What a recall's answer says is kept.
     pub(crate) fn kept(&self) -> Rights {
-        let is_open = self.state.borrow().is_open() && !ring::mutant!("open-not-kept");
+        let is_open = self.state.borrow().is_open() && !reactor::mutant!("open-not-kept");
         if is_open { Rights::OPEN } else { Rights::NONE }
     }
 
@@ -331,7 +331,7 @@ impl Inode {
     pub(crate) fn drop_read_right(&self) {
         self.lent.names_change();
         let mut state = self.state.borrow_mut();
-        if ring::mutant!("cache-outlives-connection") {
+        if reactor::mutant!("cache-outlives-connection") {
             return;
         }
         state.rights = state.rights - Rights::READ;
@@ -359,7 +359,7 @@ impl State {
         self.extents.clear();
         self.head = Rc::default();
         self.known.clear();
-        if !ring::mutant!("old-sum-kept") {
+        if !reactor::mutant!("old-sum-kept") {
             self.sums.clear();
         }
     }
@@ -374,7 +374,7 @@ impl State {
         self.attr = None;
         self.has_no_xattrs = false;
         self.forget_extents();
-        if !ring::mutant!("entries-outlive-read") {
+        if !reactor::mutant!("entries-outlive-read") {
             self.entries = Entries::default();
         }
     }

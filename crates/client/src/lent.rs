@@ -23,7 +23,7 @@ use crate::entries::Known;
 use crate::inode::Inode;
 use protocol::client::Name;
 use protocol::{Attr, FileKind, InodeId};
-use ring::time::{Instant, now, sleep, timeout, timeout_at};
+use reactor::time::{Instant, now, sleep, timeout, timeout_at};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -250,7 +250,7 @@ impl Client {
         let Some(inode) = self.known_inode(attr.inode) else { return Duration::ZERO };
         let committed = inode.committed_attr();
         let is_known = committed == Some(*attr) && inode.dirty.borrow().is_clean()
-            || committed.is_some() && ring::mutant!("dirty-lent");
+            || committed.is_some() && reactor::mutant!("dirty-lent");
         // An answer that tells of a change, as of a file's new mode, may overtake a later notice. Answers to changes
         // of names carry no attributes of the directory, and it is asked for before each of them.
         let is_still = |at: Instant| at.elapsed() < ON_ITS_WAY;
@@ -310,7 +310,7 @@ impl Client {
         }
         let version = inode.lent.names_version.get();
         let before = inode.lent.listing.replace(Some(version));
-        (true, before == Some(version) || ring::mutant!("listing-kept-always"))
+        (true, before == Some(version) || reactor::mutant!("listing-kept-always"))
     }
 
     /// Takes back the attributes of an inode that this client itself changes without the cache's knowledge.
@@ -323,11 +323,11 @@ impl Client {
 
     /// Takes back what was lent: completes when no cache uses it any more.
     pub(crate) async fn take_back(self: &Rc<Self>, taken: Taken) {
-        if taken.attributes && !ring::mutant!("attributes-not-taken-back") {
+        if taken.attributes && !reactor::mutant!("attributes-not-taken-back") {
             self.count_lent(|counts| counts.attributes_taken_back += 1);
             self.drop_attributes(taken.inode, taken.until).await;
         }
-        if !taken.names.is_empty() && !ring::mutant!("names-not-taken-back") {
+        if !taken.names.is_empty() && !reactor::mutant!("names-not-taken-back") {
             let count = taken.names.len() as u64;
             self.count_lent(|counts| counts.names_taken_back += count);
             self.drop_names(&taken).await;
@@ -345,11 +345,11 @@ impl Client {
     pub fn changed_here(self: &Rc<Self>, changed: impl Iterator<Item = InodeId>) {
         for id in changed {
             let taken = self.known_inode(id).and_then(|inode| inode.lent.changed_here(id));
-            let Some(taken) = taken.filter(|_| !ring::mutant!("own-change-untold")) else {
+            let Some(taken) = taken.filter(|_| !reactor::mutant!("own-change-untold")) else {
                 continue;
             };
             let (client, under_way) = (Rc::clone(self), self.own_taking_back.enter());
-            ring::spawn(async move {
+            reactor::spawn(async move {
                 client.take_back(taken).await;
                 drop(under_way);
             });
@@ -363,7 +363,8 @@ impl Client {
 
     /// Takes back all that is lent, as the connection is lost over which others' changes are told.
     pub(crate) fn take_back_all(self: &Rc<Self>) {
-        if self.lent_until.get() <= now() || ring::mutant!("lost-connection-takes-nothing-back") {
+        if self.lent_until.get() <= now() || reactor::mutant!("lost-connection-takes-nothing-back")
+        {
             return;
         }
         let inodes: Vec<Rc<Inode>> = self.inodes.borrow().values().cloned().collect();
@@ -374,7 +375,7 @@ impl Client {
         }
         let under_way = self.session.taking_back.enter();
         let client = Rc::clone(self);
-        ring::spawn(async move {
+        reactor::spawn(async move {
             for taken in taken {
                 client.take_back(taken).await;
             }
@@ -386,7 +387,7 @@ impl Client {
         let Some(changes) = &self.changes else { return };
         let mut pause = RETRY.0;
         while now() < until && self.is_lending() {
-            let (answer, mut answered) = ring::mailbox::channel(1);
+            let (answer, mut answered) = reactor::mailbox::channel(1);
             let attr = self.known_inode(id).and_then(|inode| inode.committed_attr());
             let is_directory = attr.is_some_and(|attr| attr.kind == FileKind::Directory);
             changes(Change::Attributes { inode: id, is_directory, known: answer });
@@ -397,7 +398,7 @@ impl Client {
                     let is_forgotten = self
                         .known_inode(id)
                         .is_none_or(|inode| inode.state.borrow().references == 0);
-                    if is_forgotten || ring::mutant!("unknown-counts-as-dropped") {
+                    if is_forgotten || reactor::mutant!("unknown-counts-as-dropped") {
                         return;
                     }
                 }
@@ -411,15 +412,16 @@ impl Client {
 
     async fn drop_names(self: &Rc<Self>, taken: &Taken) {
         let Some(changes) = &self.changes else { return };
-        let (answer, mut answered) = ring::mailbox::channel(1);
+        let (answer, mut answered) = reactor::mailbox::channel(1);
         changes(Change::Names(taken.inode, taken.names.clone(), answer));
         if let Ok(Some(())) = timeout(PATIENCE, answered.recv()).await {
             return;
         }
-        if now() >= taken.until || !self.is_lending() || ring::mutant!("busy-counts-as-dropped") {
+        if now() >= taken.until || !self.is_lending() || reactor::mutant!("busy-counts-as-dropped")
+        {
             return;
         }
-        let (raised, mut all_dropped) = ring::mailbox::channel(1);
+        let (raised, mut all_dropped) = reactor::mailbox::channel(1);
         changes(Change::AllNames(raised));
         if let Ok(Some(true)) = timeout_at(taken.until, all_dropped.recv()).await {
             self.count_lent(|counts| counts.epochs_raised += 1);
@@ -427,7 +429,7 @@ impl Client {
         }
         if !matches!(timeout_at(taken.until, answered.recv()).await, Ok(Some(()))) {
             // Nobody is left who would answer, perhaps.
-            ring::time::sleep_until(taken.until).await;
+            reactor::time::sleep_until(taken.until).await;
             self.count_lent(|counts| counts.expired += 1);
         }
     }

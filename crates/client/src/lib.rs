@@ -1,6 +1,6 @@
 //! The file system as a library: paths, handles, extents, leases, caching.
 //!
-//! A [`Client`] is one session with the metadata service. It lives on one thread, on `ring`'s
+//! A [`Client`] is one session with the metadata service. It lives on one thread, on `reactor`'s
 //! executor, and shares nothing with other threads; whoever wants more cores runs more clients.
 //! What it may cache and for how long is decided by rights that the service grants and recalls
 //! (`docs/protocol.md`); what it may write is decided by leased space. Data goes straight from here

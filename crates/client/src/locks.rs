@@ -32,7 +32,7 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         let inode = self.inode(lock.inode);
-        if !ring::mutant!("downgrade-unpublished") {
+        if !reactor::mutant!("downgrade-unpublished") {
             self.publish(&inode).await;
         }
         while self.decides_locks(&inode).await? {
@@ -41,10 +41,10 @@ impl Client {
                     self.freshen(lock.inode).await;
                     return Ok(());
                 }
-                Wish::Conflict if wait && ring::mutant!("own-wait-polled") => {
-                    ring::time::sleep(std::time::Duration::from_millis(10)).await;
+                Wish::Conflict if wait && reactor::mutant!("own-wait-polled") => {
+                    reactor::time::sleep(std::time::Duration::from_millis(10)).await;
                 }
-                Wish::Conflict if wait && !ring::mutant!("own-wait-refused") => {
+                Wish::Conflict if wait && !reactor::mutant!("own-wait-refused") => {
                     // All waits are the service's: it knows of circles, over all sessions.
                     if self.begin_report(&inode) {
                         self.report_locks(&inode).await;
@@ -56,7 +56,7 @@ impl Client {
             }
         }
         self.call_lock(&inode, ChangeCall::SetLock { lock, wait }).await?;
-        inode.was_locked.set(!ring::mutant!("lock-forgotten-with-session"));
+        inode.was_locked.set(!reactor::mutant!("lock-forgotten-with-session"));
         self.freshen(lock.inode).await;
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         let inode = self.inode(lock.inode);
-        if !ring::mutant!("unlock-unpublished") {
+        if !reactor::mutant!("unlock-unpublished") {
             self.publish(&inode).await;
         }
         if self.decides_locks(&inode).await? {

@@ -36,7 +36,7 @@ impl Client {
         let names: Vec<Name> = files.iter().map(|file| file.name.clone()).collect();
         let made = self.session.call(Call::Change(ChangeCall::CreateFiles { parent, files })).await;
         // A cache outside of this client made none of these names itself, and may know them as absent.
-        let known = self.known_inode(parent).filter(|_| !ring::mutant!("own-files-stay-absent"));
+        let known = self.known_inode(parent).filter(|_| !reactor::mutant!("own-files-stay-absent"));
         let taken = known.and_then(|directory| directory.lent.take_own_names(parent, &names));
         if let Some(taken) = taken {
             self.take_back(taken).await;

@@ -85,7 +85,7 @@ impl Client {
     fn cached_entry(&self, parent: InodeId, name: &[u8]) -> Known {
         match self.known_inode(parent) {
             Some(directory)
-                if self.session.life.is_alive() || ring::mutant!("names-without-contact") =>
+                if self.session.life.is_alive() || reactor::mutant!("names-without-contact") =>
             {
                 directory.state.borrow().entry(name)
             }
@@ -102,7 +102,7 @@ impl Client {
         drop(state);
         if wants {
             self.listings.set(number);
-            ring::spawn(Rc::clone(self).fetch_entries(directory, number));
+            reactor::spawn(Rc::clone(self).fetch_entries(directory, number));
         }
     }
 
@@ -142,7 +142,7 @@ impl Client {
         let rounds = self.rounds();
         loop {
             if let Some(attr) = inode.committed_attr()
-                && (self.session.life.is_alive() || ring::mutant!("attributes-without-contact"))
+                && (self.session.life.is_alive() || reactor::mutant!("attributes-without-contact"))
             {
                 return Ok(inode.local_attr(attr));
             }
@@ -293,7 +293,7 @@ impl Client {
         let Some(id) = found else { return Ok(OpenTold::OfNone) };
         if let Some(inode) = self.known_inode(id) {
             let is_open = inode.state.borrow().opens > 0;
-            if is_open && !ring::mutant!("removal-untold") {
+            if is_open && !reactor::mutant!("removal-untold") {
                 match self.tell_open(&inode).await {
                     // It is gone: nothing of it has to be kept.
                     Err(Errno::ESTALE) => {}

@@ -8,8 +8,8 @@ use crate::client::Client;
 use crate::coherence::Change;
 use crate::inode::Inode;
 use protocol::{Attr, FileKind, InodeId, Rights};
-use ring::local::{InFlight, WaitGroup};
-use ring::time::{Instant, now, sleep, timeout};
+use reactor::local::{InFlight, WaitGroup};
+use reactor::time::{Instant, now, sleep, timeout};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl Pages {
 
     /// Others may change the data from now on, without a word.
     pub(crate) fn expire(&self) {
-        if self.have_writers() && !ring::mutant!("sharing-unnoticed") {
+        if self.have_writers() && !reactor::mutant!("sharing-unnoticed") {
             self.is_shared.set(true);
         }
         self.mark_stale();
@@ -97,7 +97,7 @@ impl Pages {
 impl Client {
     /// Without READ nobody tells of changes: the kernel's pages of the inode are dropped.
     pub(crate) fn tell_kernel(&self, inode: &Inode) {
-        if ring::mutant!("lost-data-in-pages") {
+        if reactor::mutant!("lost-data-in-pages") {
             return;
         }
         let has_pages = {
@@ -125,7 +125,7 @@ impl Client {
             return false;
         };
         inode.pages.told.set(Some(now()));
-        let (done, mut dropped) = ring::mailbox::channel(1);
+        let (done, mut dropped) = reactor::mailbox::channel(1);
         changes(Change::Pages(inode.id, done));
         let is_dropped = matches!(timeout(PATIENCE, dropped.recv()).await, Ok(Some(())));
         if is_dropped {
@@ -138,7 +138,7 @@ impl Client {
     /// changed since.
     pub(crate) async fn freshen(self: &Rc<Self>, id: InodeId) {
         let Some(inode) = self.known_inode(id) else { return };
-        if !inode.pages.are_stale() || ring::mutant!("lock-unvalidated") {
+        if !inode.pages.are_stale() || reactor::mutant!("lock-unvalidated") {
             return;
         }
         let stale = inode.pages.stale.get();
@@ -146,7 +146,7 @@ impl Client {
         let rounds = self.rounds();
         loop {
             inode.pages.told.set(Some(now()));
-            let (done, mut dropped) = ring::mailbox::channel(1);
+            let (done, mut dropped) = reactor::mailbox::channel(1);
             changes(Change::Pages(id, done));
             // Nothing comes where too much waits to be dropped, or nothing is mounted any more.
             if dropped.recv().await.is_some() || rounds.begin().is_err() {
@@ -168,7 +168,8 @@ impl Client {
         let is_kept = before == Some(attr.data_version) && !inode.pages.is_passed_by.get();
         if !is_kept {
             // A page that is read now does not have what is not taken in yet.
-            let is_passing = inode.pages.passing.count() > 0 && !ring::mutant!("passing-forgotten");
+            let is_passing =
+                inode.pages.passing.count() > 0 && !reactor::mutant!("passing-forgotten");
             inode.pages.is_passed_by.set(is_passing);
             inode.pages.told.set(Some(now()));
         }
@@ -199,7 +200,7 @@ impl Client {
             return is_told && !inode.pages.is_shared.get();
         }
         inode.pages.is_shared.set(false);
-        is_told && (inode.lent.has_attributes() || ring::mutant!("end-assumed"))
+        is_told && (inode.lent.has_attributes() || reactor::mutant!("end-assumed"))
     }
 
     /// The kernel asks for bytes of its pages.
@@ -212,8 +213,8 @@ impl Client {
     pub async fn written_past(&self, id: InodeId, came: Instant) {
         let inode = self.inode(id);
         let is_read = inode.pages.read_through.get().is_some_and(|at| at + ON_ITS_WAY > came)
-            && !ring::mutant!("passed-reads-left");
-        if (inode.pages.have_writers() || is_read) && !ring::mutant!("passed-pages-left") {
+            && !reactor::mutant!("passed-reads-left");
+        if (inode.pages.have_writers() || is_read) && !reactor::mutant!("passed-pages-left") {
             inode.pages.mark_stale();
             self.drop_stale_pages(&inode).await;
             inode.pages.fill();
@@ -223,17 +224,17 @@ impl Client {
     /// Bytes are written past the kernel's pages, until what this answers is dropped.
     pub fn pass_pages_by(&self, id: InodeId) -> InFlight {
         let inode = self.inode(id);
-        inode.pages.is_passed_by.set(!ring::mutant!("passed-pages-kept"));
+        inode.pages.is_passed_by.set(!reactor::mutant!("passed-pages-kept"));
         inode.pages.passing.enter()
     }
 
     /// A write through the kernel's pages, which had its bytes before it came here, is done.
     pub async fn written_through(&self, id: InodeId, came: Instant) {
         let inode = self.inode(id);
-        if !ring::mutant!("written-pages-forgotten") {
+        if !reactor::mutant!("written-pages-forgotten") {
             inode.pages.fill();
         }
-        if inode.pages.may_lack_write(came) && !ring::mutant!("overtaking-read-kept") {
+        if inode.pages.may_lack_write(came) && !reactor::mutant!("overtaking-read-kept") {
             inode.pages.mark_stale();
             if !self.drop_stale_pages(&inode).await {
                 inode.state.borrow_mut().kernel_data_version = None;

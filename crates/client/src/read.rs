@@ -31,8 +31,8 @@ use protocol::sums::BlockSums;
 use protocol::{
     AllocationId, Attr, DeviceId, Errno, Extent, FILE_SIZE_MAX_BYTES, InodeId, Place, Rights,
 };
-use ring::local::InFlight;
-use ring::{Buffer, Chunk, RegionSlice, Shared};
+use reactor::local::InFlight;
+use reactor::{Buffer, Chunk, RegionSlice, Shared};
 pub use scrub::{Scrubbed, WrongPlace};
 use std::ops::Range;
 use std::rc::Rc;
@@ -134,7 +134,7 @@ impl Client {
             let validity = self.validity();
             let last_commit = inode.last_commit.get();
             let held = self.hold_extents(&inode, offset, length as u64).await?;
-            if inode.last_commit.get() != last_commit && !ring::mutant!("own-commit-unseen") {
+            if inode.last_commit.get() != last_commit && !reactor::mutant!("own-commit-unseen") {
                 // What was dirty may be committed since, after these extents: it would be in neither.
                 continue;
             }
@@ -169,8 +169,8 @@ impl Client {
                 Err(Unread::Failed(errno)) if still_holds || is_same => return Err(errno),
                 Err(Unread::Wrong(wrong))
                     if still_holds
-                        || ring::mutant!("wrong-without-session")
-                        || !is_same && ring::mutant!("wrong-of-reborn-device") =>
+                        || reactor::mutant!("wrong-without-session")
+                        || !is_same && reactor::mutant!("wrong-of-reborn-device") =>
                 {
                     inode.state.borrow_mut().ahead.clear();
                     self.note_wrong(id, wrong);
@@ -188,13 +188,13 @@ impl Client {
     }
 
     fn still_holds(&self, validity: &Validity) -> bool {
-        if ring::mutant!("dead-session-reads") {
+        if reactor::mutant!("dead-session-reads") {
             return true;
         }
         self.session.life.is_alive()
             && (self.session.life.is_present(validity.session)
-                || ring::mutant!("read-outlives-session"))
-            && (validity.losses == self.devices.losses() || ring::mutant!("loss-unseen-by-read"))
+                || reactor::mutant!("read-outlives-session"))
+            && (validity.losses == self.devices.losses() || reactor::mutant!("loss-unseen-by-read"))
     }
 
     /// Cached extents of a range, held until the read ends.
@@ -449,7 +449,7 @@ impl Client {
             for command in commands {
                 let (client, command) = (Rc::clone(self), command.clone());
                 let checks = Rc::clone(&checks);
-                tasks.push(ring::spawn(async move { client.fetch(&command, &checks).await }));
+                tasks.push(reactor::spawn(async move { client.fetch(&command, &checks).await }));
             }
             let mut failed = None;
             for task in tasks {

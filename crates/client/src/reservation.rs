@@ -6,7 +6,7 @@
 //! that count concerns nobody.
 
 use protocol::DeviceId;
-use ring::local::Semaphore;
+use reactor::local::Semaphore;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -127,7 +127,7 @@ impl Memory {
     /// Takes over bytes that were acquired.
     pub(crate) fn acquired(
         budget: &Semaphore,
-        permit: ring::local::Permit,
+        permit: reactor::local::Permit,
         bytes: usize,
     ) -> Memory {
         permit.forget();

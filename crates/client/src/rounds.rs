@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::inode::Inode;
 use protocol::client::{Answer, Call, SessionCall};
 use protocol::{Errno, FileKind, Rights};
-use ring::time::{Instant, now};
+use reactor::time::{Instant, now};
 use std::rc::Rc;
 
 /// The rounds of one operation.
@@ -79,13 +79,13 @@ mod tests {
     /// Goal: rounds end together, however short each of them is.
     #[test]
     fn no_round_begins_after_the_deadline() {
-        let mut simulation = ring::sim::Simulation::new(1);
+        let mut simulation = reactor::sim::Simulation::new(1);
         let rounds = async {
             let rounds = Rounds { deadline: now() + std::time::Duration::from_millis(10) };
             let mut begun = 0;
             while rounds.begin().is_ok() {
                 begun += 1;
-                ring::time::sleep(std::time::Duration::from_millis(3)).await;
+                reactor::time::sleep(std::time::Duration::from_millis(3)).await;
             }
             begun
         };

@@ -17,9 +17,9 @@ use protocol::client::{Answer, Call, ChangeCall, Push, Request, Response, Sessio
 use protocol::space::DeviceInfo;
 use protocol::times::Times;
 use protocol::{Epoch, Errno, FreeEpoch, HostId, InodeId, Rights, SessionId};
-use ring::SocketOptions;
-use ring::local::{Notify, WaitGroup, oneshot};
-use ring::time::{now, sleep, timeout_at};
+use reactor::SocketOptions;
+use reactor::local::{Notify, WaitGroup, oneshot};
+use reactor::time::{now, sleep, timeout_at};
 use rpc::{Credential, RpcError};
 use slots::{SlotGuard, Slots};
 use std::cell::{Cell, RefCell};
@@ -126,7 +126,7 @@ struct Progress {
 
 fn new_host() -> HostId {
     let mut bytes = [0; 16];
-    ring::random::fill(&mut bytes);
+    reactor::random::fill(&mut bytes);
     HostId(*uuid::Builder::from_random_bytes(bytes).as_uuid().as_bytes())
 }
 
@@ -187,8 +187,8 @@ impl Session {
         self.life.contact.serve();
         pulse::start(&self.life.contact, &self.config)
             .map_err(|error| format!("cannot start the thread for heartbeats: {error}"))?;
-        ring::spawn(Rc::clone(self).keep(link));
-        ring::spawn(Rc::clone(self).heartbeat());
+        reactor::spawn(Rc::clone(self).keep(link));
+        reactor::spawn(Rc::clone(self).heartbeat());
         Ok(())
     }
 
@@ -267,10 +267,10 @@ impl Session {
         }
         progress.is_awaited.set(false);
         let is_refusal = progress.sent_in.get().is_none();
-        if is_change && !is_refusal && !ring::mutant!("given-up-unheard") {
+        if is_change && !is_refusal && !reactor::mutant!("given-up-unheard") {
             // It may yet be carried out. Nobody but its answer tells this client what it has changed: until
             // then it is asked for.
-            drop(ring::spawn(asking));
+            drop(reactor::spawn(asking));
         }
         Err(Failure { errno: Errno::ETIMEDOUT, is_refusal })
     }
@@ -297,8 +297,9 @@ impl Session {
                 let is_refusal = progress.sent_in.get().is_none();
                 Failure { errno, is_refusal }
             })?;
-            let is_lost = if ring::mutant!("session-noted-early") { was_lost } else { is_lost() };
-            if is_bound && is_lost && !ring::mutant!("repeated-in-next-session") {
+            let is_lost =
+                if reactor::mutant!("session-noted-early") { was_lost } else { is_lost() };
+            if is_bound && is_lost && !reactor::mutant!("repeated-in-next-session") {
                 // Nobody knows whether the lost session carried it out.
                 return Err(Failure { errno: Errno::EIO, is_refusal: false });
             }
@@ -325,7 +326,7 @@ impl Session {
                 }
                 // The connection was lost: ask again on the next one.
                 Ok(Err(RpcError::Closed(_))) | Err(_) => {
-                    if ring::mutant!("given-up-unrepeated") && !progress.is_awaited.get() {
+                    if reactor::mutant!("given-up-unrepeated") && !progress.is_awaited.get() {
                         return Err(Failure { errno: Errno::EIO, is_refusal: false });
                     }
                 }
@@ -334,7 +335,7 @@ impl Session {
                     if !progress.is_awaited.get() {
                         return Err(Failure { errno: Errno::EIO, is_refusal: false });
                     }
-                    ring::time::sleep(RECONNECT_MIN).await;
+                    reactor::time::sleep(RECONNECT_MIN).await;
                 }
             }
         }
@@ -362,7 +363,7 @@ impl Session {
 
     /// Connects, proves itself, starts or resumes the session, reclaims.
     async fn connect(self: &Rc<Self>) -> Result<Link, String> {
-        if !ring::mutant!("resumed-before-taken-back") {
+        if !reactor::mutant!("resumed-before-taken-back") {
             self.taking_back.wait_zero().await;
         }
         let config = &self.config;
@@ -478,10 +479,10 @@ impl Session {
             let sent = now();
             let ended_through = self.life.ended_through();
             let call = self.call(Call::Session(SessionCall::Heartbeat { ended_through }));
-            match ring::time::timeout(self.times().self_stop, Box::pin(call)).await {
+            match reactor::time::timeout(self.times().self_stop, Box::pin(call)).await {
                 Ok(Ok(Answer::Alive { free_epoch, takes_inline })) => {
                     self.life.heard(sent, free_epoch);
-                    self.takes_inline.set(takes_inline || ring::mutant!("inline-limit-ignored"));
+                    self.takes_inline.set(takes_inline || reactor::mutant!("inline-limit-ignored"));
                 }
                 Ok(Err(Errno::ESTALE)) if !self.closed.get() && !self.ending.get() => {
                     self.drop_link("the service says that the session has ended");

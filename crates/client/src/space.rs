@@ -127,14 +127,14 @@ impl Space {
     /// Takes back blocks that were allocated but never named in a commit; all writes have ended.
     pub(crate) fn give_back(&mut self, allocated: &Allocated) {
         if let Some(lease) = self.leases.get_mut(&allocated.allocation.device)
-            && (lease.incarnation == allocated.incarnation || ring::mutant!("old-blocks-reused"))
+            && (lease.incarnation == allocated.incarnation || reactor::mutant!("old-blocks-reused"))
         {
             let start = allocated.allocation.block;
             let is_new = lease.put(BlockRange { start, count: u64::from(allocated.blocks) });
             assert!(
                 is_new
-                    || ring::mutant!("old-blocks-reused")
-                    || ring::mutant!("named-blocks-reused"),
+                    || reactor::mutant!("old-blocks-reused")
+                    || reactor::mutant!("named-blocks-reused"),
                 "{allocated:?} is given back, and some of it is free"
             );
         }

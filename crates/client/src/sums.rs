@@ -9,7 +9,7 @@ use crate::client::Client;
 use protocol::inline::Bytes;
 use protocol::sums::checksum;
 use protocol::{DeviceId, InodeId};
-use ring::time::{Instant, now};
+use reactor::time::{Instant, now};
 use serde::Serialize;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};

@@ -13,8 +13,8 @@ use protocol::attr::Layout;
 use protocol::client::{Answer, Call, ChangeCall};
 use protocol::sums::Sums;
 use protocol::{DeviceId, Errno, FILE_SIZE_MAX_BYTES, Rights, Timestamp};
-use ring::time::{now, timeout_at};
-use ring::{Buffer, Chunk};
+use reactor::time::{now, timeout_at};
+use reactor::{Buffer, Chunk};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -68,7 +68,7 @@ impl Client {
     async fn check_handle(&self, handle: &Handle) -> Result<SessionStamp, Errno> {
         self.session.life.alive().await?;
         let lost_in = handle.inode.state.borrow().lost_in;
-        if handle.session < lost_in && !ring::mutant!("lost-handle-writes") {
+        if handle.session < lost_in && !reactor::mutant!("lost-handle-writes") {
             Err(Errno::EIO)
         } else {
             Ok(self.session.life.stamp())
@@ -79,7 +79,7 @@ impl Client {
     /// when its session was lost fails: its bytes must not appear in the next session, after the
     /// error, over what others wrote meanwhile.
     fn may_place(&self, session: SessionStamp) -> Result<(), Errno> {
-        if self.session.life.is_present(session) || ring::mutant!("old-write-placed") {
+        if self.session.life.is_present(session) || reactor::mutant!("old-write-placed") {
             Ok(())
         } else {
             Err(Errno::EIO)
@@ -104,7 +104,8 @@ impl Client {
     ) -> Result<u64, Errno> {
         let _lock = inode.append_lock.acquire(1).await;
         let plan = self.reserve(bytes.len(), None).await?;
-        let size = if ring::mutant!("append-without-size") { Rights::NONE } else { Rights::SIZE };
+        let size =
+            if reactor::mutant!("append-without-size") { Rights::NONE } else { Rights::SIZE };
         let rights = Rights::WRITE | size;
         let rounds = self.rounds();
         loop {
@@ -239,7 +240,7 @@ impl Client {
             // All, though bytes that join a fill use up what is left of its last block first: another write
             // may have used that by then. A fill that lacks a block would ask for it while it is written
             // out, and those who free blocks may wait for that.
-            let blocks = if ring::mutant!("last-block-uncounted") {
+            let blocks = if reactor::mutant!("last-block-uncounted") {
                 length / block_size as usize
             } else {
                 length.div_ceil(block_size as usize)
@@ -300,7 +301,7 @@ impl Client {
             inode.id
         );
         let mut dirty = inode.dirty.borrow_mut();
-        dirty.touch(Timestamp(ring::time::system_time() as i64), kill_privileges);
+        dirty.touch(Timestamp(reactor::time::system_time() as i64), kill_privileges);
         let mut full = Vec::new();
         if bytes.len() >= ADOPT_BYTES {
             let length = bytes.len() as u64;
@@ -313,7 +314,7 @@ impl Client {
         drop(dirty);
         self.dirty_inodes.borrow_mut().insert(inode.id, Rc::clone(inode));
         for sealed in full {
-            ring::spawn(Rc::clone(self).write_out(Rc::clone(inode), sealed));
+            reactor::spawn(Rc::clone(self).write_out(Rc::clone(inode), sealed));
         }
     }
 
@@ -323,7 +324,7 @@ impl Client {
         for id in gathering {
             let sealed = inode.dirty.borrow_mut().seal(id);
             if let Some(sealed) = sealed {
-                ring::spawn(Rc::clone(self).write_out(Rc::clone(inode), sealed));
+                reactor::spawn(Rc::clone(self).write_out(Rc::clone(inode), sealed));
             }
         }
     }
@@ -398,15 +399,15 @@ impl Client {
             let client = Rc::clone(self);
             let device = sealed.device;
             let write = async move { client.write_device(device, at, chunk, session).await };
-            writes.push(ring::spawn(write));
+            writes.push(reactor::spawn(write));
         }
         let mut result = Ok(0);
         for write in writes {
-            let is_hasty = ring::mutant!("commit-before-write");
+            let is_hasty = reactor::mutant!("commit-before-write");
             let number = if is_hasty { Ok(0) } else { write.await.unwrap_or(Err(Errno::EIO)) };
             result = result.and_then(|newest| number.map(|number| number.max(newest)));
         }
-        if result.is_err() && ring::mutant!("failed-write-blocks-reused") {
+        if result.is_err() && reactor::mutant!("failed-write-blocks-reused") {
             let mut space = self.space.borrow_mut();
             pieces.iter().for_each(|(_, allocated)| space.give_back(allocated));
         }

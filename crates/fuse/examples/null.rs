@@ -19,7 +19,7 @@ use fuse::{
     FileType, MountOptions, Negotiated, NodeId, OpenFlags, Opened, Operation, Request, Response,
     Session, SessionOptions, TransportChoice,
 };
-use ring::Region;
+use reactor::Region;
 
 const FILE: NodeId = NodeId(2);
 const FILE_NAME: &[u8] = b"null";
@@ -131,10 +131,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let poll_us = match arguments.next() {
         Some(text) => text.to_str().ok_or(usage)?.parse()?,
-        None => ring::Spin::default(),
+        None => reactor::Spin::default(),
     };
-    let config = ring::Config { sqe128: true, spin: poll_us, ..Default::default() };
-    let mut runtime = ring::Runtime::new(&config)?;
+    let config = reactor::Config { sqe128: true, spin: poll_us, ..Default::default() };
+    let mut runtime = reactor::Runtime::new(&config)?;
     let mount_options =
         MountOptions { fs_name: "null".into(), subtype: "null".into(), ..Default::default() };
     let options = SessionOptions { transport, ..SessionOptions::default() };

@@ -176,8 +176,8 @@ fn serve(mountpoint: &Path, base: &Path, log: &Path) -> Result<(), Failure> {
     let image = OpenOptions::new().read(true).write(true).open(image)?;
     let size = image.metadata()?.len();
     let log = RefCell::new(BufWriter::new(File::create(log)?));
-    let config = ring::Config { sqe128: true, ..ring::Config::default() };
-    let mut runtime = ring::Runtime::new(&config)?;
+    let config = reactor::Config { sqe128: true, ..reactor::Config::default() };
+    let mut runtime = reactor::Runtime::new(&config)?;
     let (fs_name, subtype) = ("power_cut".into(), "power_cut".into());
     let mount = MountOptions { fs_name, subtype, ..MountOptions::default() };
     let transport = TransportChoice::Device;

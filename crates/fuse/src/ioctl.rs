@@ -17,7 +17,7 @@ pub fn send_ioctl(fd: BorrowedFd<'_>, command: u32) -> io::Result<i32> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     // SAFETY: the command carries no data, so that the argument is the number 0 to whoever gets it.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), ring::ioctl::command(command), 0) };
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), reactor::ioctl::command(command), 0) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
@@ -35,7 +35,8 @@ pub fn read_ioctl(fd: BorrowedFd<'_>, command: u32) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0_u8; ((command >> 16) & 0x3fff) as usize];
     // SAFETY: who answers writes at most the size that the command's number carries, which is that
     // of the buffer; it lives through the call.
-    let result =
-        unsafe { libc::ioctl(fd.as_raw_fd(), ring::ioctl::command(command), bytes.as_mut_ptr()) };
+    let result = unsafe {
+        libc::ioctl(fd.as_raw_fd(), reactor::ioctl::command(command), bytes.as_mut_ptr())
+    };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes) }
 }

@@ -1,8 +1,8 @@
 //! The FUSE protocol and its transports; no policy.
 //!
 //! Kernel interface 7.45, negotiated down to 7.31. A [`Session`] mounts and serves; a [`FileSystem`]
-//! answers [`Request`]s with [`Response`]s, asynchronously and in any order, on the `ring` runtime
-//! of one thread. Payloads are `ring` chunks: the data of a WRITE lies aligned in memory of its own
+//! answers [`Request`]s with [`Response`]s, asynchronously and in any order, on the `reactor` runtime
+//! of one thread. Payloads are `reactor` chunks: the data of a WRITE lies aligned in memory of its own
 //! from the moment it leaves the kernel, and the data of a READ is sent from wherever it is.
 //!
 //! Two transports carry the same requests: `/dev/fuse`, and FUSE over `io_uring` where the kernel

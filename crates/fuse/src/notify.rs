@@ -7,7 +7,7 @@
 
 use std::io::{self, IoSlice};
 
-use ring::Handle;
+use reactor::Handle;
 use zerocopy::IntoBytes;
 
 use crate::abi::{

@@ -4,15 +4,15 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
 
-use ring::Handle;
+use reactor::Handle;
 
 use crate::abi::BackingMap;
 use crate::error::FuseError;
 
 /// `_IOW(229, 1, struct fuse_backing_map)`
-const FUSE_DEV_IOC_BACKING_OPEN: libc::Ioctl = ring::ioctl::command(0x4010_e501);
+const FUSE_DEV_IOC_BACKING_OPEN: libc::Ioctl = reactor::ioctl::command(0x4010_e501);
 /// `_IOW(229, 2, uint32_t)`
-const FUSE_DEV_IOC_BACKING_CLOSE: libc::Ioctl = ring::ioctl::command(0x4004_e502);
+const FUSE_DEV_IOC_BACKING_CLOSE: libc::Ioctl = reactor::ioctl::command(0x4004_e502);
 
 #[derive(Debug)]
 struct Registration {

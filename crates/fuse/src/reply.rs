@@ -9,7 +9,7 @@ mod encode;
 
 use std::time::Duration;
 
-use ring::Chunk;
+use reactor::Chunk;
 use smallvec::SmallVec;
 
 use crate::passthrough::BackingId;

@@ -8,7 +8,7 @@ mod decode;
 mod extensions;
 mod opcode_name;
 
-use ring::{Chunk, RegionSlice};
+use reactor::{Chunk, RegionSlice};
 
 use crate::cancellation::Cancellation;
 use crate::types::{FileHandle, LockOwner, Name, NodeId, PollHandle, Time, Unique};

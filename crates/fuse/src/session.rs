@@ -1,7 +1,7 @@
 //! A mounted file system: from mounting through serving to unmounting.
 //!
 //! [`Session::mount`] makes the mount and holds it; dropping the session takes it down.
-//! [`Session::run`] serves it on the current `ring` runtime until it is unmounted. Requests are
+//! [`Session::run`] serves it on the current `reactor` runtime until it is unmounted. Requests are
 //! answered by the futures that [`FileSystem::handle`] gives. Such a future is polled where the
 //! request was received, inside the receiving task: an answer that needs no waiting costs no task,
 //! no allocation and no switch, and only a future that has to wait makes another task take over the
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ring::Handle;
+use reactor::Handle;
 
 use crate::error::FuseError;
 use crate::mount::{Mount, MountOptions, Mounter, Unmounter, set_nonblocking};
@@ -212,7 +212,7 @@ impl Session {
     }
 
     /// Serves requests until the file system is unmounted or its connection aborted, on the current
-    /// `ring` runtime. Returns when all requests in flight are answered.
+    /// `reactor` runtime. Returns when all requests in flight are answered.
     pub async fn run<F: FileSystem>(&self, file_system: Rc<F>) -> Result<(), FuseError> {
         let (decoder, negotiated) = match &self.options.agreed {
             Some(agreed) => (init::decoder(agreed), agreed.clone()),

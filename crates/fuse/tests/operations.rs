@@ -154,7 +154,7 @@ fn direct_io_in_parallel() {
                         OpenOptions::new().read(true).write(true).custom_flags(custom).open(path);
                     let file = file.expect("open");
                     // Page-aligned memory for O_DIRECT.
-                    let mut buffer = ring::Buffer::copy_from(&bytes(PART, part));
+                    let mut buffer = reactor::Buffer::copy_from(&bytes(PART, part));
                     let offset = (part * PART) as u64;
                     file.write_all_at(&buffer, offset).expect("write");
                     buffer.fill(0);

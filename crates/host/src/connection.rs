@@ -15,8 +15,8 @@ use crate::error::{ConnectionEnd, Error};
 use crate::options::{ConnectOptions, TlsOptions};
 use crate::queue_pair::{Data, Outcome, QueuePair, QueuePairConfig, QueuePairState};
 use nvme::SubmissionQueueEntry;
-use ring::local::Notify;
-use ring::{JoinHandle, TcpStream, time};
+use reactor::local::Notify;
+use reactor::{JoinHandle, TcpStream, time};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -111,7 +111,7 @@ impl Connection {
         }));
         let tick = command_timeout / TICKS_PER_TIMEOUT;
         let _driver: JoinHandle<()> =
-            ring::spawn(driver::Driver::new(Rc::clone(&connection.0), stream, tick));
+            reactor::spawn(driver::Driver::new(Rc::clone(&connection.0), stream, tick));
         connection
     }
 

@@ -19,8 +19,8 @@ use crate::options::ConnectOptions;
 use nvme::identify::IdentifyController;
 use nvme::property::{Capabilities, Version};
 use nvme::{ControllerId, Nsid};
-use ring::local::Notify;
-use ring::time::{self, Instant};
+use reactor::local::Notify;
+use reactor::time::{self, Instant};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -154,7 +154,7 @@ impl Controller {
         let link = establish::establish(&inner, 1).await?;
         supervise::start(&inner, &link);
         *inner.link.borrow_mut() = LinkState::Live(link);
-        let _supervisor = ring::spawn(supervise::supervise(Rc::clone(&inner)));
+        let _supervisor = reactor::spawn(supervise::supervise(Rc::clone(&inner)));
         Ok(Self { guard: Rc::new(Guard(inner)) })
     }
 

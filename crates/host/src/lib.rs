@@ -1,7 +1,7 @@
 //! The NVMe-oF/TCP host: discovery, controllers, queue pairs; gives a block device.
 //!
 //! From the bottom: [`queue_pair`] is one connection's protocol as a state machine without I/O; a
-//! driver task runs it over a socket of the `ring` reactor; a [`Controller`] is an admin queue pair
+//! driver task runs it over a socket of the `reactor` reactor; a [`Controller`] is an admin queue pair
 //! and I/O queue pairs, kept connected; a [`Namespace`] is a handle for reads and writes that
 //! outlives connections. Everything of one controller lives on one thread: a program that wants a
 //! queue pair per thread connects a controller per thread, so that nothing is shared and a lost

@@ -29,10 +29,10 @@ use nvme::identify::{IdentifyController, IdentifyNamespace};
 use nvme::opcode::NvmOpcode;
 use nvme::{Nsid, SubmissionQueueEntry};
 use paths::{Paths, Trouble};
+use reactor::local::Semaphore;
+use reactor::time::{self, Instant};
+use reactor::{Buffer, Shared};
 use request::Request;
-use ring::local::Semaphore;
-use ring::time::{self, Instant};
-use ring::{Buffer, Shared};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -270,7 +270,7 @@ impl Namespace {
             // That link is gone too: the next one will be looked at.
             Err(error) if error.is_connection_error() => {
                 link.admin.ended().await;
-                ring::yield_now().await;
+                reactor::yield_now().await;
                 Ok(())
             }
             Err(error) => Err(error),

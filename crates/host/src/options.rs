@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::queue_pair::DEPTH_MAX;
 use auth::{Derivation, IdentityVersion, KeyPair, Policy, TlsKey, TlsPsk};
 use nvme::{HostId, Nqn};
-use ring::SocketOptions;
+use reactor::SocketOptions;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -213,6 +213,6 @@ impl ConnectOptions {
 /// A random (version 4) identifier.
 fn random_host_id() -> HostId {
     let mut bytes = [0; 16];
-    ring::random::fill(&mut bytes);
+    reactor::random::fill(&mut bytes);
     HostId(uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes())
 }

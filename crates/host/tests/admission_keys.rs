@@ -6,7 +6,7 @@ use auth::TlsKey;
 use block::MemoryBacking;
 use host::{ConnectOptions, Controller, Error, Namespace, TlsOptions};
 use nvme::{HostId, Nqn, Nsid};
-use ring::{Buffer, Config, Runtime};
+use reactor::{Buffer, Config, Runtime};
 use std::sync::Arc;
 use std::time::Duration;
 use target::{
@@ -56,7 +56,7 @@ impl Served {
     }
 
     async fn admit(&self, host: HostId, epoch: u64, key: &TlsKey, lasts: Duration) {
-        let lapse = Moment::from_ns(ring::time::boot_time()) + lasts;
+        let lapse = Moment::from_ns(reactor::time::boot_time()) + lasts;
         let key = Some(key.clone());
         self.target.admissions().admit_with_key(host, epoch, lapse, key).await.unwrap();
     }
@@ -149,7 +149,7 @@ fn a_key_ends_with_its_admission() {
 
         served.admit(host(3), 1, &key(3), Duration::from_millis(200)).await;
         served.connect(host(3), &key(3)).await.unwrap();
-        ring::time::sleep(Duration::from_millis(300)).await;
+        reactor::time::sleep(Duration::from_millis(300)).await;
         let error = served.connect(host(3), &key(3)).await.unwrap_err();
         assert!(matches!(error, Error::SecureChannel(_)), "{error}");
     });

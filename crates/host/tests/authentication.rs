@@ -7,7 +7,7 @@ use block::MemoryBacking;
 use host::{ConnectOptions, Controller, Error, Namespace};
 use nvme::auth::Reason;
 use nvme::{HostId, Nqn, Nsid, Status};
-use ring::{Buffer, Runtime};
+use reactor::{Buffer, Runtime};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +21,9 @@ fn nqn(name: &str) -> Nqn {
 }
 
 fn run<F: Future>(future: F) -> F::Output {
-    let mut runtime = Runtime::new(&ring::Config::default()).unwrap();
+    let mut runtime = Runtime::new(&reactor::Config::default()).unwrap();
     runtime.block_on(async {
-        ring::time::timeout(Duration::from_mins(2), future).await.expect("the test hangs")
+        reactor::time::timeout(Duration::from_mins(2), future).await.expect("the test hangs")
     })
 }
 
@@ -142,7 +142,7 @@ fn strangers_are_refused() {
         let mild = Controller::connect(options(&server, "plain", Some(one_way))).await.unwrap();
         mild.disconnect().await.unwrap();
         while !target.controllers().is_empty() {
-            ring::time::sleep(Duration::from_millis(5)).await;
+            reactor::time::sleep(Duration::from_millis(5)).await;
         }
     });
 }
@@ -166,7 +166,9 @@ fn guesses_are_bounded() {
         loop {
             match Controller::connect(options(&server, "keyed", Some(keys.clone()))).await {
                 Ok(_) => break,
-                Err(Error::Refused { .. }) => ring::time::sleep(Duration::from_millis(200)).await,
+                Err(Error::Refused { .. }) => {
+                    reactor::time::sleep(Duration::from_millis(200)).await
+                }
                 Err(error) => panic!("{error}"),
             }
         }

@@ -6,7 +6,7 @@ use auth::{Group, Hash, Key, KeyPair, Policy};
 use block::MemoryBacking;
 use host::{ConnectOptions, Controller, Error, Namespace};
 use nvme::{HostId, Nqn, Nsid};
-use ring::{Buffer, Runtime};
+use reactor::{Buffer, Runtime};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,9 @@ fn nqn(name: &str) -> Nqn {
 }
 
 fn run<F: Future>(future: F) -> F::Output {
-    let mut runtime = Runtime::new(&ring::Config::default()).unwrap();
+    let mut runtime = Runtime::new(&reactor::Config::default()).unwrap();
     runtime.block_on(async {
-        ring::time::timeout(Duration::from_mins(2), future).await.expect("the test hangs")
+        reactor::time::timeout(Duration::from_mins(2), future).await.expect("the test hangs")
     })
 }
 
@@ -160,7 +160,7 @@ fn refusals_in_the_clear_are_not_final() {
         let controller = Controller::connect(mine).await.unwrap();
         assert!(target.forget_proof(&nqn("host")) && target.drop_host(&nqn("host")) > 0);
         // It finds that it has nothing to generate a key with, several times.
-        ring::time::sleep(Duration::from_millis(500)).await;
+        reactor::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(controller.reconnects(), 0);
         let proof = HostProof { keys, policy: policy(Hash::Sha256, true) };
         target.require_proof(nqn("host"), proof).unwrap();

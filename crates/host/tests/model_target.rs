@@ -11,8 +11,8 @@ use host::{
 use model::{Knobs, Model, Shared};
 use nvme::opcode::NvmOpcode;
 use nvme::{Nqn, Nsid, Status};
-use ring::local::Notify;
-use ring::{Buffer, Chunk, Runtime, SocketOptions, TcpListener, TcpStream};
+use reactor::local::Notify;
+use reactor::{Buffer, Chunk, Runtime, SocketOptions, TcpListener, TcpStream};
 use std::cell::RefCell;
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
@@ -24,7 +24,7 @@ struct Server {
     address: SocketAddr,
     streams: Rc<RefCell<Vec<TcpStream>>>,
     poke: Rc<Notify>,
-    accept: ring::JoinHandle<()>,
+    accept: reactor::JoinHandle<()>,
 }
 
 impl Server {
@@ -33,18 +33,18 @@ impl Server {
             // The kernel may still be closing the former listener.
             match TcpListener::bind(address.parse().unwrap(), &SocketOptions::default()) {
                 Ok(listener) => break listener,
-                Err(_) => ring::time::sleep(Duration::from_millis(5)).await,
+                Err(_) => reactor::time::sleep(Duration::from_millis(5)).await,
             }
         };
         let address = listener.local_addr();
         let streams = Rc::new(RefCell::new(Vec::new()));
         let poke = Rc::new(Notify::new());
         let (shared, kept, poked) = (Rc::clone(shared), Rc::clone(&streams), Rc::clone(&poke));
-        let accept = ring::spawn(async move {
+        let accept = reactor::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 kept.borrow_mut().push(stream.clone());
-                let _serve = ring::spawn(serve(stream, Model::new(&shared), Rc::clone(&poked)));
+                let _serve = reactor::spawn(serve(stream, Model::new(&shared), Rc::clone(&poked)));
             }
         });
         Self { address, streams, poke, accept }
@@ -62,8 +62,8 @@ impl Server {
 async fn serve(stream: TcpStream, mut model: Model, poke: Rc<Notify>) {
     let mut receive = stream.recv(Buffer::with_capacity(65_536), 0..65_536);
     loop {
-        let woken = ring::race(&mut receive, poke.notified()).await;
-        if let ring::Either::First((result, mut buffer)) = woken {
+        let woken = reactor::race(&mut receive, poke.notified()).await;
+        if let reactor::Either::First((result, mut buffer)) = woken {
             let n = result.unwrap_or(0);
             if n == 0 {
                 return;
@@ -88,9 +88,9 @@ fn options(address: SocketAddr) -> ConnectOptions {
 }
 
 fn run<F: Future>(future: F) -> F::Output {
-    let mut runtime = Runtime::new(&ring::Config::default()).unwrap();
+    let mut runtime = Runtime::new(&reactor::Config::default()).unwrap();
     runtime.block_on(async {
-        ring::time::timeout(Duration::from_mins(1), future).await.expect("the test hangs")
+        reactor::time::timeout(Duration::from_mins(1), future).await.expect("the test hangs")
     })
 }
 
@@ -292,7 +292,7 @@ fn a_restarted_target_interrupts_but_does_not_fail() {
         let tasks: Vec<_> = (0..8)
             .map(|task| {
                 let namespace = namespace.clone();
-                ring::spawn(async move {
+                reactor::spawn(async move {
                     for round in 0..60 {
                         let offset = task * 65_536;
                         let bytes = pattern(round, 65_536);
@@ -307,9 +307,9 @@ fn a_restarted_target_interrupts_but_does_not_fail() {
         let address = server.address.to_string();
         let mut server = server;
         for _ in 0..3 {
-            ring::time::sleep(Duration::from_millis(20)).await;
+            reactor::time::sleep(Duration::from_millis(20)).await;
             server.kill().await;
-            ring::time::sleep(Duration::from_millis(20)).await;
+            reactor::time::sleep(Duration::from_millis(20)).await;
             server = Server::start(&shared, &address).await;
         }
         for task in tasks {
@@ -357,8 +357,8 @@ fn interrupted_writes_may_be_failed_instead() {
         let namespace = Namespace::open(&controller, Nsid(1)).await.unwrap();
         shared.blackhole.set(Some(NvmOpcode::WRITE.0));
         let other = namespace.clone();
-        let write = ring::spawn(async move { other.write(0, blank(512).freeze()).await });
-        ring::time::sleep(Duration::from_millis(20)).await;
+        let write = reactor::spawn(async move { other.write(0, blank(512).freeze()).await });
+        reactor::time::sleep(Duration::from_millis(20)).await;
         server.kill().await;
         shared.blackhole.set(None);
         let server = Server::start(&shared, &server.address.to_string()).await;
@@ -427,12 +427,12 @@ fn requests_beyond_the_queue_wait() {
         let tasks: Vec<_> = (0..100_u64)
             .map(|index| {
                 let namespace = namespace.clone();
-                ring::spawn(async move {
+                reactor::spawn(async move {
                     let request = namespace.read(index * 4096, blank(4096));
                     if index % 3 == 0 {
                         // Given up at some point of its life.
                         let patience = Duration::from_micros(index * 20);
-                        let _ = ring::time::timeout(patience, request).await;
+                        let _ = reactor::time::timeout(patience, request).await;
                     } else {
                         request.await.unwrap();
                     }

@@ -7,7 +7,7 @@ use block::{Backing, MemoryBacking};
 use host::{ConnectOptions, Controller, Error, InterruptedWrites, IoPolicy, Namespace, PathStatus};
 use nvme::log_page::AnaState;
 use nvme::{HostId, Nqn, Nsid};
-use ring::{Buffer, Runtime};
+use reactor::{Buffer, Runtime};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -27,9 +27,9 @@ fn nqn() -> Nqn {
 }
 
 fn run<F: Future>(future: F) -> F::Output {
-    let mut runtime = Runtime::new(&ring::Config::default()).unwrap();
+    let mut runtime = Runtime::new(&reactor::Config::default()).unwrap();
     runtime.block_on(async {
-        ring::time::timeout(Duration::from_mins(2), future).await.expect("the test hangs")
+        reactor::time::timeout(Duration::from_mins(2), future).await.expect("the test hangs")
     })
 }
 
@@ -81,7 +81,7 @@ impl Peer {
             match try_start(backing, 5, address) {
                 Ok(started) => return started,
                 Err(target::Error::Listen { .. }) => {
-                    ring::time::sleep(Duration::from_millis(5)).await;
+                    reactor::time::sleep(Duration::from_millis(5)).await;
                 }
                 Err(error) => panic!("{error}"),
             }
@@ -122,10 +122,10 @@ async fn round(namespace: &Namespace, place: u64, seed: u64) -> Result<(), Error
 }
 
 /// Runs `rounds` rounds on each of eight places at a time.
-fn load(namespace: &Namespace, rounds: u64) -> Vec<ring::JoinHandle<()>> {
+fn load(namespace: &Namespace, rounds: u64) -> Vec<reactor::JoinHandle<()>> {
     let task = |place: u64| {
         let namespace = namespace.clone();
-        ring::spawn(async move {
+        reactor::spawn(async move {
             for seed in 0..rounds {
                 round(&namespace, place, seed).await.unwrap();
             }
@@ -134,7 +134,7 @@ fn load(namespace: &Namespace, rounds: u64) -> Vec<ring::JoinHandle<()>> {
     (0..8).map(task).collect()
 }
 
-async fn all(tasks: Vec<ring::JoinHandle<()>>) {
+async fn all(tasks: Vec<reactor::JoinHandle<()>>) {
     for task in tasks {
         task.await.unwrap();
     }
@@ -143,7 +143,7 @@ async fn all(tasks: Vec<ring::JoinHandle<()>>) {
 /// Waits until the paths are as wanted.
 async fn until(namespace: &Namespace, is_so: impl Fn(&[PathStatus]) -> bool) {
     while !is_so(&namespace.paths()) {
-        ring::time::sleep(Duration::from_millis(5)).await;
+        reactor::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -164,7 +164,7 @@ fn a_load_survives_each_target() {
             let tasks: Vec<_> = (0..8_u64)
                 .map(|place| {
                     let (namespace, is_over) = (namespace.clone(), Rc::clone(&is_over));
-                    ring::spawn(async move {
+                    reactor::spawn(async move {
                         let mut seed = 0;
                         while !is_over.get() {
                             round(&namespace, place, seed).await.unwrap();
@@ -208,7 +208,7 @@ fn long_requests_take_all_paths() {
         let tasks: Vec<_> = (0..3_u64)
             .map(|place| {
                 let namespace = namespace.clone();
-                ring::spawn(async move {
+                reactor::spawn(async move {
                     let offset = place * LONG as u64;
                     for seed in 0..40_u64 {
                         let bytes: Vec<u8> = (0..LONG as u64)
@@ -231,7 +231,7 @@ fn long_requests_take_all_paths() {
         until(&namespace, |paths| paths[0].access.is_some()).await;
         for state in [AnaState::Inaccessible, AnaState::Optimized, AnaState::Change] {
             first.set(state);
-            ring::time::sleep(Duration::from_millis(20)).await;
+            reactor::time::sleep(Duration::from_millis(20)).await;
         }
         first.set(AnaState::Optimized);
         all(tasks).await;
@@ -292,7 +292,7 @@ fn states_are_obeyed_under_load() {
             second.set(closed);
             until(&namespace, |paths| paths[1].access == Some(closed)).await;
             let before = commands(&namespace);
-            ring::time::sleep(Duration::from_millis(50)).await;
+            reactor::time::sleep(Duration::from_millis(50)).await;
             assert_eq!(commands(&namespace), before, "no command without an open path");
             first.set(AnaState::Optimized);
             all(tasks).await;
@@ -308,7 +308,7 @@ fn states_are_obeyed_under_load() {
             let (one, other) = if turn % 2 == 0 { (&first, &second) } else { (&second, &first) };
             one.set(AnaState::Optimized);
             other.set(if turn % 3 == 0 { AnaState::Change } else { AnaState::Inaccessible });
-            ring::time::sleep(Duration::from_micros(500)).await;
+            reactor::time::sleep(Duration::from_micros(500)).await;
         }
         all(tasks).await;
     });
@@ -343,7 +343,7 @@ fn waiting_is_bounded() {
         let third = start(&backing);
         drop(open(&[&third], IoPolicy::Numa).await);
         while !third.target.controllers().is_empty() {
-            ring::time::sleep(Duration::from_millis(5)).await;
+            reactor::time::sleep(Duration::from_millis(5)).await;
         }
     });
 }
@@ -380,7 +380,7 @@ fn other_namespaces_are_refused() {
         let replaced = loop {
             match try_start(&backing, 7, address) {
                 Ok(started) => break started,
-                Err(_) => ring::time::sleep(Duration::from_millis(5)).await,
+                Err(_) => reactor::time::sleep(Duration::from_millis(5)).await,
             }
         };
         until(&namespace, |paths| paths[1].reconnects > 0).await;
@@ -390,7 +390,7 @@ fn other_namespaces_are_refused() {
         let fresh = Peer::again(&memory(), address).await;
         let error = loop {
             match round(&namespace, 0, 1).await {
-                Ok(()) => ring::time::sleep(Duration::from_millis(5)).await,
+                Ok(()) => reactor::time::sleep(Duration::from_millis(5)).await,
                 Err(error) => break error,
             }
         };
@@ -415,10 +415,10 @@ fn interrupted_writes_can_be_had_back() {
             .map(|place| {
                 let namespace = namespace.clone();
                 let bytes = pattern(place).freeze();
-                ring::spawn(async move { namespace.write(place * PIECE as u64, bytes).await })
+                reactor::spawn(async move { namespace.write(place * PIECE as u64, bytes).await })
             })
             .collect();
-        ring::yield_now().await;
+        reactor::yield_now().await;
         first.target.drop_connections();
         for write in writes {
             let ended = write.await.unwrap();

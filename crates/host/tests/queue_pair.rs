@@ -11,7 +11,7 @@ use nvme::opcode::NvmOpcode;
 use nvme::tcp::{Encoder, IcResp};
 use nvme::{CommandId, CompletionQueueEntry, Nsid, Status, SubmissionQueueEntry, TransferTag};
 use proptest::prelude::*;
-use ring::{Buffer, Chunk};
+use reactor::{Buffer, Chunk};
 use std::rc::Rc;
 
 const BLOCKS: u64 = 512;

@@ -7,7 +7,7 @@ use block::MemoryBacking;
 use host::{ConnectOptions, ConnectionEnd, Controller, Error, Namespace, TlsOptions};
 use nvme::log_page::{security_type, transport_requirements};
 use nvme::{HostId, Nqn, Nsid};
-use ring::{Buffer, Runtime};
+use reactor::{Buffer, Runtime};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -23,9 +23,9 @@ fn nqn(name: &str) -> Nqn {
 }
 
 fn run<F: Future>(future: F) -> F::Output {
-    let mut runtime = Runtime::new(&ring::Config::default()).unwrap();
+    let mut runtime = Runtime::new(&reactor::Config::default()).unwrap();
     runtime.block_on(async {
-        ring::time::timeout(Duration::from_mins(2), future).await.expect("the test hangs")
+        reactor::time::timeout(Duration::from_mins(2), future).await.expect("the test hangs")
     })
 }
 

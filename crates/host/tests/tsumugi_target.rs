@@ -6,7 +6,7 @@
 use block::{Backing, Device, MemoryBacking};
 use host::{ConnectOptions, Controller, ControllerEvent, Error, Namespace};
 use nvme::{Nqn, Nsid};
-use ring::{Buffer, Chunk, Runtime, Segment, Segments};
+use reactor::{Buffer, Chunk, Runtime, Segment, Segments};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +22,9 @@ fn nqn() -> Nqn {
 }
 
 fn run<F: Future>(future: F) -> F::Output {
-    let mut runtime = Runtime::new(&ring::Config::default()).unwrap();
+    let mut runtime = Runtime::new(&reactor::Config::default()).unwrap();
     runtime.block_on(async {
-        ring::time::timeout(Duration::from_mins(1), future).await.expect("the test hangs")
+        reactor::time::timeout(Duration::from_mins(1), future).await.expect("the test hangs")
     })
 }
 
@@ -53,7 +53,7 @@ async fn restart(backing: &Arc<dyn Backing>, address: SocketAddr) -> (Arc<Target
         match try_start(backing, address) {
             Ok(started) => return started,
             Err(target::Error::Listen { .. }) => {
-                ring::time::sleep(Duration::from_millis(5)).await;
+                reactor::time::sleep(Duration::from_millis(5)).await;
             }
             Err(error) => panic!("{error}"),
         }
@@ -129,7 +129,7 @@ fn a_namespace_is_a_device() {
         device.write_chunks(4096, chunks).await.unwrap();
         let whole = device.read(4096, 3 << 20).await.unwrap();
         assert!(*whole.to_bytes() == bytes[..]);
-        let region = ring::Region::new(65_536).unwrap();
+        let region = reactor::Region::new(65_536).unwrap();
         let mut segments = Segments::new();
         segments.push(Segment::Buffer(Buffer::with_capacity(1 << 20), 4096..4096 + (1 << 19)));
         segments.push(Segment::Region(region.range(4096, 8192)));
@@ -139,7 +139,7 @@ fn a_namespace_is_a_device() {
         assert_eq!(region.range(4096, 8192).to_buffer()[..], bytes[1 << 19..(1 << 19) + 8192]);
         // The request is on its way before its future is polled.
         let write = device.write(0, Chunk::from(pattern(9, 4096)));
-        ring::time::sleep(Duration::from_millis(50)).await;
+        reactor::time::sleep(Duration::from_millis(50)).await;
         let read = device.read(0, 4096).await.unwrap();
         assert!(*read.to_bytes() == pattern(9, 4096)[..]);
         write.await.unwrap();
@@ -197,7 +197,7 @@ fn a_load_survives_the_targets_restart() {
         let tasks: Vec<_> = (0..4_u64)
             .map(|task| {
                 let namespace = namespace.clone();
-                ring::spawn(async move {
+                reactor::spawn(async move {
                     for round in 0..80 {
                         let bytes = pattern(round, 131_072);
                         let offset = task << 20;
@@ -210,7 +210,7 @@ fn a_load_survives_the_targets_restart() {
             })
             .collect();
         for _ in 0..2 {
-            ring::time::sleep(Duration::from_millis(30)).await;
+            reactor::time::sleep(Duration::from_millis(30)).await;
             server.shutdown().await.unwrap();
             (_, server) = restart(&backing, address).await;
         }

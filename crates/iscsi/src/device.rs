@@ -2,8 +2,8 @@
 
 use crate::session::{Answer, Inner, Memory, Session};
 use block::{Access, Device, Error, Geometry, Incarnation, IoFuture};
-use ring::local::OneshotReceiver;
-use ring::{Buffer, Chunk, Segments};
+use reactor::local::OneshotReceiver;
+use reactor::{Buffer, Chunk, Segments};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl Device for Session {
     }
 
     fn read_into(&self, offset: u64, mut segments: Segments) -> IoFuture<Segments> {
-        let len = segments.iter().map(ring::Segment::len).sum::<usize>() as u64;
+        let len = segments.iter().map(reactor::Segment::len).sum::<usize>() as u64;
         let command = Command { access: Access::Read, offset, len };
         command.read(&self.inner, move |buffer| {
             let mut done = 0;

@@ -7,8 +7,8 @@ use crate::library::{Capacity, Context, Library, Task};
 use crate::{Address, Error};
 use block::{DiscardEffect, Geometry};
 use libc::{c_char, c_int, c_void};
-use ring::local::{Notify, OneshotReceiver, OneshotSender, oneshot};
-use ring::{Buffer, Chunk, Either, Either3, Handle, race, race3};
+use reactor::local::{Notify, OneshotReceiver, OneshotSender, oneshot};
+use reactor::{Buffer, Chunk, Either, Either3, Handle, race, race3};
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -155,7 +155,7 @@ impl Session {
             is_over: Cell::new(false),
             failure: RefCell::new(None),
         });
-        drop(ring::spawn(serve(Rc::clone(&inner))));
+        drop(reactor::spawn(serve(Rc::clone(&inner))));
         Ok(Self { inner })
     }
 

@@ -5,7 +5,7 @@
 
 use block::{Access, Device, Error};
 use iscsi::{Address, Library, Session};
-use ring::{Buffer, Chunk};
+use reactor::{Buffer, Chunk};
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -100,7 +100,7 @@ fn units_are_devices() {
     let mut tgt = Tgt::start();
     let mut wrong = tgt.address.clone();
     wrong.target.push('x');
-    ring::Runtime::new(&ring::Config::default()).unwrap().block_on(async {
+    reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {
         assert!(Session::connect(&library, &wrong).is_err());
         let session = Session::connect(&library, &tgt.address).unwrap();
         let geometry = session.geometry();
@@ -140,7 +140,7 @@ fn units_are_devices() {
         let pid = rustix::process::Pid::from_child(&tgt.daemon);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
         let under_way = session.read(0, BLOCK_BYTES);
-        ring::yield_now().await;
+        reactor::yield_now().await;
         tgt.daemon.kill().unwrap();
         tgt.daemon.wait().unwrap();
         assert!(under_way.await.is_err());

@@ -89,7 +89,7 @@ impl Holdings {
         exclusive
             .chain(shared)
             .filter(move |held| held.party != party && overlap(&held.lock, wish))
-            .filter(|_| !ring::mutant!("locks-exclude-nobody"))
+            .filter(|_| !reactor::mutant!("locks-exclude-nobody"))
     }
 
     /// Whether a party holds an exclusive lock in a range.

@@ -18,8 +18,8 @@ use protocol::{
     AllocationId, Attr, DeviceId, Extent, ExtentList, FreeEpoch, HostId, Incarnation, InodeId,
     Place, Rights, agent,
 };
-use ring::SocketOptions;
-use ring::time::{Instant, now};
+use reactor::SocketOptions;
+use reactor::time::{Instant, now};
 use rpc::{
     Agent, Client, Connection, Connector, Credential, Guard, Handler, Limits, Reply, RpcError,
 };
@@ -87,7 +87,7 @@ impl Load {
         let connection: Connection<Connector<Client>> =
             Connection::connect(address, &options, credential, Limits::default(), handler).await?;
         let mut host = [0; 16];
-        ring::random::fill(&mut host);
+        reactor::random::fill(&mut host);
         let call = Call::Session(SessionCall::Start {
             node: "load".into(),
             host: HostId(host),
@@ -108,11 +108,11 @@ impl Load {
         };
         load.directory = attr.inode;
         let beats = load.connection.clone();
-        ring::spawn(async move {
+        reactor::spawn(async move {
             let call = Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(0) });
             let request = Request { slot: None, call };
             while beats.call(&request, None).await.is_ok() {
-                ring::time::sleep(Duration::from_secs(2)).await;
+                reactor::time::sleep(Duration::from_secs(2)).await;
             }
         });
         Ok(Rc::new(load))
@@ -227,7 +227,7 @@ async fn measure(
         for slot in 0..depth {
             let (client, number, count) =
                 (Rc::clone(client), Rc::clone(&number), Rc::clone(&count));
-            tasks.push(ring::spawn(async move {
+            tasks.push(reactor::spawn(async move {
                 while now() < end {
                     let mine = number.replace(number.get() + 1);
                     client.step(kind, slot, mine).await?;
@@ -266,7 +266,7 @@ async fn register_device(
         is_volatile: false,
         online: true,
     };
-    let beat = agent::Beat(ring::time::now().as_ns());
+    let beat = agent::Beat(reactor::time::now().as_ns());
     let call = agent::Call::Register {
         node: "load".into(),
         devices: vec![device],
@@ -331,15 +331,15 @@ fn main() -> Result<(), Failure> {
         times: Times::default(),
     };
     let (started, address) = mpsc::channel();
-    let (stop, mut stopped) = ring::mailbox::channel::<()>(2);
-    let thread = ring::thread::spawn("meta", &ring::Config::default(), move || async move {
+    let (stop, mut stopped) = reactor::mailbox::channel::<()>(2);
+    let thread = reactor::thread::spawn("meta", &reactor::Config::default(), move || async move {
         let service = Service::start(config).map_err(|error| error.to_string())?;
         started.send(service.address()).map_err(|error| error.to_string())?;
         stopped.recv().await;
         service.stop().await.map_err(|error| error.to_string())
     })?;
     let address = address.recv()?;
-    let mut runtime = ring::Runtime::new(&ring::Config::default())?;
+    let mut runtime = reactor::Runtime::new(&reactor::Config::default())?;
     runtime.block_on(load(address, credential, seconds, depth.clamp(1, 255)))?;
     drop(stop);
     thread.join()??;

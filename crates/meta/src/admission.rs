@@ -10,8 +10,8 @@
 
 use protocol::DeviceId;
 use protocol::agent::{Beat, DeviceCounts};
-use ring::local::Notify;
-use ring::time::Instant;
+use reactor::local::Notify;
+use reactor::time::Instant;
 use rpc::{Acceptor, Agent, Connection};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ impl AgentState {
             connection: RefCell::new(None),
             devices: RefCell::default(),
             // Lapsed since long, should it ever be named.
-            beat: Cell::new((Beat(0), ring::time::now())),
+            beat: Cell::new((Beat(0), reactor::time::now())),
             beaten: Notify::new(),
         })
     }
@@ -63,7 +63,7 @@ impl AgentState {
     /// A call with this beat has been received.
     pub(crate) fn heard(&self, beat: Beat) {
         let (newest, _) = self.beat.get();
-        self.beat.set((newest.max(beat), ring::time::now()));
+        self.beat.set((newest.max(beat), reactor::time::now()));
         self.beaten.notify();
     }
 
@@ -98,7 +98,7 @@ impl Agents {
             named: RefCell::default(),
             lost_at: RefCell::default(),
             counts: RefCell::default(),
-            started: ring::time::now(),
+            started: reactor::time::now(),
             registered: Notify::new(),
         }
     }
@@ -130,7 +130,7 @@ impl Agents {
         let mut by_device = self.by_device.borrow_mut();
         let mut lost = std::mem::take(&mut *agent.devices.borrow_mut());
         lost.retain(|device| by_device.get(device).is_some_and(|known| Rc::ptr_eq(known, agent)));
-        let now = ring::time::now();
+        let now = reactor::time::now();
         for device in &lost {
             by_device.remove(device);
             self.lost_at.borrow_mut().insert(*device, now);
@@ -177,7 +177,7 @@ impl Agents {
         let mut named = self.named.borrow_mut();
         for device in devices {
             let latest = named.entry(*device).or_insert(received);
-            if !ring::mutant!("named-beat-forgotten") {
+            if !reactor::mutant!("named-beat-forgotten") {
                 *latest = received.max(*latest);
             }
         }

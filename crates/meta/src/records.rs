@@ -243,7 +243,7 @@ impl Inline {
 
     /// Whether the bytes are those that were stored.
     pub(crate) fn is_whole(&self) -> bool {
-        checksum(&self.bytes.0) == self.checksum || ring::mutant!("inline-unchecked")
+        checksum(&self.bytes.0) == self.checksum || reactor::mutant!("inline-unchecked")
     }
 }
 

@@ -33,7 +33,7 @@ use crate::tree::{Boot, Core};
 use protocol::Timestamp;
 use protocol::admin::MetaCounts;
 pub use protocol::times::Times;
-use ring::SocketOptions;
+use reactor::SocketOptions;
 use rpc::Guard;
 use shared::Shared;
 use std::net::SocketAddr;
@@ -148,7 +148,7 @@ impl Service {
         let boot = Boot {
             boot,
             file_system: random_uuid(),
-            now: Timestamp(ring::time::system_time() as i64),
+            now: Timestamp(reactor::time::system_time() as i64),
             root: config.root,
         };
         let (core, opened) = Core::open(store, &boot)?;
@@ -211,9 +211,9 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let shutdown = std::pin::pin!(shutdown);
     let ended = {
         let ended = std::pin::pin!(service.ended());
-        match ring::race(shutdown, ended).await {
-            ring::Either::First(()) => Ok(()),
-            ring::Either::Second(result) => result,
+        match reactor::race(shutdown, ended).await {
+            reactor::Either::First(()) => Ok(()),
+            reactor::Either::Second(result) => result,
         }
     };
     ended.and(service.stop().await)
@@ -221,6 +221,6 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
 
 fn random_uuid() -> Uuid {
     let mut bytes = [0; 16];
-    ring::random::fill(&mut bytes);
+    reactor::random::fill(&mut bytes);
     uuid::Builder::from_random_bytes(bytes).into_uuid()
 }

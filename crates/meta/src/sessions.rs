@@ -8,8 +8,8 @@ use crate::service::WorkRef;
 use protocol::client::Slot;
 use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Epoch, HostId, SessionId};
-use ring::local::Notify;
-use ring::time::Instant;
+use reactor::local::Notify;
+use reactor::time::Instant;
 use rpc::{Acceptor, Client, Connection};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -74,7 +74,7 @@ impl Session {
             epoch,
             connection: RefCell::new(None),
             news: RefCell::default(),
-            last_heartbeat: Cell::new(ring::time::now()),
+            last_heartbeat: Cell::new(reactor::time::now()),
             life: Cell::new(Life::Live),
             gone_at: Cell::new(None),
             kept_admissions: RefCell::default(),
@@ -99,7 +99,7 @@ impl Session {
     pub(crate) fn retried(&self, slot: Slot) -> Option<WorkRef> {
         let in_flight = self.in_flight.borrow();
         let (sequence, work) = in_flight.get(&slot.slot)?;
-        let is_same = *sequence == slot.sequence && !ring::mutant!("retry-beside-first");
+        let is_same = *sequence == slot.sequence && !reactor::mutant!("retry-beside-first");
         is_same.then(|| Rc::clone(work))
     }
 }
@@ -157,7 +157,7 @@ impl Sessions {
     /// The session has reclaimed; whether that ended the grace.
     pub(crate) fn reclaimed(&mut self, id: SessionId) -> bool {
         let was_in_grace = self.in_grace();
-        self.grace.retain(|expected| *expected != id && !ring::mutant!("grace-ends-with-first"));
+        self.grace.retain(|expected| *expected != id && !reactor::mutant!("grace-ends-with-first"));
         was_in_grace && !self.in_grace()
     }
 
@@ -169,9 +169,9 @@ impl Sessions {
 
     /// Live sessions whose last heartbeat was before `limit`, or that should have reclaimed by now.
     pub(crate) fn silent_since(&self, limit: Instant) -> Vec<Rc<Session>> {
-        let now = ring::time::now();
+        let now = reactor::time::now();
         let is_late = |s: &Session| s.reclaim_by.get().is_some_and(|by| by < now);
-        if ring::mutant!("silence-unnoticed") {
+        if reactor::mutant!("silence-unnoticed") {
             return Vec::new();
         }
         let is_silent =

@@ -14,7 +14,7 @@ use protocol::client::{
 use protocol::connection::{Event, Limits, Peer};
 use protocol::frame::{self, Kind};
 use protocol::{Errno, FreeEpoch, HostId, InodeId, Rights};
-use ring::{Buffer, Chunk, SocketOptions, TcpStream};
+use reactor::{Buffer, Chunk, SocketOptions, TcpStream};
 use rpc::Credential;
 use serde::ser::{Serialize, SerializeTuple, Serializer};
 use std::io::{BufRead, BufReader};
@@ -33,13 +33,13 @@ const CHILD: &str = "TSUMUGI_TEST_META_DIRECTORY";
 #[test]
 fn child_service() {
     let Ok(directory) = std::env::var(CHILD) else { return };
-    let mut runtime = ring::Runtime::new(&ring::Config::default()).unwrap();
+    let mut runtime = reactor::Runtime::new(&reactor::Config::default()).unwrap();
     runtime.block_on(async {
         let store = StoreChoice::Directory { path: directory.into(), accept_loss: false };
         let service = Service::start(config(store, Times::default())).unwrap();
         println!("\nlistening {}", service.address());
         // Killed long before.
-        ring::time::sleep(Duration::from_mins(1)).await;
+        reactor::time::sleep(Duration::from_mins(1)).await;
     });
 }
 
@@ -110,7 +110,7 @@ fn a_killed_service_forgets_nothing() {
                 .map(|n| client.request(create(ROOT, &format!("u{round}-{n}"), Rights::NONE)))
                 .collect();
             let load: Vec<_> = unanswered.iter().map(|r| client.connection.call(r, None)).collect();
-            ring::yield_now().await;
+            reactor::yield_now().await;
             child.kill().unwrap();
             child.wait().unwrap();
             for call in load {
@@ -221,7 +221,7 @@ impl Attacker {
             let receive = self.stream.recv(empty, 0..65536);
             // A mutated call may wait for something: that is no harm.
             let Ok((result, filled)) =
-                ring::time::timeout(Duration::from_millis(50), receive).await
+                reactor::time::timeout(Duration::from_millis(50), receive).await
             else {
                 return true;
             };

@@ -8,7 +8,7 @@ use meta::service::{Config, Service, StoreChoice, Times};
 use meta::store::MemoryStore;
 use protocol::client::{Answer, Call, Request, SessionCall};
 use protocol::{Errno, HostId, SessionId, agent};
-use ring::SocketOptions;
+use reactor::SocketOptions;
 use rpc::{Agent, Connection, Connector, Credential, Guard, Handler, Limits, Reply};
 use std::net::SocketAddr;
 use std::rc::Rc;

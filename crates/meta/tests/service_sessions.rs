@@ -9,7 +9,7 @@ use meta::store::{CrashPoint, MemoryStore};
 use protocol::client::{Answer, Call, ChangeCall, Push, ReadCall, Request, SessionCall};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::{Errno, FreeEpoch, InodeId, Rights, agent};
-use ring::SocketOptions;
+use reactor::SocketOptions;
 use rpc::{Admin, Connection, Connector, Handler, Limits, Nothing, Reply};
 use std::path::Path;
 use std::rc::Rc;
@@ -67,9 +67,9 @@ fn rights_are_taken_when_their_holder_has_stopped_itself() {
         deaf.policy(|_, _, reply| drop(reply.take()));
         let acquire = other
             .spawn(Call::Session(SessionCall::Acquire { inode: file.inode, rights: Rights::SIZE }));
-        let mut sent = ring::time::now();
+        let mut sent = reactor::time::now();
         loop {
-            let now = ring::time::now();
+            let now = reactor::time::now();
             let beat = deaf
                 .call(Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(0) }))
                 .await;
@@ -77,7 +77,7 @@ fn rights_are_taken_when_their_holder_has_stopped_itself() {
                 break;
             }
             sent = now;
-            ring::time::sleep(std::time::Duration::from_millis(10)).await;
+            reactor::time::sleep(std::time::Duration::from_millis(10)).await;
         }
         acquire.done().await.unwrap();
         assert!(sent.elapsed() >= times.self_stop, "its client still acts");
@@ -98,10 +98,10 @@ fn pulses_keep_a_session_that_can_be_asked() {
                 Request { slot: None, call: Call::Session(SessionCall::Pulse { session, host }) };
             pulses.call(&request, None).await.unwrap().result
         };
-        let begun = ring::time::now();
+        let begun = reactor::time::now();
         while begun.elapsed() < short_times().session_deadline * 2 {
             assert!(matches!(pulse(host).await, Ok(Answer::Alive { .. })));
-            ring::time::sleep(std::time::Duration::from_millis(10)).await;
+            reactor::time::sleep(std::time::Duration::from_millis(10)).await;
         }
         assert!(stalled.call(Call::Read(ReadCall::GetAttr(ROOT))).await.is_ok());
         assert_eq!(pulse(protocol::HostId([9; 16])).await, Err(Errno::ESTALE));
@@ -109,7 +109,7 @@ fn pulses_keep_a_session_that_can_be_asked() {
         let mut last = pulse(host).await;
         while last != Err(Errno::ESTALE) {
             assert_ne!(last, Err(Errno::EPROTO));
-            ring::time::sleep(std::time::Duration::from_millis(10)).await;
+            reactor::time::sleep(std::time::Duration::from_millis(10)).await;
             last = pulse(host).await;
         }
     });
@@ -196,7 +196,7 @@ fn a_restarted_service_goes_on() {
         let request = a.request(create(ROOT, "once", Rights::NONE));
         let once = a.send(&request).await.unwrap();
         drop(before);
-        ring::yield_now().await;
+        reactor::yield_now().await;
         let service = on_disk(directory.path(), Times::default());
         let b = TestClient::start(service.address()).await;
         // Reading goes on in grace, acquiring and changing wait.
@@ -377,7 +377,7 @@ fn unused_space_is_asked_for_before_enospc() {
             grants.push(grant);
             assert!(grants.len() < 10);
         }
-        ring::time::sleep(std::time::Duration::from_millis(600)).await;
+        reactor::time::sleep(std::time::Duration::from_millis(600)).await;
         let connection = hoarder.connection.clone();
         let returned: Vec<Request> = grants
             .iter()
@@ -390,7 +390,7 @@ fn unused_space_is_asked_for_before_enospc() {
             let Push::Reclaim { free_epoch } = *push else { return };
             let (reply, connection) = (reply.take().unwrap(), connection.clone());
             let returned = returned.clone();
-            ring::spawn(async move {
+            reactor::spawn(async move {
                 for request in &returned {
                     connection.call(request, None).await.unwrap().result.unwrap();
                 }

@@ -14,7 +14,7 @@ const OPERATIONS: u32 = 1_000_000;
 const ROUNDS: u32 = 7;
 
 fn cpu_time() -> Duration {
-    ring::usage::of_process(std::process::id()).unwrap_or_default()
+    reactor::usage::of_process(std::process::id()).unwrap_or_default()
 }
 
 fn fastest(mut work: impl FnMut()) -> f64 {
@@ -30,7 +30,7 @@ fn fastest(mut work: impl FnMut()) -> f64 {
 
 fn main() {
     let clock = fastest(|| {
-        black_box(ring::time::now());
+        black_box(reactor::time::now());
     });
     let plain = fastest(|| {
         let mut operation = metrics::start(OUTER, black_box(7));

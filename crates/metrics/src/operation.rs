@@ -5,7 +5,7 @@ use crate::slots::{Place, Slot};
 use crate::slow::Ended;
 use crate::thread::{Local, with_local};
 use crate::trace;
-use ring::time::{Instant, now};
+use reactor::time::{Instant, now};
 use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::pin::pin;

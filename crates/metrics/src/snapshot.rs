@@ -101,7 +101,7 @@ pub struct Snapshot {
 
 /// Adds up what all threads have counted.
 pub fn snapshot() -> Snapshot {
-    let at_ns = ring::time::boot_time();
+    let at_ns = reactor::time::boot_time();
     let mut operations = BTreeMap::new();
     let mut running = Vec::new();
     let mut slow = Vec::new();

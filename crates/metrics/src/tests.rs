@@ -25,7 +25,7 @@ fn done_since(before: &Snapshot, point: Point) -> Option<Counts> {
 
 /// An operation that began so long ago.
 fn begun(point: Point, subject: u64, ago: Duration) -> Operation {
-    start_at(point, subject, 42, ring::time::now() - ago)
+    start_at(point, subject, 42, reactor::time::now() - ago)
 }
 
 fn running(of: &Snapshot, point: Point) -> Vec<Running> {
@@ -194,7 +194,7 @@ fn one_looks_at_operations_as_they_end() {
     start(OPEN, 1).end(0);
     let tracer = Tracer::begin().unwrap();
     assert!(Tracer::begin().is_none());
-    let begun = ring::time::now() - Duration::from_millis(1);
+    let begun = reactor::time::now() - Duration::from_millis(1);
     let open = start_at(OPEN, 3, 9, begun);
     let inside = open.enter();
     start(CALL, 4).end(2);

@@ -129,7 +129,7 @@ impl Drop for Local {
         for (family, index, cells) in self.block.counted() {
             ended.cells(Point { family, index, name: cells.name }).merge(cells);
         }
-        for slow in self.block.slowest.since_minute(ring::time::boot_time()) {
+        for slow in self.block.slowest.since_minute(reactor::time::boot_time()) {
             ended.slowest.keep(slow);
         }
     }

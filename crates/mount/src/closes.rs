@@ -23,7 +23,7 @@ pub(crate) struct Closes {
 impl Closes {
     /// Notes that a record lock is taken through an open file.
     pub(crate) fn note_lock(&self, is_writer: bool) {
-        if !is_writer && !ring::mutant!("reader-lock-unnoted") {
+        if !is_writer && !reactor::mutant!("reader-lock-unnoted") {
             self.locks_readers.set(true);
         }
     }
@@ -31,7 +31,7 @@ impl Closes {
     /// Returns whether closes of a reader that opens the file now need no FLUSH.
     pub(crate) fn go_unreported(&self, id: InodeId, owners: &PosixOwners) -> bool {
         let mut of_file = owners.range((id, 0)..=(id, u64::MAX));
-        let is_locked = of_file.next().is_some() && !ring::mutant!("locked-file-unflushed");
+        let is_locked = of_file.next().is_some() && !reactor::mutant!("locked-file-unflushed");
         !self.locks_readers.get() && !is_locked
     }
 }

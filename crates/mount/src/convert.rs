@@ -27,7 +27,7 @@ fn timestamp(time: SetTime) -> Timestamp {
 }
 
 pub(crate) fn now() -> Timestamp {
-    Timestamp(ring::time::system_time() as i64)
+    Timestamp(reactor::time::system_time() as i64)
 }
 
 pub(crate) fn attributes(attr: &Attr) -> Attributes {

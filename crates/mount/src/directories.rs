@@ -101,7 +101,7 @@ impl Server {
         }
         let entry = self.entry(parent, &item.name, &item.attr);
         let fits = buffer.push_plus(Some(&entry), &listed);
-        if fits && !ring::mutant!("listed-not-referred") {
+        if fits && !reactor::mutant!("listed-not-referred") {
             self.client.refer(item.attr.inode);
         } else if !fits {
             self.nodes.borrow_mut().forget(entry.node, 1);

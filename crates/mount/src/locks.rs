@@ -4,8 +4,8 @@ use crate::server::Server;
 use fuse::{LockKind, LockRequest, Request, Response};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::{Errno, InodeId};
-use ring::Either;
-use ring::time::sleep;
+use reactor::Either;
+use reactor::time::sleep;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -100,12 +100,12 @@ impl Server {
         }
         let mut locking = pin!(self.client.lock(lock, true));
         let cancelled = pin!(request.cancellation.cancelled());
-        match ring::race(locking.as_mut(), cancelled).await {
+        match reactor::race(locking.as_mut(), cancelled).await {
             Either::First(result) => result,
             Either::Second(()) => loop {
                 self.client.cancel_lock(lock.inode, lock.family, lock.owner).await?;
                 // It may not have waited yet: what was written is published before, and locks reported.
-                match ring::race(locking.as_mut(), pin!(sleep(CANCEL_RETRY))).await {
+                match reactor::race(locking.as_mut(), pin!(sleep(CANCEL_RETRY))).await {
                     Either::First(result) => return result,
                     Either::Second(()) => {}
                 }

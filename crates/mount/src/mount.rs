@@ -7,7 +7,7 @@ use fuse::{
     Capabilities, FuseError, MountOptions, Mounter, Name, Negotiated, Notifier, Session,
     SessionOptions, TransportChoice, Unmounter,
 };
-use ring::local::OneshotSender;
+use reactor::local::OneshotSender;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -132,13 +132,13 @@ fn mount_options(settings: &MountSettings) -> MountOptions {
 /// this process has yet to answer.
 fn notice_threads(session: &Session) -> Result<Notices, FuseError> {
     let (notices, pages, names, prompt) = notices();
-    let config = ring::Config { entries: NOTICE_ENTRIES, ..ring::Config::default() };
+    let config = reactor::Config { entries: NOTICE_ENTRIES, ..reactor::Config::default() };
     let notifier = session.notifier();
-    let of_pages = ring::thread::spawn("pages", &config, move || async move {
+    let of_pages = reactor::thread::spawn("pages", &config, move || async move {
         pages.serve(async |node| notifier.invalidate_inode(node, 0, 0)).await;
     });
     let notifier = session.notifier();
-    let of_names = ring::thread::spawn("names", &config, move || async move {
+    let of_names = reactor::thread::spawn("names", &config, move || async move {
         let drop_name = async |directory, name: &Name, expires_only| {
             if expires_only {
                 notifier.expire_entry(directory, name)
@@ -149,7 +149,7 @@ fn notice_threads(session: &Session) -> Result<Notices, FuseError> {
         names.serve(drop_name).await;
     });
     let (notifier, mountpoint) = (session.notifier(), session.mountpoint().to_owned());
-    let prompt = ring::thread::spawn("attributes", &config, move || async move {
+    let prompt = reactor::thread::spawn("attributes", &config, move || async move {
         let drop_attributes = async |node| notifier.drop_attributes(node);
         prompt.serve(drop_attributes, async || drop_all_names(&notifier, &mountpoint)).await;
     });

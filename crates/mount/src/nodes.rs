@@ -94,7 +94,7 @@ impl Nodes {
         let known = self.current.get(&(parent, inode)).copied();
         let node = known.unwrap_or_else(|| {
             let is_used =
-                self.places.contains_key(&own) && !ring::mutant!("one-number-a-directory");
+                self.places.contains_key(&own) && !reactor::mutant!("one-number-a-directory");
             let node = if is_used { self.new_alias() } else { own };
             self.current.insert((parent, inode), node);
             node
@@ -128,7 +128,7 @@ impl Nodes {
 
     /// The kernel itself moves `inode` from one directory to another, and its number with it.
     pub(crate) fn moved(&mut self, from: NodeId, to: NodeId, inode: InodeId) {
-        if ring::mutant!("move-forgets-number") {
+        if reactor::mutant!("move-forgets-number") {
             return;
         }
         let Some(&node) = self.current.get(&(from, inode)) else { return };

@@ -14,7 +14,7 @@
 use crate::nodes::Numbers;
 use client::{Change, LentName};
 use fuse::{FuseError, Name, NodeId, Notifier};
-use ring::mailbox::{Receiver, Sender, channel};
+use reactor::mailbox::{Receiver, Sender, channel};
 
 /// Changes that may wait in a queue. Of pages more are dropped: the kernel then keeps those of a file that
 /// is open until it is opened anew, which is what mode `close` promises anyway. Who sends others is told.
@@ -82,7 +82,7 @@ impl Notices {
     fn queue(&self, change: Change) {
         let numbers = |inode| self.numbers.of(inode);
         let is_queued = match change {
-            Change::Inode(_) if ring::mutant!("kernel-uninformed") => return,
+            Change::Inode(_) if reactor::mutant!("kernel-uninformed") => return,
             Change::Inode(inode) => self.pages.try_send((NodeId(inode.0), None)).is_ok(),
             Change::Pages(inode, done) => {
                 self.pages.try_send((NodeId(inode.0), Some(done))).is_ok()
@@ -120,7 +120,7 @@ impl PageQueue {
     /// that it has. Returns when nothing is left that could queue a change.
     pub async fn serve(mut self, drop_pages: impl AsyncFn(NodeId) -> Result<(), FuseError>) {
         while let Some((node, mut done)) = self.0.recv().await {
-            if ring::mutant!("dropped-too-early")
+            if reactor::mutant!("dropped-too-early")
                 && let Some(done) = done.take()
             {
                 let _ = done.try_send(());
@@ -200,7 +200,7 @@ mod tests {
     /// Goal: that pages are dropped is reported when the kernel has dropped them, not before (K3).
     #[test]
     fn dropped_pages_are_reported_when_they_are_dropped() {
-        let mut simulation = ring::sim::Simulation::new(1);
+        let mut simulation = reactor::sim::Simulation::new(1);
         let whole = async {
             let (notices, pages, _names, _prompt) = notices();
             let (done, answered) = channel(1);
@@ -211,7 +211,7 @@ mod tests {
             let is_dropped = Cell::new(false);
             let serve = pages.serve(async |node| {
                 assert_eq!(node, NodeId(5));
-                ring::time::sleep(Duration::from_millis(1)).await;
+                reactor::time::sleep(Duration::from_millis(1)).await;
                 assert!(!is_reported(), "the kernel has not dropped them yet");
                 is_dropped.set(true);
                 Ok(())

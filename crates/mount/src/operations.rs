@@ -244,7 +244,7 @@ impl Server {
     ) -> Answer {
         let file = self.file(handle)?;
         let flushed = self.client.flush(&file).await;
-        if ring::mutant!("close-keeps-record-locks") {
+        if reactor::mutant!("close-keeps-record-locks") {
             return done(flushed);
         }
         let unlocked = self.release_posix(id, lock_owner).await;
@@ -252,7 +252,7 @@ impl Server {
     }
 
     async fn release(self: &Rc<Self>, id: InodeId, release: Release) -> Answer {
-        let file = if ring::mutant!("release-keeps-file") {
+        let file = if reactor::mutant!("release-keeps-file") {
             self.file(release.handle)?
         } else {
             self.take_file(release.handle)?
@@ -297,7 +297,7 @@ impl Server {
             self.client.opened_past_pages(id);
             OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
         } else if self.client.keeps_cache(attr)
-            || ring::mutant!("pages-always-kept")
+            || reactor::mutant!("pages-always-kept")
             || way.is_none() && flags & O_DIRECT == 0 && self.fill_pages(attr)
         {
             OpenFlags::KEEP_CACHE
@@ -332,7 +332,7 @@ impl Server {
                 let entry = self.new_entry(request.node, name, &attr);
                 Ok(Response::Created(entry, self.opened(handle, &attr, flags)))
             }
-            Err(Errno::EEXIST) if ring::mutant!("lost-create-opens-other") => {
+            Err(Errno::EEXIST) if reactor::mutant!("lost-create-opens-other") => {
                 let won = self.client.lookup(parent, name).await?.inode;
                 let (handle, attr) = self.client.open(won, mode).await?;
                 let entry = self.new_entry(request.node, name, &attr);
@@ -349,7 +349,7 @@ impl Server {
         if write.kill_suid_sgid && !write.data.is_empty() {
             Box::pin(self.clear_of_stranger(id, gid)).await?;
         }
-        let came = ring::time::now();
+        let came = reactor::time::now();
         let (file, way) = self.file_and_way(write.handle)?;
         let length = write.data.len();
         let bytes = write.data;

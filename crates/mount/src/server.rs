@@ -12,7 +12,7 @@ use crate::walks::Walks;
 use crate::writers::{AllWriters, Way};
 use client::{Client, Handle, Lending, Listing, Pin};
 use fuse::{Errno, FileHandle, FileSystem, Negotiated, NodeId, Notifier, Request, Response};
-use ring::local::{InFlight, OneshotSender};
+use reactor::local::{InFlight, OneshotSender};
 use slab::Slab;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -150,7 +150,7 @@ impl FileSystem for Server {
     fn forget(&self, forgets: &[(NodeId, u64)]) {
         for &(node, count) in forgets {
             let inode = self.nodes.borrow_mut().forget(node, count);
-            let count = if ring::mutant!("forget-counts-once") { 1 } else { count };
+            let count = if reactor::mutant!("forget-counts-once") { 1 } else { count };
             self.client.forget(inode, count);
         }
     }

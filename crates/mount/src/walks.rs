@@ -298,8 +298,8 @@ impl Server {
         let number = self.walks.number();
         second.insert(caller, Walk { number, ..Walk::default() });
         let mount = Rc::downgrade(self);
-        ring::spawn(async move {
-            ring::time::sleep(WALK_LASTS).await;
+        reactor::spawn(async move {
+            reactor::time::sleep(WALK_LASTS).await;
             let Some(mount) = mount.upgrade() else { return };
             let mut second = mount.walks.second.borrow_mut();
             let is_same = second.get(&caller).is_some_and(|walk| walk.number == number);
@@ -328,7 +328,7 @@ impl Server {
                     Ok(pin) => {
                         let mut second = self.walks.second.borrow_mut();
                         if let Some(walk) = second.get_mut(&caller)
-                            && !ring::mutant!("second-walk-unpinned")
+                            && !reactor::mutant!("second-walk-unpinned")
                         {
                             walk.pins.push(pin);
                         }
@@ -347,7 +347,9 @@ impl Server {
                     }
                 },
                 Err(Errno::ENOENT)
-                    if held.is_none() && has_directory && !ring::mutant!("second-walk-unheld") =>
+                    if held.is_none()
+                        && has_directory
+                        && !reactor::mutant!("second-walk-unheld") =>
                 {
                     match self.client.hold_names(parent).await {
                         // The directory itself has gone: nothing is made in it any more. Or the session
@@ -371,7 +373,7 @@ impl Server {
                     return Err(Errno::ENOENT);
                 }
                 // What the name led to has gone, or the session has ended: then nothing is known of names.
-                Err(Errno::ESTALE) if ring::mutant!("ended-session-finds-nothing") => {
+                Err(Errno::ESTALE) if reactor::mutant!("ended-session-finds-nothing") => {
                     return Err(Errno::ENOENT);
                 }
                 Err(Errno::ESTALE) if tries < LOOKUPS_MAX => tries += 1,
@@ -390,8 +392,8 @@ impl Server {
             walk.absent = Some(Absent { number, name: name.into(), held, is_repeated: false });
         }
         let mount = Rc::downgrade(self);
-        ring::spawn(async move {
-            ring::time::sleep(NAME_HELD).await;
+        reactor::spawn(async move {
+            reactor::time::sleep(NAME_HELD).await;
             let Some(mount) = mount.upgrade() else { return };
             let mut second = mount.walks.second.borrow_mut();
             let walk = second.get_mut(&caller);
@@ -455,7 +457,7 @@ impl Server {
                 self.client.forget(again.inode, 1);
             }
             let is_still = again.is_ok_and(|again| again.inode == attr.inode);
-            if !is_still && !ring::mutant!("second-name-unchecked") {
+            if !is_still && !reactor::mutant!("second-name-unchecked") {
                 self.client.forget(attr.inode, 1);
                 return Ok(Named::Lost);
             }

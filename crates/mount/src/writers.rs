@@ -76,15 +76,15 @@ impl AllWriters {
 
 fn choose(writers: Writers, flags: i32, size: Option<u64>, habit: Habit) -> Way {
     // The kernel would append at the end that it knows, and O_DIRECT asks for nothing else.
-    let is_appending = flags & libc::O_APPEND != 0 && !ring::mutant!("append-through-pages");
+    let is_appending = flags & libc::O_APPEND != 0 && !reactor::mutant!("append-through-pages");
     if is_appending || flags & libc::O_DIRECT != 0 {
         return Way::Past;
     }
     // While a write goes further than the end that the kernel knows, readers would see no other end.
-    let Some(size) = size.or_else(|| ring::mutant!("unknown-end-through").then_some(1)) else {
+    let Some(size) = size.or_else(|| reactor::mutant!("unknown-end-through").then_some(1)) else {
         return Way::Past;
     };
-    if writers.through > 0 && !ring::mutant!("writers-part-ways") {
+    if writers.through > 0 && !reactor::mutant!("writers-part-ways") {
         return Way::Through;
     }
     let reads = flags & libc::O_ACCMODE == libc::O_RDWR;

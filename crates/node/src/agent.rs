@@ -11,8 +11,8 @@ use protocol::DeviceId;
 use protocol::agent::{Answer, Beat, Call, DeviceCounts, Push, PushAnswer};
 use protocol::space::DeviceInfo;
 use protocol::times::Times;
-use ring::SocketOptions;
-use ring::time::sleep;
+use reactor::SocketOptions;
+use reactor::time::sleep;
 use rpc::{Connector, Credential, Limits, Reply};
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -67,7 +67,7 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
         let admissions = Arc::clone(&self.admissions);
         match push {
             Push::Admit { host, epoch, beat, lapse_ms, key } => {
-                ring::spawn(async move {
+                reactor::spawn(async move {
                     let host = nvme::HostId(host.0);
                     let lapse = lapse(&admissions, beat, lapse_ms);
                     // All keys of the protocol have the length that TLS keys have.
@@ -87,8 +87,8 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
             }
             Push::Fence { host, epoch } => {
                 let fenced = admissions.fence(nvme::HostId(host.0), epoch.0);
-                ring::spawn(async move {
-                    if !ring::mutant!("fence-answered-early") {
+                reactor::spawn(async move {
+                    if !reactor::mutant!("fence-answered-early") {
                         fenced.await;
                     }
                     answered(reply, PushAnswer::Fenced);
@@ -100,13 +100,13 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
                 let Some(flush) = index.map(|index| self.devices[index].flush()) else {
                     return answered(reply, PushAnswer::Done);
                 };
-                if ring::mutant!("agent-flush-noop") {
+                if reactor::mutant!("agent-flush-noop") {
                     return answered(reply, PushAnswer::Flushed);
                 }
-                ring::spawn(async move {
+                reactor::spawn(async move {
                     let answer = match flush.await {
                         Ok(()) => PushAnswer::Flushed,
-                        Err(_) if ring::mutant!("flush-failure-hidden") => PushAnswer::Flushed,
+                        Err(_) if reactor::mutant!("flush-failure-hidden") => PushAnswer::Flushed,
                         Err(error) => {
                             tracing::error!(%device, %error, "a flush failed: what was written since the last one may be lost");
                             PushAnswer::FlushFailed
@@ -128,7 +128,7 @@ fn beat(admissions: &Admissions) -> Beat {
 fn lapse(admissions: &Admissions, beat: Beat, lapse_ms: u32) -> Moment {
     let now = admissions.now();
     let from =
-        if ring::mutant!("lapse-from-receipt") { now } else { Moment::from_ns(beat.0).min(now) };
+        if reactor::mutant!("lapse-from-receipt") { now } else { Moment::from_ns(beat.0).min(now) };
     from + Duration::from_millis(u64::from(lapse_ms))
 }
 

@@ -51,7 +51,7 @@ pub struct NodeConfig {
     pub checksum: Checksum,
     /// How long both threads spin before they sleep.
     #[serde(default)]
-    pub poll_us: ring::Spin,
+    pub poll_us: reactor::Spin,
     /// Divides all deadlines, as `tsumugi meta --faster` does: for tests of failures.
     #[serde(default = "as_they_are")]
     pub faster: u32,

@@ -7,9 +7,9 @@ use client::{ChecksumCounts, ChecksumView, Client, ClientConfig, Damage, Session
 use fuse::{Mounter, Negotiated, TransportChoice, Unmounter};
 use metrics::Value;
 use mount::{Mount, MountSettings};
-use ring::local::{Canceled, oneshot};
-use ring::mailbox;
-use ring::{Either, SocketOptions};
+use reactor::local::{Canceled, oneshot};
+use reactor::mailbox;
+use reactor::{Either, SocketOptions};
 use rpc::Credential;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -93,18 +93,18 @@ impl Mounting {
     pub(crate) fn start(
         self,
         progress: mailbox::Sender<Progress>,
-    ) -> Result<ring::thread::JoinHandle<()>, NodeError> {
-        let runtime = ring::Config {
+    ) -> Result<reactor::thread::JoinHandle<()>, NodeError> {
+        let runtime = reactor::Config {
             sqe128: self.config.transport != FuseTransport::Device,
             spin: self.config.poll_us,
-            ..ring::Config::default()
+            ..reactor::Config::default()
         };
         let run = move || async move {
             if let Err(error) = self.run(&progress).await {
                 let _ = progress.send(Progress::Failed(error)).await;
             }
         };
-        ring::thread::spawn("mount", &runtime, run).map_err(NodeError::Thread)
+        reactor::thread::spawn("mount", &runtime, run).map_err(NodeError::Thread)
     }
 
     async fn run(self, progress: &mailbox::Sender<Progress>) -> Result<(), String> {
@@ -116,12 +116,12 @@ impl Mounting {
         let (ended, mut end) = oneshot();
         let (agreed, agreement) = oneshot();
         let serving = client.clone();
-        ring::spawn(async move {
+        reactor::spawn(async move {
             let result = mount.run(serving, agreed).await;
             let _ = ended.send(result);
         });
         // Until then the mount may still fail, and answers nothing.
-        let agreed = match ring::race(&mut end, agreement).await {
+        let agreed = match reactor::race(&mut end, agreement).await {
             Either::Second(Ok(agreed)) => agreed,
             Either::Second(Err(_)) => return Err(never_served(end.await)),
             Either::First(served) => return Err(never_served(served)),
@@ -134,7 +134,7 @@ impl Mounting {
         {
             return Err("the node is ending".into());
         }
-        let served = match ring::race(end, pin!(served_on(gone))).await {
+        let served = match reactor::race(end, pin!(served_on(gone))).await {
             Either::First(served) => {
                 let served = served.map_err(|_| "serving the mount was aborted".to_owned())?;
                 served.map_err(|error| error.to_string())
@@ -224,5 +224,5 @@ async fn served_on(mut gone: mailbox::Receiver<Unmounted>) {
         // The node's thread waits for the mount's end and is not going to unmount.
         std::future::pending::<()>().await;
     }
-    ring::time::sleep(SERVED_ON).await;
+    reactor::time::sleep(SERVED_ON).await;
 }

@@ -11,7 +11,7 @@ use metrics::Value;
 use nvme::Nqn;
 use protocol::space::{DeviceAddress, DeviceInfo};
 use protocol::{DeviceId, Incarnation};
-use ring::{Either, Either3, SocketOptions, mailbox};
+use reactor::{Either, Either3, SocketOptions, mailbox};
 use rpc::Credential;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -100,7 +100,7 @@ impl Exports {
             target.require_admission_keys()?;
         }
         let mut identity = [0; 16];
-        ring::random::fill(&mut identity);
+        reactor::random::fill(&mut identity);
         let identity = uuid::Builder::from_random_bytes(identity).into_uuid();
         let nqn = Nqn::from_uuid(*identity.as_bytes());
         let serial = &identity.simple().to_string()[..20];
@@ -145,7 +145,7 @@ impl Exports {
         &self,
         config: &NodeConfig,
         credential: &Credential,
-    ) -> Result<ring::JoinHandle<()>, NodeError> {
+    ) -> Result<reactor::JoinHandle<()>, NodeError> {
         let agent_config = AgentConfig {
             meta: config.meta,
             sockets: sockets(config),
@@ -158,7 +158,7 @@ impl Exports {
             takes_tls: self.takes_tls,
         };
         let (agent, connection) = Agent::start(agent_config).await.map_err(NodeError::Agent)?;
-        Ok(ring::spawn(agent.keep(connection)))
+        Ok(reactor::spawn(agent.keep(connection)))
     }
 
     /// The way past the socket for clients of this process.
@@ -260,7 +260,7 @@ async fn serve_mount(
     };
     let mut shutdown = pin!(shutdown);
     let answers = probe(mountpoint)?;
-    let ended = match ring::race3(answers, &mut thread, shutdown.as_mut()).await {
+    let ended = match reactor::race3(answers, &mut thread, shutdown.as_mut()).await {
         Either3::First(answer) => {
             if let Err(error) = answer.unwrap_or_else(|_| Err("the thread panicked".into())) {
                 // Why it does not answer tells more than how it ended.
@@ -268,7 +268,7 @@ async fn serve_mount(
                 return Err(NodeError::Mount(error));
             }
             ready((served.agreed.transport, served.agreed.transport_reason.clone()));
-            match ring::race(shutdown, &mut thread).await {
+            match reactor::race(shutdown, &mut thread).await {
                 // Somebody else has unmounted it.
                 Either::Second(ended) => ended,
                 Either::First(()) => end_mount(&served, thread).await?,
@@ -284,20 +284,22 @@ async fn serve_mount(
 }
 
 /// Asks the mount for its root's attributes, on a thread that may wait for it.
-fn probe(mountpoint: PathBuf) -> Result<ring::thread::JoinHandle<Result<(), String>>, NodeError> {
+fn probe(
+    mountpoint: PathBuf,
+) -> Result<reactor::thread::JoinHandle<Result<(), String>>, NodeError> {
     let ask = move || async move {
         std::fs::metadata(&mountpoint).map(drop).map_err(|error| {
             format!("{} is mounted but does not answer: {error}", mountpoint.display())
         })
     };
-    ring::thread::spawn("probe", &ring::Config::default(), ask).map_err(NodeError::Thread)
+    reactor::thread::spawn("probe", &reactor::Config::default(), ask).map_err(NodeError::Thread)
 }
 
 /// Unmounts, and waits for the mount's thread.
 async fn end_mount(
     served: &Served,
-    thread: ring::thread::JoinHandle<()>,
-) -> Result<Result<(), ring::Aborted>, NodeError> {
+    thread: reactor::thread::JoinHandle<()>,
+) -> Result<Result<(), reactor::Aborted>, NodeError> {
     served.unmounter.unmount().map_err(|error| NodeError::Mount(error.to_string()))?;
     // It fails if the thread has ended meanwhile.
     let _ = served.unmounted.send(Unmounted).await;

@@ -13,8 +13,8 @@ use protocol::client::{
 use protocol::lease::Recalled;
 use protocol::times::Times;
 use protocol::{Errno, FreeEpoch, HostId, InodeId, Rights, SessionId};
-use ring::SocketOptions;
-use ring::time::sleep;
+use reactor::SocketOptions;
+use reactor::time::sleep;
 use rpc::{Connection, Connector, Credential, Guard, Limits, Reply};
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -74,7 +74,7 @@ impl rpc::Handler<Connector<rpc::Client>> for Obliging {
 impl TestClient {
     pub(crate) async fn start(meta: SocketAddr) -> TestClient {
         let mut host = [0; 16];
-        ring::random::fill(&mut host);
+        reactor::random::fill(&mut host);
         let (host, is_silent) = (HostId(host), Rc::new(Cell::new(false)));
         let handler = Rc::new(Obliging(Rc::clone(&is_silent)));
         let (options, limits) = (SocketOptions::default(), Limits::default());
@@ -89,7 +89,7 @@ impl TestClient {
 
     pub(crate) fn beat_always(&self) {
         let client = self.clone();
-        ring::spawn(async move {
+        reactor::spawn(async move {
             while !client.is_silent.get() {
                 let call = Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(0) });
                 let _ = client.call(call).await;
@@ -125,8 +125,12 @@ impl TestClient {
 
 /// A client on a thread of its own that is blocked for a while; answers its session's number before
 /// and after.
-fn stalled(meta: SocketAddr, times: Times, stall: Duration) -> ring::thread::JoinHandle<Sessions> {
-    ring::thread::spawn("stalled", &ring::Config::default(), move || async move {
+fn stalled(
+    meta: SocketAddr,
+    times: Times,
+    stall: Duration,
+) -> reactor::thread::JoinHandle<Sessions> {
+    reactor::thread::spawn("stalled", &reactor::Config::default(), move || async move {
         let session = SessionConfig {
             meta,
             credential: CREDENTIAL,
@@ -164,7 +168,7 @@ type Sessions = (Option<SessionId>, Option<SessionId>);
 #[test]
 fn a_stall_does_not_end_a_session() {
     let times = Times { stall_max: Duration::from_mins(1), ..Times::faster(20) };
-    ring::Runtime::new(&ring::Config::default()).unwrap().block_on(async {
+    reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {
         let service = service(times);
         let stall = times.session_deadline * 2;
         let (before, after) = stalled(service.address(), times, stall).await.unwrap();
@@ -177,7 +181,7 @@ fn a_stall_does_not_end_a_session() {
 #[test]
 fn a_wedged_client_does_not_keep_its_session() {
     let times = Times { stall_max: Times::faster(20).session_deadline, ..Times::faster(20) };
-    ring::Runtime::new(&ring::Config::default()).unwrap().block_on(async {
+    reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {
         let service = service(times);
         let stall = times.stall_max + times.session_deadline * 2;
         let (before, after) = stalled(service.address(), times, stall).await.unwrap();

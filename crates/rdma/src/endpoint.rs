@@ -13,8 +13,8 @@ use crate::device::Device;
 use crate::listener::Id;
 use crate::memory::{element, register, registered};
 use crate::queue::{Queue, Sizes};
-use ring::time::Instant;
-use ring::{Buffer, Chunk};
+use reactor::time::Instant;
+use reactor::{Buffer, Chunk};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
@@ -336,7 +336,7 @@ impl Endpoint {
     fn note_times(&mut self) {
         let under_way = self.sending.len() - self.free_messages.len();
         if self.sent_at.len() < under_way {
-            self.sent_at.resize(under_way, ring::time::now());
+            self.sent_at.resize(under_way, reactor::time::now());
         }
     }
 

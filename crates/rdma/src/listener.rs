@@ -10,8 +10,8 @@ use crate::device::Device;
 use crate::endpoint::{Endpoint, Room};
 use crate::library::Library;
 use crate::queue::{Sizes, none_left, watched};
-use ring::Handle;
-use ring::local::Notify;
+use reactor::Handle;
+use reactor::local::Notify;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -127,14 +127,14 @@ impl Events {
             match drained {
                 Ok(true) => {}
                 Ok(false) => {
-                    ring::yield_now().await;
+                    reactor::yield_now().await;
                     continue;
                 }
                 Err(error) => return self.fail(&error),
             }
             let readable = pin!(self.handle.poll_readable());
-            if let ring::Either::First(Err(error)) =
-                ring::race(readable, pin!(self.gone.notified())).await
+            if let reactor::Either::First(Err(error)) =
+                reactor::race(readable, pin!(self.gone.notified())).await
             {
                 return self.fail(&error);
             }
@@ -407,7 +407,7 @@ impl Listener {
         }
         // SAFETY: the identifier is alive.
         listener.address = from_storage(unsafe { &(*raw).addr.src });
-        drop(ring::spawn(Rc::clone(&listener.events).read()));
+        drop(reactor::spawn(Rc::clone(&listener.events).read()));
         Ok(listener)
     }
 
@@ -452,7 +452,7 @@ impl fmt::Debug for Listener {
 mod tests {
     use super::*;
     use crate::fake::{Fake, events};
-    use ring::{Config, Runtime};
+    use reactor::{Config, Runtime};
 
     fn with_listener(test: impl AsyncFnOnce(Fake, Listener)) {
         Runtime::new(&Config::default()).unwrap().block_on(async {

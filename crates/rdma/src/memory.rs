@@ -6,7 +6,7 @@
 
 use crate::abi::{ACCESS_LOCAL_WRITE, IbvMr, IbvSge};
 use crate::device::Device;
-use ring::{Buffer, Chunk, Sparse};
+use reactor::{Buffer, Chunk, Sparse};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use crate::abi::{
     RdmaCmId,
 };
 use crate::device::Device;
-use ring::{Handle, Op};
+use reactor::{Handle, Op};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;

@@ -42,7 +42,7 @@ impl Standing {
     pub fn is_node(&self, name: &str) -> bool {
         match &self.0 {
             None => true,
-            Some(Holder::Node(own)) => own == name || ring::mutant!("node-unasked"),
+            Some(Holder::Node(own)) => own == name || reactor::mutant!("node-unasked"),
             Some(Holder::Tools) => false,
         }
     }
@@ -53,7 +53,7 @@ pub(crate) fn may_be(holder: &Holder, role: Role) -> bool {
     match (holder, role) {
         (Holder::Node(_), Role::Client | Role::Agent) | (Holder::Tools, Role::Admin) => true,
         (Holder::Node(_), Role::Admin) | (Holder::Tools, Role::Client | Role::Agent) => {
-            ring::mutant!("role-unasked")
+            reactor::mutant!("role-unasked")
         }
     }
 }

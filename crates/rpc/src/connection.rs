@@ -8,8 +8,8 @@ use crate::transport::{self, Transport};
 use crate::unsent::Unsent;
 use protocol::connection::{ConnectionError, Event, Limits, Peer};
 use protocol::frame;
-use ring::time::{self, Sleep};
-use ring::{JoinHandle, SocketOptions};
+use reactor::time::{self, Sleep};
+use reactor::{JoinHandle, SocketOptions};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -146,8 +146,8 @@ impl<S: Side> Connection<S> {
             address: transport.address,
         });
         let transport = Rc::new(transport);
-        let reader = ring::spawn(read(Rc::clone(&inner), Rc::clone(&transport)));
-        let writer = ring::spawn(write(Rc::clone(&inner), transport));
+        let reader = reactor::spawn(read(Rc::clone(&inner), Rc::clone(&transport)));
+        let writer = reactor::spawn(write(Rc::clone(&inner), transport));
         inner.tasks.borrow_mut().extend([reader, writer]);
         Self(Rc::new(Owner(inner)))
     }
@@ -251,7 +251,7 @@ impl<S: Side> Inner<S> {
         &self,
         queue: impl FnOnce(&mut Peer) -> Result<T, ConnectionError>,
     ) -> Result<T, RpcError> {
-        if !ring::mutant!("news-overtaken") {
+        if !reactor::mutant!("news-overtaken") {
             self.queue_deferred();
         }
         self.queue_now(queue)
@@ -311,7 +311,7 @@ impl<S: Side> Inner<S> {
         *self.reason.borrow_mut() = Some(Rc::clone(&reason));
         self.unsent.set(0);
         let pending = std::mem::take(&mut *self.pending.borrow_mut());
-        for waiting in pending.into_values().filter(|_| !ring::mutant!("closed-untold")) {
+        for waiting in pending.into_values().filter(|_| !reactor::mutant!("closed-untold")) {
             waiting.finish(Err(RpcError::Closed(Rc::clone(&reason))));
         }
         let handler = self.handler.borrow_mut().take();
@@ -367,7 +367,7 @@ impl<S: Side> Inner<S> {
                 handler.called(call, Reply { inner: Rc::downgrade(self), tag });
             }
             Came::Answer(tag, answer) => {
-                let tag = if ring::mutant!("answer-to-another") { tag ^ 1 } else { tag };
+                let tag = if reactor::mutant!("answer-to-another") { tag ^ 1 } else { tag };
                 let waiting = self.pending.borrow_mut().remove(&tag);
                 if let Some(waiting) = waiting {
                     waiting.finish(Ok(answer));
@@ -457,7 +457,7 @@ async fn write<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
         })
         .await;
         // Whoever is ready now may have more to send: it goes with this send.
-        ring::yield_now().await;
+        reactor::yield_now().await;
         let bytes = inner.peer.borrow_mut().take_output(spare);
         inner.is_sending.set(true);
         inner.sending_bytes.set(bytes.len());
@@ -500,7 +500,7 @@ impl<S: Side> Future for Answering<S> {
             waiting.waker = Some(cx.waker().clone());
         }
         if let Some((after, sleep)) = &mut self.deadline
-            && !ring::mutant!("deadline-ignored")
+            && !reactor::mutant!("deadline-ignored")
             && Pin::new(sleep).poll(cx).is_ready()
         {
             return Poll::Ready(Err(RpcError::Deadline(*after)));

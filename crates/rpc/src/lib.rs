@@ -1,7 +1,7 @@
 //! Connections that carry the protocol's calls over TCP: the connecting and the accepting end.
 //!
 //! Mechanism: [`protocol::connection::Peer`] keeps frames, handshake and bounds; this crate moves
-//! its bytes on `ring`. A connection has two tasks. The reader parses all frames of one receive and
+//! its bytes on `reactor`. A connection has two tasks. The reader parses all frames of one receive and
 //! hands them on *synchronously, in the order of arrival*: a call or push to [`Handler::called`], an
 //! answer to the closure of [`Connection::call_then`] (or to whoever awaits it). That order is what
 //! makes grants and recalls meaningful, so nothing may be applied only when an awaiting task happens

@@ -7,7 +7,7 @@ use crate::interface::{Acceptor, Interface};
 use crate::transport::{self, Transport};
 use protocol::auth::Role;
 use protocol::connection::{Limits, Peer};
-use ring::{SocketOptions, TcpListener};
+use reactor::{SocketOptions, TcpListener};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;

@@ -4,7 +4,7 @@ use crate::access::{Credential, Guard, may_be};
 use crate::error::RpcError;
 use protocol::auth::Role;
 use protocol::connection::{Event, Limits, Peer};
-use ring::{Buffer, Chunk, SocketOptions, TcpListener, TcpStream};
+use reactor::{Buffer, Chunk, SocketOptions, TcpListener, TcpStream};
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
@@ -111,7 +111,7 @@ pub(crate) fn spare(bytes: Vec<u8>) -> Vec<u8> {
 
 fn nonce() -> [u8; 32] {
     let mut nonce = [0; 32];
-    ring::random::fill(&mut nonce);
+    reactor::random::fill(&mut nonce);
     nonce
 }
 
@@ -133,7 +133,7 @@ pub(crate) async fn connect(
     limits: Limits,
 ) -> Result<(Transport, Peer), RpcError> {
     let options = with_nodelay(options);
-    let stream = ring::time::timeout(HANDSHAKE_DEADLINE, TcpStream::connect(address, &options))
+    let stream = reactor::time::timeout(HANDSHAKE_DEADLINE, TcpStream::connect(address, &options))
         .await
         .unwrap_or_else(|elapsed| Err(elapsed.into()))
         .map_err(|source| RpcError::Connect { address, source })?;
@@ -162,7 +162,7 @@ pub(crate) async fn accept(
     in_time(async {
         let server = match guard {
             Guard::Plain(secret) => {
-                let nonce = if ring::mutant!("nonce-repeated") { [0; 32] } else { nonce() };
+                let nonce = if reactor::mutant!("nonce-repeated") { [0; 32] } else { nonce() };
                 let mut peer = Peer::accept(secret.clone(), nonce, limits);
                 let role = shake(transport, &mut peer).await?;
                 return Ok((role, None, peer));
@@ -189,7 +189,7 @@ impl Transport {
 }
 
 async fn in_time<T>(shaking: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
-    ring::time::timeout(HANDSHAKE_DEADLINE, shaking)
+    reactor::time::timeout(HANDSHAKE_DEADLINE, shaking)
         .await
         .unwrap_or(Err(RpcError::Deadline(HANDSHAKE_DEADLINE)))
 }

@@ -4,7 +4,7 @@
 use protocol::auth::Secret;
 use protocol::client::{Answer, Call, Push, PushAnswer, ReadCall, Request, Response};
 use protocol::{FreeEpoch, InodeId};
-use ring::SocketOptions;
+use reactor::SocketOptions;
 use rpc::{
     Acceptor, Client, Connection, Connector, Credential, Guard, Handler, Limits, Listener, Reply,
     RpcError,
@@ -19,7 +19,7 @@ const GUARD: Guard = Guard::Plain(SECRET);
 const CREDENTIAL: Credential = Credential::Plain(SECRET);
 
 fn run<T>(test: impl Future<Output = T>) -> T {
-    ring::Runtime::new(&ring::Config::default()).unwrap().block_on(test)
+    reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(test)
 }
 
 fn request() -> Request {
@@ -104,7 +104,7 @@ async fn pair_by(
 ) -> (Connection<Connector<Client>>, Connection<Acceptor<Client>>) {
     let listener = listen();
     let address = listener.local_addr();
-    let accepting = ring::spawn(async move {
+    let accepting = reactor::spawn(async move {
         let knock = listener.accept().await.unwrap();
         knock.authenticate(&guard, Limits::default()).await.unwrap().start(Rc::new(Service))
     });
@@ -142,7 +142,7 @@ fn calls_end_by_deadline_and_by_close() {
         let late = client.call(&silent, Some(Duration::from_millis(5))).await;
         assert!(matches!(late, Err(RpcError::Deadline(_))), "{late:?}");
         let call = client.call(&silent, None);
-        ring::spawn(async move {
+        reactor::spawn(async move {
             service.flushed().await;
             drop(service);
         });
@@ -159,7 +159,7 @@ fn wrong_secret_is_refused() {
     run(async {
         let listener = listen();
         let address = listener.local_addr();
-        let accepting = ring::spawn(async move {
+        let accepting = reactor::spawn(async move {
             let knock = listener.accept().await.unwrap();
             knock.authenticate(&GUARD, Limits::default()).await.map(drop)
         });
@@ -180,7 +180,7 @@ fn calls_wait_for_a_peer_that_does_not_read() {
         let address = listener.local_addr();
         let asked = Rc::new(Cell::new(0));
         let service = Rc::new(Long(Rc::clone(&asked)));
-        let accepting = ring::spawn(async move {
+        let accepting = reactor::spawn(async move {
             let knock = listener.accept().await.unwrap();
             let peer = knock.authenticate(&GUARD, Limits::default()).await.unwrap();
             peer.start::<rpc::Client>(service)
@@ -191,18 +191,18 @@ fn calls_wait_for_a_peer_that_does_not_read() {
             peer.call(&request()).unwrap();
         }
         let calls = peer.take_output(Vec::new());
-        stream.send_vectored(vec![ring::Buffer::copy_from(&calls).into()]).await.0.unwrap();
+        stream.send_vectored(vec![reactor::Buffer::copy_from(&calls).into()]).await.0.unwrap();
         // The answers to all would be far more than a socket takes.
         let mut before = u32::MAX;
         while asked.get() != before || before == 0 {
             before = asked.get();
-            ring::time::sleep(Duration::from_millis(20)).await;
+            reactor::time::sleep(Duration::from_millis(20)).await;
         }
         assert!(before < CALLS / 2, "{before} calls were looked at");
         assert_eq!(service.closed_reason(), None);
         let mut answers = 0;
         while answers < CALLS {
-            let (n, buffer) = stream.recv(ring::Buffer::with_capacity(65_536), 0..65_536).await;
+            let (n, buffer) = stream.recv(reactor::Buffer::with_capacity(65_536), 0..65_536).await;
             assert!(n.unwrap() > 0);
             peer.receive(&buffer);
             while peer.event().unwrap().is_some() {
@@ -219,7 +219,7 @@ fn a_peer_that_does_not_read_is_disconnected() {
     run(async {
         let listener = listen();
         let address = listener.local_addr();
-        let accepting = ring::spawn(async move {
+        let accepting = reactor::spawn(async move {
             let knock = listener.accept().await.unwrap();
             let limits = Limits { output_max_bytes: 1 << 20, ..Limits::default() };
             knock.authenticate(&GUARD, limits).await.unwrap().start(Rc::new(Service))
@@ -233,7 +233,7 @@ fn a_peer_that_does_not_read_is_disconnected() {
         };
         while service.closed_reason().is_none() {
             drop(service.call(&big, None));
-            ring::yield_now().await;
+            reactor::yield_now().await;
         }
         assert!(service.closed_reason().unwrap().contains("unread"));
     });
@@ -242,20 +242,20 @@ fn a_peer_that_does_not_read_is_disconnected() {
 /// A peer that has shaken hands, by hand: it receives only when the test does.
 async fn shaken_hands(
     address: std::net::SocketAddr,
-) -> (ring::TcpStream, protocol::connection::Peer) {
-    let stream = ring::TcpStream::connect(address, &SocketOptions::default()).await.unwrap();
+) -> (reactor::TcpStream, protocol::connection::Peer) {
+    let stream = reactor::TcpStream::connect(address, &SocketOptions::default()).await.unwrap();
     let role = protocol::auth::Role::Client;
     let mut peer = protocol::connection::Peer::connect(SECRET, role, [3; 32], Limits::default());
     while !peer.is_ready() {
         let hello = peer.take_output(Vec::new());
-        stream.send_vectored(vec![ring::Chunk::copy_from(&hello)]).await.0.unwrap();
-        let (n, buffer) = stream.recv(ring::Buffer::with_capacity(4096), 0..4096).await;
+        stream.send_vectored(vec![reactor::Chunk::copy_from(&hello)]).await.0.unwrap();
+        let (n, buffer) = stream.recv(reactor::Buffer::with_capacity(4096), 0..4096).await;
         n.unwrap();
         peer.receive(&buffer);
         peer.event().unwrap();
     }
     let proof = peer.take_output(Vec::new());
-    stream.send_vectored(vec![ring::Chunk::copy_from(&proof)]).await.0.unwrap();
+    stream.send_vectored(vec![reactor::Chunk::copy_from(&proof)]).await.0.unwrap();
     (stream, peer)
 }
 

@@ -4,7 +4,7 @@
 use protocol::client::{Answer, Call, ReadCall, Request, Response};
 use protocol::connection::Peer;
 use protocol::{InodeId, auth::Role};
-use ring::{Buffer, Chunk, SocketOptions, TcpListener, TcpStream};
+use reactor::{Buffer, Chunk, SocketOptions, TcpListener, TcpStream};
 use rpc::{
     Acceptor, Admin, Client, Connection, Connector, Credential, Guard, Handler, Limits, Listener,
     Reply, RpcError,
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tls::{Holder, JobKey};
 
 fn run<T>(test: impl Future<Output = T>) -> T {
-    ring::Runtime::new(&ring::Config::default()).unwrap().block_on(test)
+    reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(test)
 }
 
 /// A word that is looked for on the wire.
@@ -63,11 +63,11 @@ fn serve(guard: Guard) -> (SocketAddr, Rc<Service>) {
     let listener = Listener::bind(any, &SocketOptions::default()).unwrap();
     let (address, service) = (listener.local_addr(), Rc::new(Service::default()));
     let shared = Rc::clone(&service);
-    ring::spawn(async move {
+    reactor::spawn(async move {
         loop {
             let knock = listener.accept().await.unwrap();
             let (guard, shared) = (guard.clone(), Rc::clone(&shared));
-            ring::spawn(async move {
+            reactor::spawn(async move {
                 match knock.authenticate(&guard, Limits::default()).await {
                     Ok(peer) => {
                         let connection = peer.start::<Client>(Rc::new(Serving(Rc::clone(&shared))));
@@ -104,14 +104,14 @@ fn stand_between(service: SocketAddr, change: Change) -> (SocketAddr, Pieces, Pi
     let (there, back) = (Pieces::default(), Pieces::default());
     let address = listener.local_addr();
     let seen = (Rc::clone(&there), Rc::clone(&back));
-    ring::spawn(async move {
+    reactor::spawn(async move {
         loop {
             let client = Rc::new(listener.accept().await.unwrap().0);
             let server = TcpStream::connect(service, &SocketOptions::default()).await.unwrap();
             let server = Rc::new(server);
             let (there, back) = seen.clone();
-            ring::spawn(pass(Rc::clone(&client), Rc::clone(&server), there, Rc::clone(&change)));
-            ring::spawn(pass(server, client, back, Rc::new(|_, bytes| bytes)));
+            reactor::spawn(pass(Rc::clone(&client), Rc::clone(&server), there, Rc::clone(&change)));
+            reactor::spawn(pass(server, client, back, Rc::new(|_, bytes| bytes)));
         }
     });
     (address, there, back)
@@ -288,7 +288,7 @@ fn wrong_keys_are_refused() {
             let error = connect(address, &credential).await.unwrap_err();
             assert!(!matches!(error, RpcError::Deadline(_)), "{reason}: {error}");
             while service.refused.borrow().len() <= number {
-                ring::yield_now().await;
+                reactor::yield_now().await;
             }
             let told = service.refused.borrow()[number].clone();
             assert!(told.contains(reason), "{reason}: {told}");
@@ -318,7 +318,7 @@ fn a_node_is_no_tool() {
             Connection::connect(address, &options, &credential, limits, handler).await;
         assert!(matches!(tool, Err(RpcError::Refused)), "{tool:?}");
         while service.refused.borrow().is_empty() {
-            ring::yield_now().await;
+            reactor::yield_now().await;
         }
         let told = service.refused.borrow()[0].clone();
         assert!(told.contains("wants to be Admin"), "{told}");

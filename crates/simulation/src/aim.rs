@@ -3,9 +3,9 @@
 use crate::fault::Fault;
 use crate::random::Random;
 use crate::worker::{Doing, Shared, Watch};
-use ring::local::oneshot;
-use ring::sim::Moment;
-use ring::time::{sleep, timeout};
+use reactor::local::oneshot;
+use reactor::sim::Moment;
+use reactor::time::{sleep, timeout};
 use std::fmt::{self, Display};
 use std::rc::Rc;
 use std::time::Duration;

@@ -14,10 +14,10 @@ use crate::random::Random;
 use block::{FileBacking, FileOptions, Incarnation, MemoryBacking};
 use host::{ConnectOptions, Controller, Namespace};
 use nvme::{Nqn, Nsid};
+use reactor::sim::{DiskPace, Moment, Network, Node, SimConfig, Simulation};
+use reactor::time::{now, sleep, timeout};
+use reactor::{Buffer, File, OpenOptions};
 use requests::Worker;
-use ring::sim::{DiskPace, Moment, Network, Node, SimConfig, Simulation};
-use ring::time::{now, sleep, timeout};
-use ring::{Buffer, File, OpenOptions};
 use sectors::SECTOR_BYTES;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -189,8 +189,8 @@ async fn whole(shared: Rc<Shared>, mut random: Random) {
         sleep(Duration::from_millis(1)).await;
     }
     let choices = Random::new(random.next());
-    let mishaps = ring::spawn(misfortunes(Rc::clone(&shared), Random::new(random.next())));
-    let guests = ring::spawn(guests(Rc::clone(&shared), Random::new(random.next())));
+    let mishaps = reactor::spawn(misfortunes(Rc::clone(&shared), Random::new(random.next())));
+    let guests = reactor::spawn(guests(Rc::clone(&shared), Random::new(random.next())));
     let work = shared.host.spawn(work(Rc::clone(&shared), choices));
     work.await.expect("the host is never killed");
     mishaps.abort();
@@ -211,12 +211,12 @@ async fn work(shared: Rc<Shared>, mut random: Random) {
         }
     };
     let tool = tool::Tool::new(&shared, &controller, Random::new(random.next()));
-    let tool = ring::spawn(tool.run());
+    let tool = reactor::spawn(tool.run());
     let mut workers = Vec::new();
     for number in 0..shared.plan.workers {
         let random = Random::new(random.next());
         let worker = Worker::new(&shared, &namespace, number, random);
-        workers.push(ring::spawn(worker.run()));
+        workers.push(reactor::spawn(worker.run()));
     }
     for worker in workers {
         worker.await.expect("the task lives");

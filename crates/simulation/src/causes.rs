@@ -5,7 +5,7 @@
 //! the time that misfortunes reach is explained: what is left must be a normal wait.
 
 use crate::fault::Fault;
-use ring::time::{Instant, now};
+use reactor::time::{Instant, now};
 use std::fmt::{self, Display};
 use std::time::Duration;
 

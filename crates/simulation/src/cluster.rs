@@ -11,10 +11,10 @@ use meta::store::{CrashPoint, MemoryStore, StoreFault};
 use mount::Server;
 use node::{Exports, FuseTransport, NodeConfig, NodeDevice};
 use protocol::auth::Secret;
-use ring::local::oneshot;
-use ring::sim::{Network, Node, Simulation};
-use ring::time::sleep;
-use ring::{Buffer, File, OpenOptions, SocketOptions};
+use reactor::local::oneshot;
+use reactor::sim::{Network, Node, Simulation};
+use reactor::time::sleep;
+use reactor::{Buffer, File, OpenOptions, SocketOptions};
 use rpc::{Credential, Guard};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -123,7 +123,7 @@ impl Cluster {
                 mount: None,
                 allow_other: false,
                 transport: FuseTransport::Auto,
-                poll_us: ring::Spin::default(),
+                poll_us: reactor::Spin::default(),
                 faster: 1,
                 stops_itself: true,
                 pid_file: None,
@@ -352,12 +352,12 @@ impl Machine {
         *self.client.borrow_mut() = Some(client);
         *self.kernel.borrow_mut() = Some(Rc::clone(&kernel));
         let told = Rc::clone(&kernel);
-        drop(ring::spawn(names.serve(async move |directory, name, expires_only| {
+        drop(reactor::spawn(names.serve(async move |directory, name, expires_only| {
             told.drop_name(directory.0, name.as_bytes(), expires_only).await;
             Ok(())
         })));
         let (told, all) = (Rc::clone(&kernel), Rc::clone(&kernel));
-        drop(ring::spawn(prompt.serve(
+        drop(reactor::spawn(prompt.serve(
             async move |node| Ok(told.drop_attributes(node.0).await),
             async move || all.increase_epoch().await,
         )));

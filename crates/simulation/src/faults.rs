@@ -12,9 +12,9 @@ use crate::causes::Place;
 use crate::fault::Fault;
 use crate::random::Random;
 use crate::worker::Shared;
-use ring::sim::{DiskPace, Network, Node};
-use ring::time::{now, sleep, timeout};
-use ring::{Either, race};
+use reactor::sim::{DiskPace, Network, Node};
+use reactor::time::{now, sleep, timeout};
+use reactor::{Either, race};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -213,7 +213,7 @@ async fn strand(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
     let lasting = Duration::from_millis(random.between(least_ms, most_ms));
     shared.befalls(Fault::Strand, &[Place::Node(victim.machine)]);
     // What it does when it comes back takes longer than learning that the session is lost.
-    let usual = ring::sim::SimConfig::default();
+    let usual = reactor::sim::SimConfig::default();
     let write = (Duration::from_millis(20), Duration::from_millis(400));
     let slow = DiskPace { read: usual.read_latency, write, sync: usual.sync_latency };
     if random.chance(50) {
@@ -282,7 +282,7 @@ pub(crate) async fn slow_disks(shared: Rc<Shared>, mut random: Random) {
             (SLOW_MIN, slowest.max(SLOW_MIN))
         };
         let (slow_read, slow_write, slow_sync) = (slow(), slow(), slow());
-        let usual = ring::sim::SimConfig::default();
+        let usual = reactor::sim::SimConfig::default();
         let mut pace = DiskPace {
             read: usual.read_latency,
             write: usual.write_latency,

@@ -7,7 +7,7 @@ use crate::operator::Operator;
 use crate::worker::{BALLAST, DIRECTORIES, Shared, Worker};
 use mount::Kept;
 use protocol::InodeId;
-use ring::time::{now, sleep};
+use reactor::time::{now, sleep};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ async fn on_client<F: Future<Output = ()> + 'static>(
     let actor = Actor { machine: index, life: machine.life.get() };
     let worker = Worker::new(shared, kernel, actor, 0);
     let job = machine.applications.spawn(job(worker));
-    if ring::time::timeout(QUIET_AFTER, job).await.is_err() {
+    if reactor::time::timeout(QUIET_AFTER, job).await.is_err() {
         let doing = shared.doing[index][0].borrow();
         let text = format!("node{index} does not end its last look: {doing}");
         shared.history.borrow_mut().violations.push(text);

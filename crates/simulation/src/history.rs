@@ -9,7 +9,7 @@ use crate::linear::Loss;
 use crate::names::NameCall;
 use crate::pattern::Stamp;
 use protocol::{InodeId, SessionId};
-use ring::time::now;
+use reactor::time::now;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{AddAssign, Range};
 use std::time::Duration;
@@ -306,7 +306,7 @@ impl Life {
 
 /// The present moment, in nanoseconds since the start.
 pub(crate) fn now_ns() -> u64 {
-    (now() - ring::time::Instant::from_ns(0)).as_nanos() as u64
+    (now() - reactor::time::Instant::from_ns(0)).as_nanos() as u64
 }
 
 impl History {

@@ -20,9 +20,9 @@ use fuse::{FileSystem, Negotiated, NodeId, Operation, Registry, Request, Respons
 use inode::{Dentry, Forgets, Inode};
 use mount::Server;
 use protocol::Errno;
-use ring::local::Semaphore;
-use ring::sim::Node;
-use ring::time::sleep;
+use reactor::local::Semaphore;
+use reactor::sim::Node;
+use reactor::time::sleep;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
@@ -74,7 +74,7 @@ pub(crate) struct Kernel {
     dentries: RefCell<BTreeMap<Key, Dentry>>,
     /// Names for which a LOOKUP is under way.
     in_lookup: RefCell<BTreeSet<Key>>,
-    looked_up: ring::local::Notify,
+    looked_up: reactor::local::Notify,
     root: Rc<Inode>,
     /// `s_vfs_rename_mutex`.
     renames: Semaphore,
@@ -114,7 +114,7 @@ impl Kernel {
             inodes: RefCell::default(),
             dentries: RefCell::default(),
             in_lookup: RefCell::default(),
-            looked_up: ring::local::Notify::new(),
+            looked_up: reactor::local::Notify::new(),
             root: Rc::new(Inode::root(Rc::clone(&forgets))),
             renames: Semaphore::new(1),
             forgets,
@@ -196,7 +196,7 @@ impl Kernel {
         let answer = match patience {
             None => job.await,
             Some(patience) => {
-                if let Ok(answer) = ring::time::timeout(patience, &mut job).await {
+                if let Ok(answer) = reactor::time::timeout(patience, &mut job).await {
                     answer
                 } else {
                     self.requests.interrupt(unique);
@@ -221,7 +221,7 @@ impl Kernel {
         held: impl Sized + 'static,
     ) {
         let kernel = Rc::clone(self);
-        drop(ring::spawn(async move {
+        drop(reactor::spawn(async move {
             // Of RELEASE the answer is ignored.
             let _ = kernel.request(Caller(0), node, operation).await;
             drop(held);
@@ -272,7 +272,7 @@ impl Kernel {
         }
         let mut dentries = self.dentries.borrow_mut();
         if let Some(dentry) = dentries.get_mut(&(directory, Box::from(name))) {
-            dentry.valid_until = ring::time::now();
+            dentry.valid_until = reactor::time::now();
         }
     }
 

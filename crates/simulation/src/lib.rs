@@ -1,7 +1,7 @@
 //! Whole clusters in one process, driven by a seed.
 //!
 //! One metadata service and three nodes, each with a device, a target, an agent and a client, run
-//! as they are shipped on simulated machines ([`ring::sim`]). Workers on every client create,
+//! as they are shipped on simulated machines ([`reactor::sim`]). Workers on every client create,
 //! write, copy, rename, unlink and read the same few files at once, while machines are killed,
 //! paused, cut off and lose power. A history of all that was asked and answered is then compared
 //! with what mode `close` allows ([`Outcome::violations`]). A seed repeats a run exactly.

@@ -67,7 +67,7 @@ pub fn activate(name: &str) -> Result<(), String> {
 
 #[cfg(feature = "mutants")]
 fn planted(name: &str) -> Result<(), String> {
-    let is_planted = ring::mutants::activate(name);
+    let is_planted = reactor::mutants::activate(name);
     is_planted.map_err(|active| format!("cannot plant {name}: this process has {active:?}"))
 }
 
@@ -79,7 +79,7 @@ fn planted(name: &str) -> Result<(), String> {
 /// How often the planted bug's condition was asked for.
 pub fn reached() -> u64 {
     #[cfg(feature = "mutants")]
-    return ring::mutants::reached();
+    return reactor::mutants::reached();
     #[cfg(not(feature = "mutants"))]
     0
 }
@@ -91,7 +91,7 @@ pub fn reached() -> u64 {
 pub fn note_reached() -> Result<(), String> {
     #[cfg(feature = "mutants")]
     {
-        ring::mutants::note_reached();
+        reactor::mutants::note_reached();
         Ok(())
     }
     #[cfg(not(feature = "mutants"))]
@@ -101,7 +101,7 @@ pub fn note_reached() -> Result<(), String> {
 /// Takes what this thread has noted: how often it came to a condition of each mutant.
 pub fn noted() -> BTreeMap<&'static str, u64> {
     #[cfg(feature = "mutants")]
-    return ring::mutants::noted();
+    return reactor::mutants::noted();
     #[cfg(not(feature = "mutants"))]
     BTreeMap::new()
 }

@@ -17,9 +17,9 @@ use client::{Client, OpenMode, Setting};
 use protocol::InodeId;
 use protocol::attr::{AttrChanges, Layout};
 use protocol::client::Creation;
-use ring::sim::{SimConfig, Simulation};
-use ring::time::{now, sleep};
-use ring::{Buffer, Chunk};
+use reactor::sim::{SimConfig, Simulation};
+use reactor::time::{now, sleep};
+use reactor::{Buffer, Chunk};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -106,13 +106,13 @@ async fn whole(shared: Rc<Shared>, mut random: Random) {
     let late = usize::from(shared.plan.has_late_node);
     shared.cluster.start(shared.plan.nodes - late).await;
     let pool = prepare(&shared).await;
-    let supervisor = ring::spawn(supervise(Rc::clone(&shared)));
+    let supervisor = reactor::spawn(supervise(Rc::clone(&shared)));
     let slow_choices = Random::new(random.next());
     let questions = shared.plan.has_operator.then(|| {
         let operator = Operator::new(&shared).run(Random::new(random.next()));
         shared.cluster.operator.spawn(operator)
     });
-    let slowness = ring::spawn(faults::slow_disks(Rc::clone(&shared), slow_choices));
+    let slowness = reactor::spawn(faults::slow_disks(Rc::clone(&shared), slow_choices));
     faults::run(&shared).await;
     if !shared.plan.has_faults() {
         work_for_a_while(&shared).await;

@@ -16,8 +16,8 @@ use crate::plan::{Focus, Plan};
 use crate::random::Random;
 use crate::story::Story;
 use protocol::{Errno, InodeId, SessionId};
-use ring::local::OneshotSender;
-use ring::time::{Instant, now, sleep};
+use reactor::local::OneshotSender;
+use reactor::time::{Instant, now, sleep};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ impl Shared {
     /// Prints what happens, if the plan says so.
     pub(crate) fn log(&self, text: impl FnOnce() -> String) {
         if self.plan.is_logged {
-            let (now, tick) = (ring::time::now(), self.history.borrow().present());
+            let (now, tick) = (reactor::time::now(), self.history.borrow().present());
             println!("{now:?} tick {tick}: {}", text());
         }
     }

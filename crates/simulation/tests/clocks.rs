@@ -6,8 +6,8 @@ mod stage;
 
 use client::{OpenMode, Setting};
 use protocol::InodeId;
-use ring::time::{sleep, timeout};
-use ring::{Buffer, Chunk};
+use reactor::time::{sleep, timeout};
+use reactor::{Buffer, Chunk};
 use stage::play;
 use std::time::Duration;
 
@@ -99,7 +99,7 @@ fn a_suspended_machine_wakes_without_its_caches() {
 fn admissions_lapse_while_their_machine_is_suspended() {
     use std::rc::Rc;
     use target::{AdmissionMode, Admissions, Refusal};
-    let mut simulation = ring::sim::Simulation::new(1);
+    let mut simulation = reactor::sim::Simulation::new(1);
     let node = simulation.node("target");
     let whole = async move {
         let host = nvme::HostId([1; 16]);

@@ -6,7 +6,7 @@ mod stage;
 
 use client::{Client, CompactCounts};
 use protocol::{Errno, InodeId};
-use ring::time::sleep;
+use reactor::time::sleep;
 use stage::gate::Gate;
 use stage::{BLOCK_BYTES, DEVICE_BYTES, SETTING, Stage, WRITE, bytes_of, filled, play_on_one};
 use std::rc::Rc;

@@ -7,8 +7,8 @@ mod stage;
 
 use client::{Client, OpenMode, Setting};
 use protocol::{Errno, InodeId};
-use ring::time::{Instant, now, sleep};
-use ring::{Buffer, Chunk};
+use reactor::time::{Instant, now, sleep};
+use reactor::{Buffer, Chunk};
 use stage::{Stage, play};
 use std::rc::Rc;
 use std::time::Duration;

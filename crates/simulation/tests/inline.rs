@@ -11,7 +11,7 @@ use protocol::client::FallocateMode;
 use protocol::inline::INLINE_MAX_BYTES;
 use protocol::times::HEARTBEAT;
 use protocol::{Errno, InodeId};
-use ring::time::sleep;
+use reactor::time::sleep;
 use stage::gate::Gate;
 use stage::{
     BLOCK_BYTES, DEVICE_BYTES, INLINE_BYTES, SETTING, Stage, WRITE, bytes_of, filled, make,

@@ -8,7 +8,7 @@ use client::{Change, Client, OpenMode};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::times::HEARTBEAT;
 use protocol::{Errno, InodeId};
-use ring::time::{sleep, timeout};
+use reactor::time::{sleep, timeout};
 use stage::gate::Gate;
 use stage::{
     BLOCK_BYTES, Changes, DEVICE_BYTES, Stage, WRITE, bytes_of, filled, make, play, play_on_one,
@@ -97,7 +97,7 @@ fn a_lock_waits_until_stale_pages_are_dropped() {
         let note = move |change| {
             let Change::Pages(_, done) = change else { return };
             let counted = Rc::clone(&counted);
-            drop(ring::spawn(async move {
+            drop(reactor::spawn(async move {
                 sleep(HEARTBEAT).await;
                 counted.set(counted.get() + 1);
                 let _ = done.send(()).await;

@@ -10,7 +10,7 @@ use client::{Client, Handle};
 use protocol::times::{HEARTBEAT, REQUEST_DEADLINE, SESSION_DEADLINE, WRITEBACK};
 use protocol::{Errno, InodeId};
 
-use ring::time::{sleep, timeout};
+use reactor::time::{sleep, timeout};
 use stage::gate::Gate;
 use stage::{
     BLOCK_BYTES, DEVICE_BYTES, SETTING, Stage, WRITE, bytes_of, device, filled, make, play_on_one,

@@ -35,7 +35,7 @@ fn planted() -> BTreeMap<String, BTreeSet<String>> {
     for file in files {
         let text = fs::read_to_string(&file).expect("a source");
         let place = file.strip_prefix(top()).expect("below the top").display().to_string();
-        for after in text.split("ring::mutant!(").skip(1) {
+        for after in text.split("reactor::mutant!(").skip(1) {
             let name = after.split('"').nth(1).expect("a name in quotes");
             planted.entry(name.to_owned()).or_default().insert(place.clone());
         }
@@ -106,13 +106,13 @@ fn the_shipped_program_has_no_mutants() {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["tree", "--offline", "--locked", "--edges", "normal,build,features"]);
         let answer = cargo
-            .args(["--invert", "tsumugi-ring", "--package", package])
+            .args(["--invert", "tsumugi-reactor", "--package", package])
             .args(more)
             .current_dir(top())
             .output();
         let answer = answer.expect("cargo runs");
         assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
-        String::from_utf8_lossy(&answer.stdout).contains("tsumugi-ring feature \"mutants\"")
+        String::from_utf8_lossy(&answer.stdout).contains("tsumugi-reactor feature \"mutants\"")
     };
     assert!(!tree("tsumugi", &[]));
     assert!(!tree("tsumugi-simulation", &[]));

@@ -10,8 +10,8 @@ use client::{Client, Handle, OpenMode, Setting};
 use protocol::attr::AttrChanges;
 use protocol::client::RenameMode;
 use protocol::{Errno, InodeId};
-use ring::time::{sleep, timeout};
-use ring::{Buffer, Chunk, spawn};
+use reactor::time::{sleep, timeout};
+use reactor::{Buffer, Chunk, spawn};
 use stage::{Stage, play};
 use std::rc::Rc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn a_removal_ends_when_its_file_is_closed_meanwhile() {
                 }
             });
             // It has asked by then, and has no answer.
-            ring::yield_now().await;
+            reactor::yield_now().await;
             client.release(&handle).await.unwrap();
             let ended = timeout(Duration::from_mins(2), removal).await;
             ended.expect("it ends").unwrap().unwrap();
@@ -229,7 +229,7 @@ fn an_open_file_that_is_renamed_to_a_name_being_removed_stays() {
             renamer.rename((ROOT, b"b"), (ROOT, b"a"), RenameMode::Replace).await
         });
         // It has asked by then, and has no answer.
-        ring::yield_now().await;
+        reactor::yield_now().await;
         let removal = spawn(async move { remover.unlink(ROOT, b"a").await });
         assert_eq!(rename.await.unwrap().unwrap().moved, inode);
         removal.await.unwrap().unwrap();
@@ -343,7 +343,7 @@ fn an_open_beside_another_removal_costs_no_call() {
         let remover = Rc::clone(&client);
         let removal = spawn(async move { remover.unlink(ROOT, b"a").await });
         // It has asked by then, and has no answer.
-        ring::yield_now().await;
+        reactor::yield_now().await;
         let (handle, _) = client.open(inode, OpenMode::default()).await.unwrap();
         assert_eq!(acquired(), before);
         removal.await.unwrap().unwrap();

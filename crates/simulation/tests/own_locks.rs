@@ -8,7 +8,7 @@ use client::{Client, OpenMode};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::times::{HEARTBEAT, SELF_STOP};
 use protocol::{Errno, InodeId};
-use ring::time::{sleep, timeout};
+use reactor::time::{sleep, timeout};
 use stage::{Stage, make, play};
 use std::rc::Rc;
 use std::time::Duration;

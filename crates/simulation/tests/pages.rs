@@ -6,7 +6,7 @@ mod stage;
 
 use client::{Change, Client, Handle, Lending, OpenMode};
 use protocol::InodeId;
-use ring::time::{now, sleep};
+use reactor::time::{now, sleep};
 use stage::gate::Gate;
 use stage::{
     BLOCK_BYTES, Changes, DEVICE_BYTES, Stage, WRITE, bytes_of, filled, make, play_on_one,
@@ -43,7 +43,7 @@ impl Asked {
             Change::Inode(_) => asked.told.set(asked.told.get() + 1),
             Change::Pages(_, done) => {
                 let asked = asked.clone();
-                drop(ring::spawn(async move {
+                drop(reactor::spawn(async move {
                     sleep(DROP).await;
                     if asked.is_stuck.get() {
                         return std::future::pending().await;

@@ -9,7 +9,7 @@ use client::{Client, OpenMode};
 use protocol::attr::AttrChanges;
 use protocol::times::{HEARTBEAT, WRITEBACK};
 use protocol::{Errno, InodeId};
-use ring::time::{sleep, timeout};
+use reactor::time::{sleep, timeout};
 use stage::gate::Gate;
 use stage::{
     APPEND, BLOCK_BYTES, DEVICE_BYTES, SETTING, Stage, WRITE, bytes_of, filled, make, play,

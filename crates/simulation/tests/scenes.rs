@@ -11,8 +11,8 @@ use client::{Client, OpenMode, Setting};
 use protocol::attr::AttrChanges;
 use protocol::client::FallocateMode;
 use protocol::{Errno, InodeId};
-use ring::time::{sleep, timeout};
-use ring::{Buffer, Chunk, Segments, spawn};
+use reactor::time::{sleep, timeout};
+use reactor::{Buffer, Chunk, Segments, spawn};
 use stage::{BLOCK_BYTES, DEVICE_BYTES, play, play_on};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn an_fsync_makes_durable_what_a_close_has_committed_meanwhile() {
             let closer = Rc::clone(&client);
             let close = spawn(async move { closer.release(&handle).await });
             // The commit is under way by then.
-            ring::yield_now().await;
+            reactor::yield_now().await;
             client.fsync(attr.inode).await.unwrap();
             assert!(store.unsynced().is_empty(), "fsync has answered too early");
             close.await.unwrap().unwrap();
@@ -292,7 +292,7 @@ fn a_close_commits_what_is_overwritten_meanwhile() {
             let closer = Rc::clone(&writer);
             let close = spawn(async move { closer.release(&handle).await });
             // Its bytes are on their way by then.
-            ring::yield_now().await;
+            reactor::yield_now().await;
             writer.write(&other, 0, bytes(2), false).await.unwrap();
             close.await.unwrap().unwrap();
             attr.inode
@@ -368,7 +368,7 @@ fn writes_beside_a_truncation_do_not_hold_back_what_it_waits_for() {
             let changes = AttrChanges { size: Some(0), ..AttrChanges::default() };
             let truncation = spawn(async move { truncater.truncate(inode, changes).await });
             // It has asked by then, and has no answer.
-            ring::yield_now().await;
+            reactor::yield_now().await;
             client.write(&own, 0, bytes(3), false).await.unwrap();
             truncation.await.unwrap().unwrap();
             client.release(&own).await.unwrap();

@@ -8,7 +8,7 @@ mod stage;
 use client::{Client, Scrubbed};
 use protocol::times::HEARTBEAT;
 use protocol::{Errno, InodeId};
-use ring::time::sleep;
+use reactor::time::sleep;
 use stage::flip::Flip;
 use stage::gate::Gate;
 use stage::{BLOCK_BYTES, DEVICE_BYTES, SETTING, Stage, WRITE, filled, make, play_on_one};
@@ -95,7 +95,7 @@ fn what_changes_under_a_scrub_is_no_damage() {
         let inode = stage.on(0, async |client| make(&client, b"a", 1, LENGTH as usize).await).await;
         let scrubbing = {
             let stage = Rc::clone(&stage);
-            ring::spawn(async move {
+            reactor::spawn(async move {
                 let mut compared = 0;
                 for _ in 0..60 {
                     let all = scrub(&stage, 1, inode).await.unwrap();

@@ -11,8 +11,8 @@ use protocol::times::{
     ADMISSION_LAPSE, HEARTBEAT, SELF_STOP, SESSION_DEADLINE, TARGET_DEADLINE, WRITEBACK,
 };
 use protocol::{Errno, InodeId};
-use ring::sim::Moment;
-use ring::time::{now, sleep, timeout};
+use reactor::sim::Moment;
+use reactor::time::{now, sleep, timeout};
 use stage::gate::Gate;
 use stage::{
     BLOCK_BYTES, DEVICE_BYTES, SETTING, Stage, WRITE, bytes_of, filled, make, play_on_one,

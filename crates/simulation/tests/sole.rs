@@ -9,7 +9,7 @@ use client::{Client, Handle};
 use protocol::attr::AttrChanges;
 use protocol::times::WRITEBACK;
 use protocol::{Attr, Errno, InodeId, Timestamp};
-use ring::time::sleep;
+use reactor::time::sleep;
 use stage::gate::Gate;
 use stage::{
     BLOCK_BYTES, DEVICE_BYTES, SETTING, Stage, WRITE, bytes_of, filled, make, play, play_on_one,

@@ -20,7 +20,7 @@ fn play<F: Future<Output = ()>>(scene: impl FnOnce(Rc<Stage>) -> F) {
     play_on_one(device, 1, |_| None, |stage| scene(Rc::new(stage)));
 }
 
-fn block(byte: u8) -> ring::Chunk {
+fn block(byte: u8) -> reactor::Chunk {
     filled(byte, BLOCK_BYTES as usize)
 }
 
@@ -91,7 +91,9 @@ fn fills_have_all_blocks_that_they_need() {
                 let write = |at: u64| {
                     let (client, handle) = (Rc::clone(&client), Rc::clone(&handle));
                     let bytes = filled(at as u8, step as usize);
-                    ring::spawn(async move { client.write(&handle, at * step, bytes, false).await })
+                    reactor::spawn(
+                        async move { client.write(&handle, at * step, bytes, false).await },
+                    )
                 };
                 let writes: Vec<_> = (start..count.min(start + 7)).map(write).collect();
                 for write in writes {

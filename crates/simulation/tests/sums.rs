@@ -8,8 +8,8 @@ mod stage;
 use client::{ChecksumCounts, Client, Damage, OpenMode};
 use protocol::times::HEARTBEAT;
 use protocol::{DeviceId, Errno, InodeId};
-use ring::time::{sleep, timeout};
-use ring::{Buffer, Chunk, Region};
+use reactor::time::{sleep, timeout};
+use reactor::{Buffer, Chunk, Region};
 use stage::flip::Flip;
 use stage::gate::Gate;
 use stage::{

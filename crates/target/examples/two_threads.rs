@@ -7,7 +7,7 @@
 
 use block::{Backing, Device, MemoryBacking};
 use nvme::{HostId, Nsid};
-use ring::{Config, File, OpenOptions, Runtime, Segment, Segments};
+use reactor::{Config, File, OpenOptions, Runtime, Segment, Segments};
 use std::hint::black_box;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn fastest<W: FnMut()>(threads: usize, make: &(impl Fn() -> W + Sync)) -> f64 {
             let mut best = Duration::MAX;
             for _ in 0..ROUNDS {
                 barrier.wait();
-                let begun = ring::time::now();
+                let begun = reactor::time::now();
                 (0..COMMANDS).for_each(|_| work());
                 best = best.min(begun.elapsed());
             }
@@ -52,7 +52,7 @@ fn report<W: FnMut()>(name: &str, make: impl Fn() -> W + Sync) {
 
 /// A block of memory to read into.
 fn room() -> Segments {
-    let buffer = ring::Buffer::with_capacity(BLOCK);
+    let buffer = reactor::Buffer::with_capacity(BLOCK);
     [Segment::Buffer(buffer, 0..BLOCK)].into_iter().collect()
 }
 

@@ -72,8 +72,8 @@ pub struct Admissions {
 impl Admissions {
     /// A table without admissions.
     pub fn new(mode: AdmissionMode) -> Arc<Self> {
-        let is_awake = ring::mutant!("lapse-by-awake-clock");
-        let clock = if is_awake { ring::time::awake_time } else { ring::time::boot_time };
+        let is_awake = reactor::mutant!("lapse-by-awake-clock");
+        let clock = if is_awake { reactor::time::awake_time } else { reactor::time::boot_time };
         Self::with_clock(mode, clock)
     }
 
@@ -130,9 +130,9 @@ impl Admissions {
         key: Option<TlsKey>,
     ) -> Result<(), Refusal> {
         let lapsed = self.table().sweep(self.now());
-        Drained::new(if ring::mutant!("admit-not-drained") { Vec::new() } else { lapsed }).await;
+        Drained::new(if reactor::mutant!("admit-not-drained") { Vec::new() } else { lapsed }).await;
         let now = self.now();
-        let is_past = lapse <= now && !ring::mutant!("admitted-in-the-past");
+        let is_past = lapse <= now && !reactor::mutant!("admitted-in-the-past");
         if is_past { Err(Refusal::Lapsed) } else { self.table().admit(host, epoch, lapse, key) }
     }
 
@@ -140,7 +140,7 @@ impl Admissions {
     /// Answers how many are left.
     pub fn renew(&self, lapse: Moment) -> usize {
         let mut table = self.table();
-        if !ring::mutant!("lapsed-renewed") {
+        if !reactor::mutant!("lapsed-renewed") {
             table.sweep(self.now());
         }
         table.renew(lapse)
@@ -170,7 +170,7 @@ impl Admissions {
         signal: &Arc<Signal>,
     ) -> Result<Lane, Refusal> {
         let result = match &self.mode {
-            _ if ring::mutant!("connect-unchecked") => Ok(self.table().slot_on_demand(host)),
+            _ if reactor::mutant!("connect-unchecked") => Ok(self.table().slot_on_demand(host)),
             AdmissionMode::AnyHost => Ok(self.table().slot_on_demand(host)),
             AdmissionMode::HostList(names) => match name {
                 Some(name) if names.contains(name) => Ok(self.table().slot_on_demand(host)),

@@ -29,9 +29,9 @@ use nvme::opcode::{AdminOpcode, FabricsType};
 use nvme::property::{Capabilities, Configuration, ControllerStatus};
 use nvme::sgl::Sgl;
 use nvme::{ControllerId, HostId, Nqn, Nsid, Status, SubmissionQueueEntry, U16, U32, U64};
+use reactor::Buffer;
+use reactor::time::Instant;
 use reservation::Later;
-use ring::Buffer;
-use ring::time::Instant;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -328,7 +328,7 @@ impl Controller {
             local_address: link.local_address,
             peer_address: link.peer_address,
             transport: link.transport,
-            since: ring::time::now(),
+            since: reactor::time::now(),
             is_ready: AtomicBool::new(false),
             io_queues_granted: AtomicU16::new(0),
             had_traffic: AtomicBool::new(false),
@@ -351,7 +351,7 @@ impl Controller {
             later: Later::default(),
             timestamp_offset_ms: 0,
             is_timestamp_set: false,
-            instance: ring::random::u64(),
+            instance: reactor::random::u64(),
         }
     }
 

@@ -21,8 +21,8 @@ use crate::signal::{self, Signal};
 use crate::target::Target;
 use cores::{Kind, Loads, Place, Threads};
 use fabric::RdmaListener;
-use ring::net::{Entered, Entrance, EntranceLimits};
-use ring::{Config, SocketOptions, TcpListener};
+use reactor::net::{Entered, Entrance, EntranceLimits};
+use reactor::{Config, SocketOptions, TcpListener};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -105,7 +105,7 @@ impl Connections {
             if let Some(opened) = self.try_open(peer) {
                 return opened;
             }
-            ring::time::sleep(ENDING_PAUSE).await;
+            reactor::time::sleep(ENDING_PAUSE).await;
         }
     }
 
@@ -212,10 +212,10 @@ pub struct Server {
     /// How sockets are made.
     socket: SocketOptions,
     /// The listeners' tasks, in the order of `addresses`.
-    acceptors: Vec<ring::JoinHandle<()>>,
+    acceptors: Vec<reactor::JoinHandle<()>>,
     /// The listeners over RDMA.
     rdma: Vec<RdmaListener>,
-    cores: Vec<ring::thread::JoinHandle<()>>,
+    cores: Vec<reactor::thread::JoinHandle<()>>,
     threads: Option<Rc<Threads>>,
 }
 
@@ -270,14 +270,14 @@ impl Server {
         options: &ServerOptions,
         patience: Duration,
     ) -> Result<Self, Error> {
-        let deadline = ring::time::now() + patience;
+        let deadline = reactor::time::now() + patience;
         loop {
             match Self::start(target, options) {
                 Err(Error::Listen { source, .. })
                     if source.kind() == std::io::ErrorKind::AddrInUse
-                        && ring::time::now() < deadline =>
+                        && reactor::time::now() < deadline =>
                 {
-                    ring::time::sleep(LISTEN_PAUSE).await;
+                    reactor::time::sleep(LISTEN_PAUSE).await;
                 }
                 result => return result,
             }

@@ -4,9 +4,9 @@
 //! attempt takes a token from its peer's bucket, and one from a bucket that all recently unauthenticated peers
 //! share; a successful proof returns them. A host with the key is therefore never slowed down by its own
 //! attempts, and a guessing host gets a few attempts and then one every two seconds. Attempts in progress are
-//! unauthenticated connections, whose number [`Entrance`](ring::net::Entrance) bounds.
+//! unauthenticated connections, whose number [`Entrance`](reactor::net::Entrance) bounds.
 
-use ring::time::Instant;
+use reactor::time::Instant;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -183,7 +183,7 @@ mod tests {
     /// whatever others do.
     #[test]
     fn attempts_are_bounded() {
-        let start = ring::time::now();
+        let start = reactor::time::now();
         let handshakes = Arc::<Handshakes>::default();
         let honest = || handshakes.begin(peer(1), start).unwrap().succeed(start);
         for _ in 0..1000 {
@@ -207,7 +207,7 @@ mod tests {
     /// Goal: the table of peers does not grow for ever, and peers that did nothing wrong leave it.
     #[test]
     fn peers_are_forgotten() {
-        let start = ring::time::now();
+        let start = reactor::time::now();
         let handshakes = Arc::<Handshakes>::default();
         let address = |n: u32| IpAddr::from([10, 0, (n >> 8) as u8, n as u8]);
         let mut now = start;

@@ -38,7 +38,7 @@ pub struct MemoryCost {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum number of connections of all hosts. A quarter of them may be no queue pairs yet; the oldest of
-    /// these ends for a new one. One peer may have three quarters (see [`Entrance`](ring::net::Entrance)).
+    /// these ends for a new one. One peer may have three quarters (see [`Entrance`](reactor::net::Entrance)).
     /// Further connections are closed as soon as accepted.
     pub connections_max: usize,
     /// Controllers at a time, over all subsystems. Each has a connection, so that as many as these

@@ -10,7 +10,7 @@ use crate::namespace::Namespace;
 use crate::signal::Signal;
 use block::{Access, Backing, Device, Error, Geometry, Incarnation, IoFuture};
 use nvme::HostId;
-use ring::{Chunk, Segment, Segments, Sparse};
+use reactor::{Chunk, Segment, Segments, Sparse};
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -123,7 +123,7 @@ impl LocalDevice {
         }
         let counter = self.counter.clone();
         // The caller may drop its future; the permit must outlive the device's work all the same.
-        let task = ring::spawn(async move {
+        let task = reactor::spawn(async move {
             let result = work.await;
             counter.add(&tally(access, len, &result), Origin::Local);
             drop(permit);

@@ -5,7 +5,7 @@
 //! they came, each knows how long, and a limit costs one atomic operation for a command; a namespace without
 //! limits costs two loads of memory that nothing writes.
 
-use ring::time::Instant;
+use reactor::time::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 

@@ -29,7 +29,7 @@ use crate::error::Error;
 use guard::Member;
 use nvme::reservation::{RegisteredController, ReservationStatus, ReservationType, rescap};
 use nvme::{ControllerId, HostId, Status, U16, U32, U64};
-use ring::Buffer;
+use reactor::Buffer;
 use state::{Effects, Rights, State};
 use std::future::poll_fn;
 use std::path::Path;

@@ -26,7 +26,7 @@ use crate::handshakes::Handshakes;
 use crate::limits::Limits;
 use crate::subsystem::{HostAccess, Subsystem};
 use nvme::{ControllerId, Nqn};
-use ring::time::Instant;
+use reactor::time::Instant;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,7 +89,7 @@ impl Target {
             keyring: Arc::default(),
             generated: Arc::default(),
             tls: OnceLock::new(),
-            started: ring::time::now(),
+            started: reactor::time::now(),
         }))
     }
 

@@ -5,7 +5,7 @@
 //! figure is the median of the rounds, and CPU time is that of both threads together.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for measuring")]
 
-use ring::{
+use reactor::{
     Buffer, Chunk, Config, Runtime, Segment, Segments, SocketOptions, TcpListener, TcpStream,
 };
 use std::future::poll_fn;
@@ -63,14 +63,14 @@ async fn receive(mut stream: Stream, data_bytes: usize) -> usize {
 
 /// CPU time of this process.
 fn cpu() -> Duration {
-    ring::usage::of_process(std::process::id()).unwrap()
+    reactor::usage::of_process(std::process::id()).unwrap()
 }
 
 /// One round: seconds, and CPU seconds, for each GiB.
 fn round(hash: Option<Hash>, data_bytes: usize) -> (f64, f64) {
     let config = Config::default();
     let (address, listening) = std::sync::mpsc::channel();
-    let sender = ring::thread::spawn("sender", &config, move || async move {
+    let sender = reactor::thread::spawn("sender", &config, move || async move {
         let listener =
             TcpListener::bind(([127, 0, 0, 1], 0).into(), &SocketOptions::default()).unwrap();
         address.send(listener.local_addr()).unwrap();
@@ -91,7 +91,7 @@ fn round(hash: Option<Hash>, data_bytes: usize) -> (f64, f64) {
     })
     .unwrap();
     let address = listening.recv().unwrap();
-    let begun = (ring::time::now(), cpu());
+    let begun = (reactor::time::now(), cpu());
     let total = Runtime::new(&config).unwrap().block_on(async move {
         let tcp = TcpStream::connect(address, &SocketOptions::default()).await.unwrap();
         let stream = match hash {

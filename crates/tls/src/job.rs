@@ -64,7 +64,7 @@ impl JobKey {
     /// Makes a key that nobody knows.
     pub fn generate() -> Self {
         let mut bytes = Zeroizing::new([0; JOB_KEY_BYTES]);
-        ring::random::fill(&mut bytes[..]);
+        reactor::random::fill(&mut bytes[..]);
         Self(bytes)
     }
 

@@ -8,7 +8,7 @@ use crate::records::{
 };
 use crate::server::{Asked, Server, library};
 use crate::wires::Wired;
-use ring::Buffer;
+use reactor::Buffer;
 use s2n_tls::config::{self, Config};
 use s2n_tls::connection::Connection;
 use s2n_tls::enums::{Blinding, Mode, SerializationVersion, Version};

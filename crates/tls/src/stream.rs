@@ -15,7 +15,7 @@ use crate::records::{OVERHEAD_BYTES, PLAIN_BYTES_MAX};
 use crate::server::Server;
 use crate::session::Session;
 pub use outgoing::Outgoing;
-use ring::{Buffer, Chunk, Inline, Op, Segment, Segments, TcpStream};
+use reactor::{Buffer, Chunk, Inline, Op, Segment, Segments, TcpStream};
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;

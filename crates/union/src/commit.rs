@@ -28,8 +28,8 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use metrics::{Family, Point};
-use ring::local::{Notify, Permit, Semaphore};
-use ring::time::Instant;
+use reactor::local::{Notify, Permit, Semaphore};
+use reactor::time::Instant;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
@@ -184,12 +184,12 @@ impl Committer {
         );
         self.bytes.set(self.bytes.get() + pending.bytes);
         let (union, node) = (Rc::clone(union), Rc::clone(node));
-        let waiting = Waiting { pending, union, node, since: ring::time::now() };
+        let waiting = Waiting { pending, union, node, since: reactor::time::now() };
         self.queue.borrow_mut().push(waiting);
         self.woken.notify();
         if !self.is_running.replace(true) {
             let committer = Rc::clone(self);
-            drop(ring::spawn(async move { committer.run().await }));
+            drop(reactor::spawn(async move { committer.run().await }));
         }
     }
 
@@ -231,21 +231,21 @@ impl Committer {
     async fn run(self: &Rc<Self>) {
         while let Some((first, limits)) = self.first() {
             let deadline = first + limits.time;
-            while !self.is_full(limits) && ring::time::now() < deadline {
+            while !self.is_full(limits) && reactor::time::now() < deadline {
                 let more = std::pin::pin!(self.woken.notified());
-                let _ = ring::race(more, ring::time::sleep_until(deadline)).await;
+                let _ = reactor::race(more, reactor::time::sleep_until(deadline)).await;
             }
             // What is added meanwhile comes along.
             let turn = self.batches.0.acquire(1).await;
             self.is_urgent.set(false);
             let batch = self.take(limits.files);
             let committer = Rc::clone(self);
-            drop(ring::spawn(async move {
-                let (count, begin) = (batch.len(), ring::time::now());
+            drop(reactor::spawn(async move {
+                let (count, begin) = (batch.len(), reactor::time::now());
                 let counted = metrics::start(COMMIT, 0);
                 counted.during(committer.commit(batch)).await;
                 counted.end(0);
-                committer.history.note(count, ring::time::now() - begin);
+                committer.history.note(count, reactor::time::now() - begin);
                 drop(turn);
             }));
         }

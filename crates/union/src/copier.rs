@@ -24,8 +24,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ring::File;
-use ring::mailbox::{self, Receiver, Sender};
+use reactor::File;
+use reactor::mailbox::{self, Receiver, Sender};
 use rustix::io::Errno;
 
 use crate::commit::errno_of;
@@ -129,8 +129,8 @@ impl CopyThread {
             return Ok(sender.clone());
         }
         let (sender, receiver) = mailbox::channel(ORDERS_MAX);
-        let config = ring::Config { blocking_max: BLOCKING_MAX, ..ring::Config::default() };
-        ring::thread::spawn("union-copy", &config, move || serve(receiver))?;
+        let config = reactor::Config { blocking_max: BLOCKING_MAX, ..reactor::Config::default() };
+        reactor::thread::spawn("union-copy", &config, move || serve(receiver))?;
         Ok(orders.insert(sender).clone())
     }
 }
@@ -142,19 +142,19 @@ async fn serve(mut orders: Receiver<Order>) {
         let desk = Rc::clone(&desk);
         match order {
             Order::Copy(copy, syncs, answer) => {
-                drop(ring::spawn(async move { carry_out(copy, &syncs, &answer).await }));
+                drop(reactor::spawn(async move { carry_out(copy, &syncs, &answer).await }));
             }
             Order::WriteBack(WriteBack::Part(file, part)) => {
                 file.start_write_back(part.start, part.end - part.start);
             }
             Order::WriteBack(WriteBack::Last(file)) => {
                 let count = desk.last.keep(file);
-                drop(ring::spawn(async move { desk.last.keep_no_longer(count).await }));
+                drop(reactor::spawn(async move { desk.last.keep_no_longer(count).await }));
             }
             Order::Sync(files, way, goal, answer) => {
                 // It may be among them; and its file must not be held open beyond its union's end.
                 desk.last.send_off();
-                drop(ring::spawn(async move {
+                drop(reactor::spawn(async move {
                     let _ = answer.try_send(desk.syncs.sync(&files, &way, goal).await);
                 }));
             }
@@ -178,7 +178,7 @@ async fn carry_out(mut copy: Copy, syncs: &Sender<Order>, answer: &Sender<Result
                 if writes_back {
                     write_back(syncs, WriteBack::Part(file, part));
                 }
-                ring::yield_now().await;
+                reactor::yield_now().await;
             }
             Ok(Step::Done(copied)) => break Ok(copied),
             Err(errno) => {
@@ -225,7 +225,7 @@ impl Last {
 
     /// Sends a copy off after some time, if it is still the last.
     async fn keep_no_longer(&self, count: u64) {
-        ring::time::sleep(LAST_TIME_MAX).await;
+        reactor::time::sleep(LAST_TIME_MAX).await;
         if self.count.get() == count {
             self.send_off();
         }

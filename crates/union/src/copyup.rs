@@ -13,8 +13,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use metrics::{Family, Point};
-use ring::file::FileHandle;
-use ring::local::Permit;
+use reactor::file::FileHandle;
+use reactor::local::Permit;
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -112,7 +112,7 @@ impl Union {
             let copy = sys::open_below(upper.work.as_fd(), &name, OFlags::RDONLY)?;
             self.copy_attributes(node, (lower.as_fd(), &stat), copy.as_fd())?;
             if self.options.sync == SyncMode::Strict {
-                let copy = ring::File::from_handle(ring::Handle::from_fd(copy));
+                let copy = reactor::File::from_handle(reactor::Handle::from_fd(copy));
                 copy.sync_all().await.map_err(crate::commit::errno_of)?;
                 // Somebody else may have needed the directory meanwhile.
                 if !matches!(*node.place.borrow(), Place::Lower) {

@@ -5,7 +5,7 @@
 //! closed, the oldest first, and opened anew when they are needed; copies that wait for their names, and
 //! files that are made durable unasked, wait for each other.
 
-use ring::local::Semaphore;
+use reactor::local::Semaphore;
 use rustix::process::{Resource, getrlimit};
 
 /// Most directories that a thread keeps open.

@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
 
-use ring::{File, Handle};
+use reactor::{File, Handle};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 

@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use ring::time::Instant;
+use reactor::time::Instant;
 
 /// How long what was found is believed. The memory that is written within that time has to fit into what is
 /// left to the kernel's bound.
@@ -40,7 +40,7 @@ pub(crate) struct Run<'a> {
 impl FreeRun {
     /// Begins a write, if it will not have to wait.
     pub(crate) fn begin(&self) -> Option<Run<'_>> {
-        let now = ring::time::now();
+        let now = reactor::time::now();
         let is_free = match self.found.get() {
             Some((until, is_free)) if now < until => is_free,
             _ => {
@@ -62,7 +62,7 @@ impl FreeRun {
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
-        let now = ring::time::now();
+        let now = reactor::time::now();
         if now - self.since > SLOW_TIME {
             self.of.found.set(Some((now + PAUSE_TIME, false)));
         }
@@ -87,7 +87,7 @@ fn is_far_below(vmstat: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ring::{Config, Runtime};
+    use reactor::{Config, Runtime};
 
     fn vmstat(dirty: u64, writeback: u64) -> String {
         format!(
@@ -111,7 +111,7 @@ mod tests {
     fn a_slow_write_ends_it() {
         Runtime::new(&Config::default()).unwrap().block_on(async {
             let free = FreeRun::default();
-            free.found.set(Some((ring::time::now() + Duration::from_mins(1), true)));
+            free.found.set(Some((reactor::time::now() + Duration::from_mins(1), true)));
             assert!(free.begin_at(4096, 8192).is_some());
             assert!(free.begin_at(4095, 8192).is_none() && free.begin_at(4096, 100).is_none());
             assert!(free.begin_at(0, 256 << 10).is_none());

@@ -264,7 +264,7 @@ fn open_lower(
     // Opening by handle, and asking for the number, take a descriptor that is really open.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let root = sys::open_below(root.as_fd(), b"", flags).unwrap_or(root);
-    let uuid = ring::file::file_system_uuid(root.as_fd()).ok();
+    let uuid = reactor::file::file_system_uuid(root.as_fd()).ok();
     let owners = detect_owners(root.as_fd()).map_err(error)?;
     Ok(Layer { root, holds_whiteouts, uuid, owners })
 }
@@ -352,7 +352,7 @@ fn way_of(pending: &OwnedFd, device: u64) -> Result<Way, Errno> {
         return Ok(Way::Each { device });
     }
     let mark = pending.try_clone().map_err(crate::commit::errno_of)?;
-    Ok(Way::Commit { device, mark: ring::File::from_handle(ring::Handle::from_fd(mark)) })
+    Ok(Way::Commit { device, mark: reactor::File::from_handle(reactor::Handle::from_fd(mark)) })
 }
 
 /// Refuses a work directory in the upper one and the reverse.

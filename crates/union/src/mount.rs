@@ -102,9 +102,9 @@ impl UnionMount {
             (filled, self.union.sync_at_end().await)
         };
         let (finish, told) = (std::pin::pin!(finish), std::pin::pin!(self.tell_end()));
-        let (filled, finished) = match ring::race(finish, told).await {
-            ring::Either::First(done) => done,
-            ring::Either::Second(never) => match never {},
+        let (filled, finished) = match reactor::race(finish, told).await {
+            reactor::Either::First(done) => done,
+            reactor::Either::Second(never) => match never {},
         };
         if !self.is_cut_off.get() {
             served?;
@@ -118,7 +118,7 @@ impl UnionMount {
     /// Logs now and then that the end takes long, and what is left.
     async fn tell_end(&self) -> std::convert::Infallible {
         loop {
-            ring::time::sleep(END_STEP).await;
+            reactor::time::sleep(END_STEP).await;
             let partial = self.union.store.as_ref().map_or(0, |store| store.status().len());
             tracing::warn!(
                 changed = self.union.dirty.borrow().len(),
@@ -135,7 +135,7 @@ impl UnionMount {
         in_background("unmount", move || unmounter.unmount());
         let mut waited = Duration::ZERO;
         while !self.is_over.get() && waited < END_WAIT_MAX {
-            ring::time::sleep(END_WAIT_STEP).await;
+            reactor::time::sleep(END_WAIT_STEP).await;
             waited += END_WAIT_STEP;
         }
         if self.is_over.get() {

@@ -9,7 +9,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
-use ring::local::Notify;
+use reactor::local::Notify;
 use smallvec::SmallVec;
 
 use crate::commit::Pending;

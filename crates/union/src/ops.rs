@@ -156,7 +156,7 @@ impl Union {
                 other => return other,
             }
             self.shared.close_kept();
-            ring::time::sleep(DESCRIPTOR_STEP).await;
+            reactor::time::sleep(DESCRIPTOR_STEP).await;
         }
         act().await
     }

@@ -29,9 +29,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ring::file::FileHandle;
-use ring::local::Notify;
-use ring::{File, Handle};
+use reactor::file::FileHandle;
+use reactor::local::Notify;
+use reactor::{File, Handle};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
@@ -351,7 +351,7 @@ fn shown_time(time: journal::Time) -> fuse::Time {
 }
 
 fn now() -> journal::Time {
-    let ns = ring::time::system_time();
+    let ns = reactor::time::system_time();
     let nanoseconds = (ns % 1_000_000_000) as u32;
     journal::Time { seconds: (ns / 1_000_000_000) as i64, nanoseconds }
 }
@@ -431,7 +431,7 @@ impl Union {
             return;
         };
         let store = Rc::clone(store);
-        drop(ring::spawn(async move {
+        drop(reactor::spawn(async move {
             if let Err(errno) = store.commit().await {
                 tracing::error!(%errno, "partial copies could not be made durable");
             }

@@ -16,7 +16,7 @@ mod find;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Component, Path, PathBuf};
 
-use ring::file::FileHandle;
+use reactor::file::FileHandle;
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -40,7 +40,7 @@ impl Identity {
     /// What an open directory is known by.
     fn of(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
         let inode = sys::stat_at(directory, b"")?.inode;
-        let uuid = ring::file::file_system_uuid(directory).unwrap_or_default();
+        let uuid = reactor::file::file_system_uuid(directory).unwrap_or_default();
         let handle = FileHandle::of(directory).ok();
         Ok(Self { inode, uuid, handle })
     }

@@ -98,8 +98,8 @@ impl Clusters {
     pub(crate) fn reclaim(&mut self, durable: u64, epoch: u64) -> usize {
         let mut count = 0;
         while let Some(&Retired { cluster, change, grace }) = self.retired.front() {
-            let is_durable = change <= durable || ring::mutant!("volume-reused-early");
-            let is_quiet = grace <= epoch || ring::mutant!("volume-reused-in-flight");
+            let is_durable = change <= durable || reactor::mutant!("volume-reused-early");
+            let is_quiet = grace <= epoch || reactor::mutant!("volume-reused-in-flight");
             if !is_durable || !is_quiet {
                 break;
             }

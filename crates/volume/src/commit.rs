@@ -14,7 +14,7 @@ use crate::shared::Shared;
 use crate::state::{Key, State};
 use crate::superblock::{self, Superblock};
 use block::{Access, Device, IoFuture};
-use ring::Buffer;
+use reactor::Buffer;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
@@ -95,7 +95,7 @@ pub(crate) async fn flush(
         Turn::Own => {
             let committing = Committing { shared: Arc::clone(shared), result: None };
             // A task of its own: it goes on if the caller goes away.
-            let task = ring::spawn(run(committing, Rc::clone(device)));
+            let task = reactor::spawn(run(committing, Rc::clone(device)));
             task.await.unwrap_or_else(|_| Err(aborted()))
         }
     }
@@ -185,11 +185,11 @@ async fn write(layout: &Layout, device: &dyn Device, job: &Job) -> Result<(), bl
     for write in writes {
         write.await?;
     }
-    if !ring::mutant!("volume-data-unflushed") {
+    if !reactor::mutant!("volume-data-unflushed") {
         device.flush().await?;
     }
     write_superblock(device, &job.superblock).await?;
-    if ring::mutant!("volume-superblock-unflushed") {
+    if reactor::mutant!("volume-superblock-unflushed") {
         return Ok(());
     }
     device.flush().await

@@ -8,7 +8,7 @@ use crate::slow::{self, Pieces, Work};
 use block::{
     Access, Backing, Device, DiscardEffect, Error, Geometry, Incarnation, IoFuture, Watch,
 };
-use ring::{Buffer, Chunk, Segments};
+use reactor::{Buffer, Chunk, Segments};
 use std::fmt;
 use std::io;
 use std::rc::Rc;
@@ -183,7 +183,7 @@ impl VolumeDevice {
     where
         F: Future<Output = Result<T, Error>> + 'static,
     {
-        let task = ring::spawn(run(Work { parts: Rc::clone(&self.0), access, offset, len }));
+        let task = reactor::spawn(run(Work { parts: Rc::clone(&self.0), access, offset, len }));
         IoFuture::boxed(async move {
             task.await.unwrap_or_else(|_| {
                 let source = Arc::new(io::Error::from(io::ErrorKind::Interrupted));
@@ -247,7 +247,7 @@ impl Device for VolumeDevice {
     }
 
     fn read_into(&self, offset: u64, mut segments: Segments) -> IoFuture<Segments> {
-        let len: usize = segments.iter().map(ring::Segment::len).sum();
+        let len: usize = segments.iter().map(reactor::Segment::len).sum();
         let checked = self.check(Access::Read, offset, len as u64);
         if checked.is_err() || len == 0 {
             return IoFuture::ready(checked.map(|()| segments));
@@ -261,7 +261,7 @@ impl Device for VolumeDevice {
         let read = self.read(offset, len);
         IoFuture::boxed(async move {
             let chunk = read.await?;
-            ring::scatter(&chunk, &mut segments);
+            reactor::scatter(&chunk, &mut segments);
             Ok(segments)
         })
     }
@@ -306,7 +306,7 @@ impl Device for VolumeDevice {
 mod tests {
     use crate::Pool;
     use block::{Backing, MemoryBacking};
-    use ring::{Buffer, Config, Runtime};
+    use reactor::{Buffer, Config, Runtime};
     use std::sync::Arc;
 
     const CLUSTER: u64 = 64 << 10;

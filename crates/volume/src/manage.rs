@@ -173,7 +173,7 @@ impl Pool {
     async fn copy(&self, source: &str, name: &str, kind: Copy) -> Result<(), Error> {
         let (pool, source, name) = (self.clone(), source.to_owned(), name.to_owned());
         // A task of its own: it goes on if the caller goes away.
-        let task = ring::spawn(async move { pool.copy_now(&source, &name, kind).await });
+        let task = reactor::spawn(async move { pool.copy_now(&source, &name, kind).await });
         task.await.unwrap_or(Err(Error::Busy))
     }
 
@@ -190,7 +190,7 @@ impl Pool {
         };
         let frozen = Frozen { shared, id, is_over: false };
         // Writes that found the clusters unshared have to end before one is copied for a later write.
-        if !ring::mutant!("volume-snapshot-hurries") {
+        if !reactor::mutant!("volume-snapshot-hurries") {
             shared.quiet().await?;
         }
         frozen.thaw();
@@ -305,6 +305,6 @@ impl State {
 
 fn random_uuid() -> Uuid {
     let mut bytes = [0; 16];
-    ring::random::fill(&mut bytes);
+    reactor::random::fill(&mut bytes);
     uuid::Builder::from_random_bytes(bytes).into_uuid()
 }

@@ -43,7 +43,7 @@ impl Entry {
 
     /// Whether a write may go to the cluster as it is.
     fn is_own(self) -> bool {
-        self.0 != 0 && (self.0 & SHARED == 0 || ring::mutant!("volume-shared-ignored"))
+        self.0 != 0 && (self.0 & SHARED == 0 || reactor::mutant!("volume-shared-ignored"))
     }
 }
 

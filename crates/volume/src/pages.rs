@@ -90,7 +90,7 @@ impl Pages {
         if old.is_none() {
             return;
         }
-        if ring::mutant!("volume-page-overwritten") {
+        if reactor::mutant!("volume-page-overwritten") {
             self.free_slots.push(old.slot);
         } else {
             self.released.push(old.slot);

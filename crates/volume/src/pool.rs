@@ -9,7 +9,7 @@ use crate::shared::Shared;
 use crate::superblock::{Flaw, Superblock};
 use crate::walk::{Loaded, Report, walk};
 use block::{Backing, Device};
-use ring::Buffer;
+use reactor::Buffer;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use uuid::Uuid;
@@ -113,7 +113,7 @@ impl Pool {
         device.write(layout.slot_offset(1), Buffer::copy_from(&root.bytes).into()).await?;
         device.flush().await?;
         let mut bytes = [0; 16];
-        ring::random::fill(&mut bytes);
+        reactor::random::fill(&mut bytes);
         let superblock = Superblock {
             generation: 0,
             uuid: uuid::Builder::from_random_bytes(bytes).into_uuid(),

@@ -5,7 +5,7 @@ use crate::lane::{Entrance, Epoch, Lane};
 use crate::layout::Layout;
 use crate::state::State;
 use block::{Backing, Incarnation};
-use ring::time::{now, sleep};
+use reactor::time::{now, sleep};
 use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;

@@ -9,7 +9,7 @@ use crate::device::{Parts, Place};
 use crate::map::Entry;
 use crate::shared::Shared;
 use block::{Access, Error, IoFuture, Watch};
-use ring::{Buffer, Chunk};
+use reactor::{Buffer, Chunk};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -27,7 +27,7 @@ pub(crate) struct Work {
 
 /// Bytes to write, of which parts can be taken.
 #[derive(Debug)]
-pub(crate) struct Pieces(Vec<ring::Shared>);
+pub(crate) struct Pieces(Vec<reactor::Shared>);
 
 impl Pieces {
     pub(crate) fn new(chunks: Vec<Chunk>) -> Self {
@@ -40,7 +40,7 @@ impl Pieces {
 
     /// At most the largest cluster's length of zeros.
     fn zeroes(len: usize) -> Self {
-        static ZEROES: OnceLock<ring::Shared> = OnceLock::new();
+        static ZEROES: OnceLock<reactor::Shared> = OnceLock::new();
         let all = ZEROES
             .get_or_init(|| Buffer::zeroed(crate::layout::CLUSTER_BYTES_MAX as usize).freeze());
         Self(vec![all.slice(..len)])
@@ -192,7 +192,7 @@ pub(crate) async fn clear(work: Work) -> Result<(), Error> {
         let here = at;
         at += range.len() as u64;
         if cluster.is_multiple_of(CLUSTERS_PER_TURN) {
-            ring::yield_now().await;
+            reactor::yield_now().await;
         }
         if parts.volume.map.entry(cluster).cluster().is_none() {
             continue;
@@ -278,7 +278,7 @@ async fn fill(
             let chunk = parts.inner.read(layout.cluster_offset(old), size).await?;
             Pieces::new(vec![chunk])
         }
-        None if ring::mutant!("volume-tail-unwritten") => {
+        None if reactor::mutant!("volume-tail-unwritten") => {
             let place = layout.cluster_offset(new) + range.start as u64;
             return parts.inner.write_chunks(place, data).await;
         }

@@ -81,7 +81,7 @@ impl Superblock {
             return Err(Flaw::Magic);
         }
         let is_whole = crc(&bytes[12..CONTENT_BYTES]) == get_u32(bytes, 8);
-        if !is_whole && !ring::mutant!("volume-checksum-ignored") {
+        if !is_whole && !reactor::mutant!("volume-checksum-ignored") {
             return Err(Flaw::Checksum);
         }
         match get_u32(bytes, 12) {

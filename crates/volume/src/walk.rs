@@ -15,7 +15,7 @@ use crate::pages::Pages;
 use crate::state::State;
 use crate::superblock::Superblock;
 use block::{Device, IoFuture};
-use ring::Chunk;
+use reactor::Chunk;
 use tables::Tables;
 
 /// Pages that are read at a time.

@@ -6,7 +6,7 @@ mod common;
 
 use block::{Backing, Device};
 use common::{BLOCK, CLUSTER, Random, pool, run, write};
-use ring::{Buffer, Segment};
+use reactor::{Buffer, Segment};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const ROUNDS: usize = 3000;
 
 /// Nanoseconds of a command: 4 KiB at a random place, as a device of memory does it.
 async fn cost(device: &Rc<dyn Device>, is_write: bool, shift: u64) -> f64 {
-    let (start, mut random) = (ring::time::now(), Random(1));
+    let (start, mut random) = (reactor::time::now(), Random(1));
     let bytes = Buffer::zeroed(BLOCK as usize).freeze();
     for _ in 0..COMMANDS {
         let offset = shift + random.below(VOLUME_BYTES / BLOCK) * BLOCK;

@@ -5,7 +5,7 @@ mod common;
 
 use block::{Backing, Device, MemoryBacking};
 use common::{BLOCK, CLUSTER, Random, assert_sound, pool, read, run, seeds, write};
-use ring::{Buffer, Chunk, Segment};
+use reactor::{Buffer, Chunk, Segment};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ mod common;
 
 use block::{Backing, Device, Log, MemoryBacking, Survival};
 use common::{BLOCK, CLUSTER, Random, assert_sound, dirty_memory, read, run, seeds, write};
-use ring::Buffer;
+use reactor::Buffer;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;

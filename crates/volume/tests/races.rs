@@ -5,8 +5,8 @@ mod common;
 
 use block::{Backing, Device, Fault, FaultPlan, Geometry, Incarnation, IoFuture, MemoryBacking};
 use common::{BLOCK, CLUSTER, Random, assert_sound, pool, read, run, write};
-use ring::time::sleep;
-use ring::{Chunk, Segments};
+use reactor::time::sleep;
+use reactor::{Chunk, Segments};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -112,9 +112,9 @@ async fn gated(size: u64) -> (Gate, Pool) {
 }
 
 /// Writes in a task.
-fn begin(device: &Rc<dyn Device>, block: u64, stamp: u64) -> ring::JoinHandle<()> {
+fn begin(device: &Rc<dyn Device>, block: u64, stamp: u64) -> reactor::JoinHandle<()> {
     let device = Rc::clone(device);
-    ring::spawn(async move { write(&device, block, &[stamp]).await.unwrap() })
+    reactor::spawn(async move { write(&device, block, &[stamp]).await.unwrap() })
 }
 
 /// Goal: a write in flight when a snapshot is taken is not lost by the copy that a later write makes.
@@ -127,9 +127,9 @@ fn a_snapshot_waits_for_writes_in_flight() {
         write(&device, 0, &[1, 2, 3]).await.unwrap();
         gate.hold_next();
         let early = begin(&device, 1, 20);
-        ring::yield_now().await;
+        reactor::yield_now().await;
         let taker = pool.clone();
-        let snapshot = ring::spawn(async move { taker.snapshot("a", "s").await });
+        let snapshot = reactor::spawn(async move { taker.snapshot("a", "s").await });
         sleep(A_WHILE).await;
         let late = begin(&device, 2, 30);
         sleep(A_WHILE).await;
@@ -188,11 +188,11 @@ fn reuse_waits_for_writes_in_flight() {
             gate.hold_next();
             let late = begin(&one, 3, 40);
             if is_dropped {
-                ring::yield_now().await;
+                reactor::yield_now().await;
                 // The device's future is dropped in flight.
                 late.abort();
             }
-            ring::yield_now().await;
+            reactor::yield_now().await;
             one.discard(0, CLUSTER).await.unwrap();
             other.flush().await.unwrap();
             let taken = begin(&other, 3, 50);
@@ -257,12 +257,12 @@ fn threads_share_a_volume() {
         let blocks = 3 * PER * 8;
         pool.create("a", blocks * BLOCK).await.unwrap();
         pool.create("other", 64 * CLUSTER).await.unwrap();
-        let config = ring::Config::default();
+        let config = reactor::Config::default();
         let mut threads = Vec::new();
         for thread in 0..3 {
             let backing = pool.volume("a").unwrap();
             let start = move || hammer(backing, thread, 600, blocks);
-            threads.push(ring::thread::spawn("hammer", &config, start).unwrap());
+            threads.push(reactor::thread::spawn("hammer", &config, start).unwrap());
         }
         let other = pool.volume("other").unwrap().attach();
         for round in 0..12 {

@@ -3,7 +3,7 @@
 use super::bell::Bell;
 use super::reply::Sender;
 use crate::error::Error;
-use ring::Chunk;
+use reactor::Chunk;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use super::{failed, lock};
 use crate::error::Error;
-use ring::{Buffer, File, OpenOptions};
+use reactor::{Buffer, File, OpenOptions};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::Path;

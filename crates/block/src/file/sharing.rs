@@ -10,7 +10,7 @@
 
 use super::{FileBacking, FileOptions, lock, locked, unless_busy};
 use crate::error::Error;
-use ring::{File, OpenOptions};
+use reactor::{File, OpenOptions};
 use std::path::Path;
 
 /// Who else may use the file.

@@ -7,7 +7,7 @@
 use super::MemoryBacking;
 use super::room::Room;
 use crate::error::Error;
-use ring::time::sleep;
+use reactor::time::sleep;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -52,14 +52,14 @@ impl MemoryBacking {
             let (backing, shared) = (backing.clone(), Arc::clone(&shared));
             let name = format!("populate-{index}");
             let work = move || async move { touch(&backing, &shared) };
-            let handle = ring::thread::spawn(&name, &ring::Config::default(), work);
+            let handle = reactor::thread::spawn(&name, &reactor::Config::default(), work);
             handles.push(handle.map_err(failed)?);
         }
         for mut handle in handles {
             let result = loop {
-                match ring::race(&mut handle, std::pin::pin!(sleep(REPORT_PERIOD))).await {
-                    ring::Either::First(result) => break result,
-                    ring::Either::Second(()) => progress(shared.done.load(Ordering::Relaxed)),
+                match reactor::race(&mut handle, std::pin::pin!(sleep(REPORT_PERIOD))).await {
+                    reactor::Either::First(result) => break result,
+                    reactor::Either::Second(()) => progress(shared.done.load(Ordering::Relaxed)),
                 }
             };
             result.map_err(|aborted| failed(std::io::Error::other(aborted)))??;

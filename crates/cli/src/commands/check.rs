@@ -17,7 +17,7 @@ use ::meta::check::{Area, Finding};
 use anyhow::{Context, bail};
 use clap::Args;
 use protocol::admin::{Answer, Call, Contradiction};
-use ring::Runtime;
+use reactor::Runtime;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -170,7 +170,7 @@ fn of_stopped(args: &CheckArgs, directory: &Path, nodes: &[PathBuf]) -> anyhow::
 
 fn of_running(args: &CheckArgs, dir: &JobDir, state: &State) -> anyhow::Result<Outcome> {
     let access = scrub::access(dir, state)?;
-    let mut runtime = Runtime::new(&ring::Config::default())?;
+    let mut runtime = Runtime::new(&reactor::Config::default())?;
     let answer = runtime.block_on(access.call(&Call::Check))?;
     let (inodes, mut count, found) = match answer {
         Answer::Checked { inodes, count, found } => (inodes, count, found),

@@ -7,8 +7,8 @@
 use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser};
-use ring::engine::choice::VARIABLE;
-use ring::engine::{Choice, Kind, choice, insist};
+use reactor::engine::choice::VARIABLE;
+use reactor::engine::{Choice, Kind, choice, insist};
 use std::ffi::OsString;
 use std::process::ExitCode;
 

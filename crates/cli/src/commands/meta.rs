@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use meta::store::{FjallStore, boot_id};
 use protocol::auth::Secret;
-use ring::Runtime;
+use reactor::Runtime;
 use rpc::Guard;
 use std::io;
 use std::net::SocketAddr;
@@ -106,7 +106,7 @@ struct ServeArgs {
     metrics: Option<SocketAddr>,
     /// Microseconds to spin for work before sleeping, or auto: only while that is cheaper than a wake-up
     #[arg(long, value_name = "N|auto", default_value_t)]
-    poll_us: ring::Spin,
+    poll_us: reactor::Spin,
     /// Divide all deadlines by this, as the pool's nodes do (`faster`): for tests of failures
     #[arg(long, value_name = "N", default_value_t = 1, hide = true)]
     faster: u32,
@@ -161,7 +161,7 @@ fn run_service(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     listeners.serve(&job(args), "meta")?;
     crate::descriptors::raise_limit();
     let mut runtime =
-        Runtime::new(&ring::Config { spin: args.poll_us, ..ring::Config::default() })?;
+        Runtime::new(&reactor::Config { spin: args.poll_us, ..reactor::Config::default() })?;
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let root = args.owner.map_or((0o755, own.0, own.1), |(uid, gid)| (0o700, uid, gid));
     let config = || Config {
@@ -182,11 +182,11 @@ fn run_service(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         let ended = {
             let ended = pin!(service.ended());
             let stopped = pin!(signals::termination_or(&mut signals, || eprintln!("{state}")));
-            ring::race(ended, stopped).await
+            reactor::race(ended, stopped).await
         };
         match ended {
-            ring::Either::First(ended) => ended?,
-            ring::Either::Second(()) => service.stop().await?,
+            reactor::Either::First(ended) => ended?,
+            reactor::Either::Second(()) => service.stop().await?,
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -200,14 +200,15 @@ fn job(args: &ServeArgs) -> String {
 
 /// Starts the service; waits for an address that the kernel still holds for one that was killed.
 async fn start(config: impl Fn() -> Config) -> Result<Service, ServeError> {
-    let deadline = ring::time::now() + LISTEN_PATIENCE;
+    let deadline = reactor::time::now() + LISTEN_PATIENCE;
     loop {
         match Service::start(config()) {
             Err(ServeError::Listen { source, .. })
-                if source.kind() == io::ErrorKind::AddrInUse && ring::time::now() < deadline => {}
+                if source.kind() == io::ErrorKind::AddrInUse && reactor::time::now() < deadline => {
+            }
             started => return started,
         }
-        ring::time::sleep(LISTEN_PAUSE).await;
+        reactor::time::sleep(LISTEN_PAUSE).await;
     }
 }
 

@@ -12,7 +12,7 @@ use ::node::{Mounter, Node, NodeConfig, Ready, Transport};
 use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use ring::Runtime;
+use reactor::Runtime;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -115,7 +115,7 @@ fn job(config: &NodeConfig) -> String {
 }
 
 fn runtime(config: &NodeConfig) -> anyhow::Result<Runtime> {
-    Ok(Runtime::new(&ring::Config { spin: config.poll_us, ..ring::Config::default() })?)
+    Ok(Runtime::new(&reactor::Config { spin: config.poll_us, ..reactor::Config::default() })?)
 }
 
 /// Makes missing backing files; the directories that they are made in are out of reach later.

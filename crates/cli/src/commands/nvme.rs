@@ -18,7 +18,7 @@ mod transfer;
 use args::{ConnectArgs, NamespaceArgs};
 use clap::{Args, Subcommand};
 use host::{Controller, Namespace};
-use ring::Runtime;
+use reactor::Runtime;
 use std::process::ExitCode;
 
 /// Exit codes beside 0, 1 and 2.
@@ -170,7 +170,7 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Option<ExitCode> {
 
 /// Runs a future on a reactor of its own.
 pub(crate) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    Runtime::new(&ring::Config::default())?.block_on(future)
+    Runtime::new(&reactor::Config::default())?.block_on(future)
 }
 
 /// Connects to the subsystem and opens the namespace; the only one there is if none is named.

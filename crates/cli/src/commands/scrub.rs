@@ -13,7 +13,7 @@ use ::meta::check::Finding;
 use anyhow::{Context, bail};
 use clap::Args;
 use protocol::admin::{Answer, Call};
-use ring::Runtime;
+use reactor::Runtime;
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -128,10 +128,10 @@ fn scrub(args: &ScrubArgs) -> anyhow::Result<(Tally, u64)> {
         }
         record.write(&dir)
     };
-    let result = Runtime::new(&ring::Config::default())?.block_on(async {
+    let result = Runtime::new(&reactor::Config::default())?.block_on(async {
         let noted = Rc::clone(&interrupted);
         // The watch sees it, and the session ends in good order.
-        ring::spawn(async move {
+        reactor::spawn(async move {
             signals::termination(&mut signals).await;
             noted.set(true);
         });

@@ -29,7 +29,7 @@ use cores::CoreCount;
 use hosts::HostSettings;
 use namespace::NamespaceSettings;
 use nvme::{Nqn, Nsid};
-use ring::{Either, Runtime, SocketOptions};
+use reactor::{Either, Runtime, SocketOptions};
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -175,7 +175,7 @@ pub(crate) struct TargetArgs {
     /// Microseconds to spin for work before sleeping, or auto: only while that is cheaper than a wake-up;
     /// stops by itself while there is no work [default: 0]
     #[arg(long, value_name = "N|auto")]
-    poll_us: Option<ring::Spin>,
+    poll_us: Option<reactor::Spin>,
     /// Threads that serve connections, or all: one for each CPU that this process may use (its affinity, and what its
     /// cgroup's quota allows) [default: 1]
     #[arg(long, value_name = "N|all")]
@@ -312,8 +312,10 @@ pub(crate) fn run(args: &TargetArgs) -> anyhow::Result<ExitCode> {
     if args.offload {
         bail!("our own target offloads nothing to the adapter: add --engine kernel for --offload");
     }
-    let config =
-        ring::Config { spin: settings.poll_us.unwrap_or_default(), ..ring::Config::default() };
+    let config = reactor::Config {
+        spin: settings.poll_us.unwrap_or_default(),
+        ..reactor::Config::default()
+    };
     // Without a file to read again SIGHUP keeps its meaning: the terminal has gone.
     let further: &[i32] = if args.config.is_some() { &[SIGUSR1, SIGHUP] } else { &[SIGUSR1] };
     let signals = crate::signals::watch(further)?;
@@ -343,7 +345,7 @@ fn check_descriptors(settings: &Settings) -> anyhow::Result<()> {
 
 async fn serve(
     settings: Settings,
-    runtime: ring::Config,
+    runtime: reactor::Config,
     mut signals: Signals,
     args: &TargetArgs,
 ) -> anyhow::Result<()> {
@@ -380,7 +382,7 @@ async fn serve(
     loop {
         let event = {
             let signal = std::pin::pin!(signals.recv());
-            ring::race(signal, std::pin::pin!(orders.next())).await
+            reactor::race(signal, std::pin::pin!(orders.next())).await
         };
         match event {
             Either::First(SIGUSR1) => {
@@ -415,7 +417,7 @@ async fn add_subsystems(
         let opened = {
             let opening = std::pin::pin!(open_subsystem(subsystem));
             let signal = std::pin::pin!(signals.recv());
-            match ring::race(opening, signal).await {
+            match reactor::race(opening, signal).await {
                 Either::First(opened) => opened?,
                 Either::Second(_) => bail!("interrupted before the target was ready"),
             }

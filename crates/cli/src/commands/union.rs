@@ -225,15 +225,15 @@ fn read_options(texts: &[OsString]) -> anyhow::Result<Options> {
 fn serve(options: &Options, mountpoint: &Path) -> anyhow::Result<ExitCode> {
     crate::descriptors::raise_limit();
     let mut signals = signals::watch(&[])?;
-    let config = ring::Config { sqe128: false, ..ring::Config::default() };
-    let mut runtime = ring::Runtime::new(&config).context("cannot start the reactor")?;
+    let config = reactor::Config { sqe128: false, ..reactor::Config::default() };
+    let mut runtime = reactor::Runtime::new(&config).context("cannot start the reactor")?;
     let mount = UnionMount::new(options, mountpoint, fuse::TransportChoice::Device)?;
     // What is made gets the mode that its maker asked for; the umask was the maker's.
     rustix::process::umask(rustix::fs::Mode::empty());
     let mount = Rc::new(mount);
     let ending = Rc::clone(&mount);
     runtime.block_on(async {
-        drop(ring::spawn(async move {
+        drop(reactor::spawn(async move {
             signals::termination(&mut signals).await;
             ending.end().await;
         }));

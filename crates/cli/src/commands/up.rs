@@ -142,7 +142,7 @@ pub(crate) struct UpArgs {
     no_restart: bool,
     /// Microseconds to spin for work before sleeping, or auto: only while that is cheaper than a wake-up
     #[arg(long, value_name = "N|auto", default_value_t)]
-    poll_us: ring::Spin,
+    poll_us: reactor::Spin,
     /// Give up if nodes are not ready after this time
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub(crate) ready_within: Duration,
@@ -330,7 +330,7 @@ impl UpArgs {
     /// A plan without metadata service, for nodes in the machine's own network; a new identifier.
     pub(crate) fn bare_plan(&self, nodes: Vec<NodePlan>) -> anyhow::Result<Plan> {
         Ok(Plan {
-            id: format!("{:016x}", ring::random::u64()),
+            id: format!("{:016x}", reactor::random::u64()),
             secret: None,
             meta: None,
             nodes,

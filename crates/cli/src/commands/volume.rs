@@ -11,7 +11,7 @@ use anyhow::Context;
 use block::{FileBacking, FileOptions, Incarnation};
 use clap::{Args, Subcommand};
 pub(super) use list::listing;
-use ring::Runtime;
+use reactor::Runtime;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -140,7 +140,7 @@ struct NamedArgs {
 /// Runs `tsumugi volume`.
 pub(crate) fn run(args: VolumeArgs) -> anyhow::Result<ExitCode> {
     crate::confine::keep_files_private();
-    let mut runtime = Runtime::new(&ring::Config::default())?;
+    let mut runtime = Runtime::new(&reactor::Config::default())?;
     runtime.block_on(execute(args.command, args.control.as_deref()))
 }
 

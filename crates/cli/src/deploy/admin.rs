@@ -4,7 +4,7 @@ use super::state::MetaState;
 use crate::keys;
 use anyhow::bail;
 use protocol::admin::{Answer, Call};
-use ring::{Runtime, SocketOptions};
+use reactor::{Runtime, SocketOptions};
 use rpc::{Admin, Connection, Connector, Credential, Handler, Limits, Nothing, Reply};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ impl Access {
     /// Makes one call on a connection of its own. The answer may take as long as it takes; a service that is gone
     /// is noticed by its connection.
     pub(crate) async fn call(&self, call: &Call) -> anyhow::Result<Answer> {
-        let connection = match ring::time::timeout(DEADLINE, Box::pin(self.connect())).await {
+        let connection = match reactor::time::timeout(DEADLINE, Box::pin(self.connect())).await {
             Ok(connection) => connection?,
             Err(_) => bail!("the metadata service does not answer within {DEADLINE:?}"),
         };
@@ -87,7 +87,7 @@ impl Access {
 /// Asks for the state of the pool.
 pub(crate) fn ask(meta: &MetaState, secret: &Path) -> anyhow::Result<Pool> {
     let access = Access::new(meta, secret)?;
-    Runtime::new(&ring::Config::default())?.block_on(async {
+    Runtime::new(&reactor::Config::default())?.block_on(async {
         let asking = async {
             let connection = access.connect().await?;
             let status = connection
@@ -102,7 +102,7 @@ pub(crate) fn ask(meta: &MetaState, secret: &Path) -> anyhow::Result<Pool> {
                 };
             Ok(Pool { status, files_hit })
         };
-        match ring::time::timeout(DEADLINE, Box::pin(asking)).await {
+        match reactor::time::timeout(DEADLINE, Box::pin(asking)).await {
             Ok(result) => result,
             Err(_) => bail!("the metadata service does not answer within {DEADLINE:?}"),
         }

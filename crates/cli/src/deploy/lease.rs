@@ -20,7 +20,7 @@ const BYTES_MAX: u64 = 64;
 /// # Errors
 /// If its file cannot be written.
 pub(crate) fn renew(dir: &JobDir, lasts: Duration) -> anyhow::Result<()> {
-    let until = ring::time::boot_time().saturating_add(lasts.as_nanos() as u64);
+    let until = reactor::time::boot_time().saturating_add(lasts.as_nanos() as u64);
     let (path, beside) = (dir.join(FILE), dir.join("lease.new"));
     let result = (|| {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
@@ -49,7 +49,7 @@ pub(crate) fn left(dir: &JobDir) -> anyhow::Result<Option<Duration>> {
         }
     }
     let until: u64 = text.parse().with_context(|| format!("{} is not a lease", path.display()))?;
-    Ok(Some(Duration::from_nanos(until.saturating_sub(ring::time::boot_time()))))
+    Ok(Some(Duration::from_nanos(until.saturating_sub(reactor::time::boot_time()))))
 }
 
 #[cfg(test)]

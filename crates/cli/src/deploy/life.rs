@@ -88,7 +88,7 @@ impl Held {
             }
         };
         let process = Process::current().context("cannot find this process in /proc")?;
-        let engine = ring::engine::choice()?;
+        let engine = reactor::engine::choice()?;
         let life = Life {
             process,
             address: None,

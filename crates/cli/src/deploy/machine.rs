@@ -54,7 +54,7 @@ struct NodeFile<'a> {
     mount: &'a Path,
     allow_other: bool,
     transport: &'a str,
-    poll_us: ring::Spin,
+    poll_us: reactor::Spin,
     pid_file: &'a Path,
     plain_data: bool,
     checksum: &'a str,

@@ -72,7 +72,7 @@ pub(crate) struct Plan {
     #[serde(default)]
     pub(crate) engine: Option<String>,
     /// How long its processes spin before they sleep.
-    pub(crate) poll_us: ring::Spin,
+    pub(crate) poll_us: reactor::Spin,
     /// Data between nodes travels in the clear.
     pub(crate) plain_data: bool,
     /// Whether checksums of data are made and checked: `on` or `off`.

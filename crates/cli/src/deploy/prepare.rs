@@ -7,7 +7,7 @@
 use super::stop::{Stop, Stopped};
 use anyhow::{Context, bail};
 use block::Fill;
-use ring::{Either, Runtime};
+use reactor::{Either, Runtime};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -93,7 +93,7 @@ fn make(file: &Backing, fill: Fill, done: &AtomicU64, stops: [&Stop; 2]) -> anyh
 
 fn try_make(file: &Backing, fill: Fill, done: &AtomicU64, stops: [&Stop; 2]) -> anyhow::Result<()> {
     let unfinished = Backing::unfinished(&file.path);
-    let mut runtime = Runtime::new(&ring::Config::default())?;
+    let mut runtime = Runtime::new(&reactor::Config::default())?;
     let mut told = 0;
     let progress = |bytes| {
         done.fetch_add(bytes - told, Ordering::Relaxed);
@@ -106,12 +106,12 @@ fn try_make(file: &Backing, fill: Fill, done: &AtomicU64, stops: [&Stop; 2]) -> 
                     return error;
                 }
             }
-            ring::time::sleep(LOOK_EVERY).await;
+            reactor::time::sleep(LOOK_EVERY).await;
         }
     };
     runtime.block_on(async {
         let created = std::pin::pin!(block::create(&unfinished, file.size, true, fill, progress));
-        match ring::race(created, std::pin::pin!(stopped)).await {
+        match reactor::race(created, std::pin::pin!(stopped)).await {
             Either::First(result) => result.map_err(anyhow::Error::new),
             Either::Second(stopped) => Err(stopped.into()),
         }

@@ -34,7 +34,7 @@ pub(crate) fn drop_inherited() {
     let is_service = command.is_some_and(|command| SERVICES.iter().any(|name| command == *name));
     if is_service
         && std::env::var_os(MARK).is_some()
-        && let Err(error) = ring::close_inherited()
+        && let Err(error) = reactor::close_inherited()
     {
         eprintln!("tsumugi: cannot close what was inherited: {error}");
     }
@@ -74,7 +74,7 @@ impl Service {
         let program = Path::new("/proc/self/exe");
         let mut command = Command::new(program);
         if let (Some(engine), None) = (engine, insisted()) {
-            command.env(ring::engine::choice::VARIABLE, engine);
+            command.env(reactor::engine::choice::VARIABLE, engine);
         }
         let child = command
             .arg0("tsumugi")

@@ -92,7 +92,7 @@ impl User {
             command.env("TSUMUGI_LOG", log);
         }
         if let Some(engine) = crate::commands::engine::insisted() {
-            command.env(ring::engine::choice::VARIABLE, engine);
+            command.env(reactor::engine::choice::VARIABLE, engine);
         }
         command.uid(self.uid).gid(self.gid).current_dir("/").stdin(Stdio::null());
         command.output().with_context(|| format!("cannot run this program as {}", self.name))

@@ -39,8 +39,8 @@ fn kernel() -> Finding {
 }
 
 fn engine() -> Finding {
-    match ring::engine::choice() {
-        Ok(choice) if choice.kind == ring::engine::Kind::Uring => {
+    match reactor::engine::choice() {
+        Ok(choice) if choice.kind == reactor::engine::Kind::Uring => {
             Finding::ok("engine", choice.to_string())
         }
         Ok(choice) => {

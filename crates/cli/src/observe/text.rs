@@ -153,7 +153,7 @@ mod tests {
     /// name stand together.
     #[test]
     fn prometheus_gets_its_text() {
-        let begun = ring::time::now() - Duration::from_millis(3);
+        let begun = reactor::time::now() - Duration::from_millis(3);
         let mut read = metrics::start_at(Point::new(Family::Fuse, 15, "READ"), 1, 0, begun);
         read.carried(4096);
         read.end(5);

@@ -11,8 +11,8 @@ use client::{Client, ClientConfig, Scrubbed, SessionConfig};
 use protocol::client::Entry;
 use protocol::times::Times;
 use protocol::{DeviceId, Errno, FileKind, InodeId};
-use ring::JoinHandle;
-use ring::time::{Instant, now, sleep};
+use reactor::JoinHandle;
+use reactor::time::{Instant, now, sleep};
 use rpc::Credential;
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
@@ -121,11 +121,11 @@ pub(crate) async fn read_all(
         begun: RefCell::default(),
         timeouts: Cell::new(0),
     });
-    let mut walk = ring::spawn(Rc::clone(&reader).walk());
+    let mut walk = reactor::spawn(Rc::clone(&reader).walk());
     let done = loop {
-        let ended = match ring::race(&mut walk, sleep(LOOK_EVERY)).await {
-            ring::Either::First(ended) => Some(ended),
-            ring::Either::Second(()) => None,
+        let ended = match reactor::race(&mut walk, sleep(LOOK_EVERY)).await {
+            reactor::Either::First(ended) => Some(ended),
+            reactor::Either::Second(()) => None,
         };
         let (tally, found) = (reader.tally.get(), reader.found.take());
         match (watch(Look { tally, live_bytes, found }), ended) {
@@ -139,7 +139,7 @@ pub(crate) async fn read_all(
     reader.is_over.set(true);
     let tally = reader.tally.get();
     // Nothing was written that could fail; a service that is gone is not waited for.
-    let _ = ring::time::timeout(END_WITHIN, client.end()).await;
+    let _ = reactor::time::timeout(END_WITHIN, client.end()).await;
     done.map(|()| tally)
 }
 
@@ -196,7 +196,7 @@ impl Reader {
                         FileKind::File if self.is_due(entry) => {
                             let reader = Rc::clone(&self);
                             let (id, size) = (entry.attr.inode, entry.attr.size);
-                            running.push_back(ring::spawn(reader.read_file(id, size, path)));
+                            running.push_back(reactor::spawn(reader.read_file(id, size, path)));
                         }
                         _ => {}
                     }
@@ -309,12 +309,12 @@ mod tests {
     /// was read is not made up for.
     #[test]
     fn a_rate_is_kept() {
-        let mut simulation = ring::sim::Simulation::new(1);
+        let mut simulation = reactor::sim::Simulation::new(1);
         let paced = async {
             let pace = Rc::new(Pace { rate: Some(1 << 20), next: Cell::new(now()) });
             let read = |parts: u32| {
                 let pace = Rc::clone(&pace);
-                ring::spawn(async move {
+                reactor::spawn(async move {
                     for _ in 0..parts {
                         pace.wait(1 << 20).await;
                     }

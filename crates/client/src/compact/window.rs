@@ -10,7 +10,7 @@ use protocol::client::{Answer, Call, ChangeCall};
 use protocol::space::NewAllocation;
 use protocol::sums::Sums;
 use protocol::{DeviceId, Errno, Extent, ExtentList, Generation, Place};
-use ring::Shared;
+use reactor::Shared;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -151,7 +151,7 @@ impl Client {
             number,
             session,
             commands: pieces.commands,
-            _epoch: (!ring::mutant!("compaction-drops-epoch")).then_some(pieces.epoch),
+            _epoch: (!reactor::mutant!("compaction-drops-epoch")).then_some(pieces.epoch),
         };
         Ok(Look { end, copied: Some(copied), is_left: false })
     }
@@ -248,7 +248,7 @@ impl Client {
     /// by now.
     pub(super) async fn exchange(self: &Rc<Self>, inode: &Rc<Inode>, copied: Copied) -> bool {
         let Copied { generation, device, number, session, commands, .. } = copied;
-        let is_lazy = ring::mutant!("compaction-unflushed");
+        let is_lazy = reactor::mutant!("compaction-unflushed");
         if !is_lazy && self.flush_device(device, number).await.is_err() {
             return false;
         }

@@ -10,8 +10,8 @@ use super::PoolDevice;
 use crate::client::Client;
 use block::Device;
 use protocol::{DeviceId, Errno, InodeId};
-use ring::local::Notify;
-use ring::time::sleep;
+use reactor::local::Notify;
+use reactor::time::sleep;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -83,7 +83,7 @@ impl Client {
             "the node does not answer: what lies on its device gives EIO until it is back"
         );
         if !pool_device.contact.is_probed.replace(true) {
-            ring::spawn(Rc::clone(self).probe(Rc::clone(pool_device)));
+            reactor::spawn(Rc::clone(self).probe(Rc::clone(pool_device)));
         }
     }
 
@@ -93,11 +93,11 @@ impl Client {
             if self.session.life.is_alive() {
                 let renewed = pin!(pool_device.contact.renewed.notified());
                 let answered = pin!(self.answers(&pool_device));
-                match ring::race(answered, renewed).await {
-                    ring::Either::First(true) => pool_device.regain_contact(),
-                    ring::Either::First(false) => sleep(PROBE_PAUSE).await,
+                match reactor::race(answered, renewed).await {
+                    reactor::Either::First(true) => pool_device.regain_contact(),
+                    reactor::Either::First(false) => sleep(PROBE_PAUSE).await,
                     // If it is lost again by now, that is what to look at.
-                    ring::Either::Second(()) => {}
+                    reactor::Either::Second(()) => {}
                 }
                 continue;
             }

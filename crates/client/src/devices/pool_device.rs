@@ -4,7 +4,7 @@ use super::contact::Contact;
 use super::remote;
 use block::Device;
 use protocol::space::DeviceInfo;
-use ring::local::Semaphore;
+use reactor::local::Semaphore;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::reservation::{Memory, Reserved};
 use protocol::{AllocationId, Incarnation};
-use ring::local::Semaphore;
+use reactor::local::Semaphore;
 
 const DEVICE: DeviceId = DeviceId(1);
 

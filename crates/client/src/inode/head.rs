@@ -19,7 +19,7 @@ impl State {
 
     /// Lays own committed inline bytes over what is cached.
     pub(crate) fn overlay_inline(&mut self, runs: &[InlineRun]) {
-        if !self.may_cache() || runs.is_empty() || ring::mutant!("own-inline-unseen") {
+        if !self.may_cache() || runs.is_empty() || reactor::mutant!("own-inline-unseen") {
             return;
         }
         self.ahead.clear();

@@ -41,7 +41,7 @@ impl State {
             return;
         }
         self.bound_sums(&block_size);
-        if !ring::mutant!("old-sum-kept") {
+        if !reactor::mutant!("old-sum-kept") {
             for (device, blocks) in extents.iter().filter_map(|it| blocks_of(it, &block_size)) {
                 self.sums.remove(device, blocks);
             }
@@ -64,7 +64,7 @@ impl State {
             let AllocationId { device, block } = named.allocation;
             (block..block + u64::from(named.blocks)).map(move |block| (device, block))
         });
-        if ring::mutant!("own-sums-unnoted") {
+        if reactor::mutant!("own-sums-unnoted") {
             return true;
         }
         for ((device, block), sum) in blocks.zip(own.sums) {

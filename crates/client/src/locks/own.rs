@@ -13,8 +13,8 @@ use locks::Wish;
 use protocol::client::{Answer, Call, ChangeCall, Response, SessionCall};
 use protocol::lock::Lock;
 use protocol::{Errno, InodeId, Rights, SessionId};
-use ring::local::{Notify, Semaphore};
-use ring::time::sleep;
+use reactor::local::{Notify, Semaphore};
+use reactor::time::sleep;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -87,7 +87,7 @@ fn note_change(inode: &Inode) {
         "locks of {} are decided about under {rights:?}",
         inode.id
     );
-    let is_changed = !ring::mutant!("own-locks-unreported");
+    let is_changed = !reactor::mutant!("own-locks-unreported");
     inode.locks.decider.set(Decider::Here { is_changed });
 }
 
@@ -105,7 +105,9 @@ impl Client {
                     self.forget_own_locks(inode);
                 }
                 Decider::Here { .. } if self.session.life.is_alive() => return Ok(true),
-                Decider::Here { .. } if ring::mutant!("locks-without-contact") => return Ok(true),
+                Decider::Here { .. } if reactor::mutant!("locks-without-contact") => {
+                    return Ok(true);
+                }
                 Decider::Here { .. } => self.session.life.alive().await?,
                 Decider::Reporting => inode.locks.reported.notified().await,
             }
@@ -181,7 +183,7 @@ impl Client {
     /// LOCKS was granted, with all locks that the session holds.
     fn take_locks(&self, inode: &Inode, held: &[Lock]) {
         let is_granted = inode.state.borrow().rights.contains(Rights::LOCKS);
-        if inode.locks.calls.get() != 1 && !ring::mutant!("locks-taken-beside-calls")
+        if inode.locks.calls.get() != 1 && !reactor::mutant!("locks-taken-beside-calls")
             || !is_granted
             || inode.locks.are_own()
         {
@@ -282,7 +284,7 @@ impl Client {
                 continue;
             }
             let client = Rc::clone(self);
-            ring::spawn(async move {
+            reactor::spawn(async move {
                 client.report_locks(&inode).await;
                 client.drop_if_idle(&inode);
             });

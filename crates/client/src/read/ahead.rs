@@ -21,8 +21,8 @@ use crate::client::Client;
 use crate::inode::Inode;
 use crate::read::command::Fetched;
 use protocol::{FILE_SIZE_MAX_BYTES, InodeId};
-use ring::local::Notify;
-use ring::{Chunk, Region, RegionSlice};
+use reactor::local::Notify;
+use reactor::{Chunk, Region, RegionSlice};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -155,7 +155,7 @@ impl Drop for Piece {
 impl Ahead {
     /// Forgets what was read ahead: the extents that it was read by are not known to hold any more.
     pub(crate) fn clear(&mut self) {
-        if ring::mutant!("ahead-kept") {
+        if reactor::mutant!("ahead-kept") {
             return;
         }
         self.pieces.clear();
@@ -297,7 +297,7 @@ impl Client {
         });
         inode.state.borrow_mut().ahead.pieces.push_back(Rc::clone(&piece));
         let (client, validity) = (Rc::clone(self), self.validity());
-        ring::spawn(async move {
+        reactor::spawn(async move {
             // What is wrong here, the reader finds for itself, and reports.
             let chunks = client.carry_out(&planned.parts, &planned.checks, place.as_ref()).await;
             drop(held);
@@ -313,7 +313,7 @@ impl Client {
 
     /// What was read ahead of a range, if all of it was. The caller holds the range's extents.
     pub(super) async fn take_ahead(&self, inode: &Inode, range: &Range<u64>) -> Option<Vec<Chunk>> {
-        if !inode.dirty.borrow().is_clean() && !ring::mutant!("ahead-over-dirty") {
+        if !inode.dirty.borrow().is_clean() && !reactor::mutant!("ahead-over-dirty") {
             inode.state.borrow_mut().ahead.clear();
             return None;
         }
@@ -331,7 +331,7 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ring::Buffer;
+    use reactor::Buffer;
 
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::sums::{Checks, WrongBlock, blocks_at};
 use protocol::Errno;
 use protocol::sums::checksum;
-use ring::{Buffer, RegionSlice, Shared};
+use reactor::{Buffer, RegionSlice, Shared};
 use std::rc::Rc;
 
 /// Bytes of shared memory that are copied at a time to be summed.
@@ -76,7 +76,7 @@ impl Client {
         fetched: Fetched,
         checks: &Checks,
     ) -> Result<Fetched, Unread> {
-        if checks.is_empty() || ring::mutant!("sum-unchecked") {
+        if checks.is_empty() || reactor::mutant!("sum-unchecked") {
             return Ok(fetched);
         }
         let block_size = u64::from(self.block_size(command.device)?);
@@ -110,7 +110,7 @@ impl Client {
         for &(block, sum) in wrong {
             let bytes = self.read_device(device, block * block_size, block_size as usize).await?;
             if checksum(&bytes) != sum {
-                if ring::mutant!("wrong-bytes-handed-over") {
+                if reactor::mutant!("wrong-bytes-handed-over") {
                     continue;
                 }
                 return Err(Unread::Wrong(WrongBlock { device, block }));

@@ -2,7 +2,7 @@
 
 use super::Part;
 use protocol::{DeviceId, Errno};
-use ring::{Chunk, RegionSlice, Shared};
+use reactor::{Chunk, RegionSlice, Shared};
 use std::ops::Range;
 
 /// Largest read from a device as one command.
@@ -114,7 +114,7 @@ pub(super) fn place(commands: &mut [Command], parts: &[Part], room: &RegionSlice
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ring::{Buffer, Region};
+    use reactor::{Buffer, Region};
 
     const DEVICE: DeviceId = DeviceId(1);
     const BLOCK: u64 = 4096;

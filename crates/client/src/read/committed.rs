@@ -7,7 +7,7 @@ use crate::inode::Inode;
 use crate::session::ReadGuard;
 use crate::sums::Checks;
 use protocol::{DeviceId, Errno, Place, Rights};
-use ring::{Buffer, Chunk, Shared};
+use reactor::{Buffer, Chunk, Shared};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -139,7 +139,7 @@ impl Client {
         block_size: usize,
     ) -> Result<Shared, Errno> {
         let unchecked = Checks::default();
-        let checks = if ring::mutant!("copy-unchecked") { &unchecked } else { &pieces.sums };
+        let checks = if reactor::mutant!("copy-unchecked") { &unchecked } else { &pieces.sums };
         let parts = self.parts_of(&pieces.runs)?;
         let chunks = self.carry_out(&parts, checks, None).await;
         if !self.still_holds(&pieces.validity) {

@@ -119,7 +119,7 @@ impl Client {
         let start = |command: Command| {
             let (client, checks) = (Rc::clone(self), Rc::clone(&checks));
             let task = command.clone();
-            (command, ring::spawn(async move { client.compare_command(&task, &checks).await }))
+            (command, reactor::spawn(async move { client.compare_command(&task, &checks).await }))
         };
         let tasks: Vec<_> = commands.into_iter().map(start).collect();
         for (command, task) in tasks {

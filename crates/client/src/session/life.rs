@@ -3,8 +3,8 @@
 use super::pulse::Contact;
 use protocol::times::Times;
 use protocol::{Errno, FreeEpoch};
-use ring::local::Notify;
-use ring::time::{Instant, now, timeout};
+use reactor::local::Notify;
+use reactor::time::{Instant, now, timeout};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -129,7 +129,7 @@ impl Life {
     pub(crate) fn ended_through(&self) -> FreeEpoch {
         let epochs = self.epochs.borrow();
         let oldest = epochs.under_way.first_key_value().map(|(&epoch, _)| epoch);
-        let oldest = oldest.filter(|_| !ring::mutant!("reads-uncounted"));
+        let oldest = oldest.filter(|_| !reactor::mutant!("reads-uncounted"));
         oldest.map_or(epochs.latest, |oldest| oldest.min(epochs.latest))
     }
 }

@@ -12,7 +12,7 @@ use super::{Link, PushReply, SessionConfig};
 use protocol::client::{Answer, Call, Push, Request, Response, SessionCall};
 use protocol::times::Times;
 use protocol::{HostId, SessionId};
-use ring::time::{Instant, now, sleep, timeout};
+use reactor::time::{Instant, now, sleep, timeout};
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +25,7 @@ const RING_ENTRIES: u32 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Contact {
     /// When the last heartbeat or pulse was sent that was answered, in nanoseconds of
-    /// [`ring::time`], which go on while the machine is suspended; 0 is never.
+    /// [`reactor::time`], which go on while the machine is suspended; 0 is never.
     heard_ns: AtomicU64,
     /// When the serving thread last ran.
     served_ns: AtomicU64,
@@ -45,14 +45,14 @@ impl Contact {
         let heard = self.heard_ns.load(Ordering::SeqCst);
         // A minute, as a request may take.
         let late = times.request_deadline;
-        let limit = if ring::mutant!("self-stop-late") { late } else { times.self_stop };
+        let limit = if reactor::mutant!("self-stop-late") { late } else { times.self_stop };
         heard != 0 && Instant::from_ns(heard + uncounted_ns()).elapsed() < limit
     }
 
     /// When this client stops itself if nothing is heard any more, less what an answer may take on its way.
     pub(super) fn trusted_until(&self, times: &Times) -> Instant {
         let heard = Instant::from_ns(self.heard_ns.load(Ordering::SeqCst));
-        let limit = if ring::mutant!("lent-past-self-stop") {
+        let limit = if reactor::mutant!("lent-past-self-stop") {
             times.request_deadline
         } else {
             times.self_stop
@@ -87,8 +87,8 @@ impl Contact {
 
 /// Time that a client's life does not count: none, also where its machine is suspended.
 fn uncounted_ns() -> u64 {
-    let is_uncounted = ring::mutant!("life-by-awake-clock");
-    if is_uncounted { now().as_ns() - ring::time::awake_time() } else { 0 }
+    let is_uncounted = reactor::mutant!("life-by-awake-clock");
+    if is_uncounted { now().as_ns() - reactor::time::awake_time() } else { 0 }
 }
 
 /// Ends the pulses when the serving thread's task ends, however it does.
@@ -106,9 +106,9 @@ impl Drop for Serving {
 /// # Errors
 /// What making a thread or its ring answers.
 pub(super) fn start(contact: &Arc<Contact>, config: &SessionConfig) -> io::Result<()> {
-    let runtime = ring::Config { entries: RING_ENTRIES, ..ring::Config::default() };
+    let runtime = reactor::Config { entries: RING_ENTRIES, ..reactor::Config::default() };
     let (contact, config) = (Arc::clone(contact), config.clone());
-    let thread = ring::thread::spawn("heartbeat", &runtime, move || run(contact, config));
+    let thread = reactor::thread::spawn("heartbeat", &runtime, move || run(contact, config));
     // It ends by itself soon after `Contact::close`.
     thread.map(drop)
 }

@@ -2,7 +2,7 @@
 //! Sequences only ever grow, also over a lost session, so that calls under way keep theirs.
 
 use protocol::client::{SLOTS_PER_SESSION, Slot};
-use ring::local::{Permit, Semaphore};
+use reactor::local::{Permit, Semaphore};
 use std::cell::RefCell;
 use std::rc::Rc;
 

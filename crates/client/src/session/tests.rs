@@ -5,7 +5,7 @@ use protocol::auth::Secret;
 use protocol::client::PushAnswer;
 use protocol::space::DeviceAddress;
 use protocol::{DeviceId, Incarnation};
-use ring::JoinHandle;
+use reactor::JoinHandle;
 use rpc::{Acceptor, Credential, Guard, Limits, Listener};
 
 const SECRET: Secret = Secret([7; 32]);
@@ -103,12 +103,12 @@ fn with_session<F>(times: Times, scene: impl FnOnce(Rc<Session>, Rc<Told>, JoinH
 where
     F: Future<Output = ()>,
 {
-    let mut runtime = ring::Runtime::new(&ring::Config::default()).unwrap();
+    let mut runtime = reactor::Runtime::new(&reactor::Config::default()).unwrap();
     runtime.block_on(async {
         let sockets = SocketOptions::default();
         let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), &sockets).unwrap();
         let meta = listener.local_addr();
-        let server = ring::spawn(serve(listener));
+        let server = reactor::spawn(serve(listener));
         let config = SessionConfig {
             meta,
             credential: Credential::Plain(SECRET),

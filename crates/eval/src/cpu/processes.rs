@@ -31,12 +31,12 @@ impl Times {
     pub(super) fn now(services: &[Service]) -> Self {
         let mut by_name: BTreeMap<String, Duration> = BTreeMap::new();
         for service in services {
-            if let Ok(time) = ring::usage::of_process(service.pid) {
+            if let Ok(time) = reactor::usage::of_process(service.pid) {
                 *by_name.entry(service.name.clone()).or_default() += time;
             }
         }
         Self {
-            children: ring::usage::of_children().ok(),
+            children: reactor::usage::of_children().ok(),
             services: by_name,
             kernel: kernel_threads(),
         }
@@ -62,7 +62,7 @@ fn kernel_threads() -> Option<BTreeMap<u32, Duration>> {
         };
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         if is_kernel(&stat)
-            && let Ok(time) = ring::usage::of_process(pid)
+            && let Ok(time) = reactor::usage::of_process(pid)
         {
             times.insert(pid, time);
         }

@@ -171,7 +171,7 @@ pub struct HostSettings {
     /// I/O queue pairs per job.
     pub io_queues: Option<u16>,
     /// Microseconds to spin for completions before sleeping.
-    pub poll_us: Option<ring::Spin>,
+    pub poll_us: Option<reactor::Spin>,
     /// CPUs to pin jobs to, in turn.
     pub cpus: Vec<u16>,
     /// Whether to ask for header digests.

@@ -81,7 +81,7 @@ pub(super) struct RawLevel {
     pub(super) rate: Option<Placed<String>>,
     pub(super) spread: Option<Placed<f64>>,
     pub(super) io_queues: Option<Placed<u16>>,
-    pub(super) poll_us: Option<ring::Spin>,
+    pub(super) poll_us: Option<reactor::Spin>,
     pub(super) policy: Option<Placed<String>>,
     pub(super) scheme: Option<Placed<String>>,
     #[serde(default)]

@@ -26,7 +26,7 @@ impl Token {
     /// Makes one that nobody knows.
     pub fn generate() -> Self {
         let mut bytes = [0; BYTES];
-        ring::random::fill(&mut bytes);
+        reactor::random::fill(&mut bytes);
         Self(bytes.iter().fold(String::with_capacity(2 * BYTES), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
             text

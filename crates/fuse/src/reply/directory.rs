@@ -1,6 +1,6 @@
 //! The answer to READDIR and READDIRPLUS: entries until the kernel's buffer is full.
 
-use ring::Buffer;
+use reactor::Buffer;
 use zerocopy::IntoBytes;
 
 use super::Entry;

@@ -44,7 +44,7 @@ impl Encoded {
 
     /// Bytes behind the header.
     pub(crate) fn body_len(&self) -> usize {
-        self.fixed_len + self.chunks.iter().map(ring::Chunk::len).sum::<usize>()
+        self.fixed_len + self.chunks.iter().map(reactor::Chunk::len).sum::<usize>()
     }
 
     /// The header for the request with this number.

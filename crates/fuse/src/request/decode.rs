@@ -7,7 +7,7 @@
 
 mod arguments;
 
-use ring::{Chunk, RegionSlice};
+use reactor::{Chunk, RegionSlice};
 
 use self::arguments::Arguments;
 use super::{

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use metrics::{Family, Point};
-use ring::Handle;
+use reactor::Handle;
 
 use super::{FileSystem, Negotiated, Session, SessionOptions};
 use crate::abi::{InHeader, RESENT};
@@ -81,7 +81,7 @@ impl<F: FileSystem> Connection<F> {
     /// Starts a task that the session waits for at its end.
     pub(crate) fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
         let guard = TaskGuard::new(Rc::clone(self));
-        drop(ring::spawn(async move {
+        drop(reactor::spawn(async move {
             task.await;
             drop(guard);
         }));
@@ -200,7 +200,7 @@ impl<F: FileSystem> Connection<F> {
 /// Counts a request from now on.
 fn count(code: u32, request: &Request) -> metrics::Operation {
     let point = Point::new(Family::Fuse, code as u8, request.operation.opcode_name());
-    metrics::start_at(point, request.node.0, request.pid, ring::time::now())
+    metrics::start_at(point, request.node.0, request.pid, reactor::time::now())
 }
 
 /// Its answer is there.

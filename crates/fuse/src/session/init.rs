@@ -2,7 +2,7 @@
 
 use std::io;
 
-use ring::{Buffer, Chunk, Handle, Segment, Segments};
+use reactor::{Buffer, Chunk, Handle, Segment, Segments};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{Negotiated, SessionOptions, Transport, TransportChoice};

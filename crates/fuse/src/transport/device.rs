@@ -13,8 +13,8 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 
-use ring::local::{OneshotSender, oneshot};
-use ring::{Buffer, Chunk, Op, Segment, Segments};
+use reactor::local::{OneshotSender, oneshot};
+use reactor::{Buffer, Chunk, Op, Segment, Segments};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{InHeader, WriteIn, opcode};

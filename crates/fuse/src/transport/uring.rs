@@ -17,15 +17,15 @@
 //! for its statistics: the answer's commit fetches what was queued.
 //!
 //! The queue tells which CPU a request comes from. One thread that serves all queues runs on the CPU
-//! of a lone caller ([`ring::affinity`]), since that one blocks until it has the answer.
+//! of a lone caller ([`reactor::affinity`]), since that one blocks until it has the answer.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ring::affinity::Follower;
-use ring::{Chunk, Handle, Region, Segment, UringCmd};
+use reactor::affinity::Follower;
+use reactor::{Chunk, Handle, Region, Segment, UringCmd};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::abi::{
@@ -94,7 +94,7 @@ pub(crate) async fn probe(device: &Handle) -> Result<(), String> {
     match result.map_err(|error| error.raw_os_error()) {
         Err(Some(libc::EAGAIN)) => Ok(()),
         Err(Some(libc::EINVAL)) => {
-            Err("the runtime has no 128-byte submission entries (ring::Config::sqe128)".into())
+            Err("the runtime has no 128-byte submission entries (reactor::Config::sqe128)".into())
         }
         Err(Some(libc::EOPNOTSUPP)) => {
             Err("the reactor's engine is epoll, not io_uring (tsumugi --version --verbose: why)"
@@ -157,7 +157,7 @@ fn add_entry<F: FileSystem>(connection: &Rc<Connection<F>>, queue: &Rc<Queue>, m
 /// Makes the kernel look for queued requests of one CPU, once the new entry is registered.
 async fn fetch_queued<F: FileSystem>(connection: Rc<Connection<F>>, cpu: u16) {
     // The registration is submitted at the end of this turn of the loop.
-    ring::time::sleep(FETCH_DELAY).await;
+    reactor::time::sleep(FETCH_DELAY).await;
     let path = connection.mountpoint.clone();
     let ask = move || {
         let mut cpus = rustix::thread::CpuSet::new();
@@ -372,7 +372,7 @@ impl Entry {
     /// Waits until nobody holds a slice of the payload any more.
     async fn wait_until_released(&self) {
         while !self.payload.is_unique() {
-            ring::time::sleep(RELEASE_CHECK).await;
+            reactor::time::sleep(RELEASE_CHECK).await;
         }
     }
 }

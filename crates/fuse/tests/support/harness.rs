@@ -35,8 +35,8 @@ pub fn transports() -> Vec<TransportChoice> {
         return Vec::new();
     }
     let mut transports = vec![TransportChoice::Device];
-    let engine = ring::engine::choice().expect("a reactor can be made");
-    if engine.kind == ring::engine::Kind::Epoll {
+    let engine = reactor::engine::choice().expect("a reactor can be made");
+    if engine.kind == reactor::engine::Kind::Epoll {
         eprintln!("skipped with io_uring: the engine is {engine}");
         return transports;
     }
@@ -140,8 +140,8 @@ pub fn serve(
     observed: Arc<Observed>,
     started: &mpsc::Sender<(Notifier, Unmounter)>,
 ) -> Result<(), FuseError> {
-    let config = ring::Config { sqe128: true, ..ring::Config::default() };
-    let mut runtime = ring::Runtime::new(&config).expect("a ring");
+    let config = reactor::Config { sqe128: true, ..reactor::Config::default() };
+    let mut runtime = reactor::Runtime::new(&config).expect("a ring");
     let session = Session::mount(path, &MountOptions::default(), options)?;
     let handles = Mutex::new(Some((session.notifier(), session.unmounter())));
     let started = started.clone();

@@ -282,7 +282,7 @@ impl Memory {
         if is_hanging {
             self.observed.hanging.fetch_add(1, Ordering::SeqCst);
             request.cancellation.cancelled().await;
-            ring::time::sleep(self.behaviour.stubborn_time).await;
+            reactor::time::sleep(self.behaviour.stubborn_time).await;
             self.observed.cancelled.fetch_add(1, Ordering::SeqCst);
             return Err(Errno::INTR);
         }
@@ -303,10 +303,10 @@ impl Memory {
         }
         let chunks = [&inode.data[start..middle], &inode.data[middle..end]];
         let chunks = chunks.into_iter().filter(|bytes| !bytes.is_empty());
-        Ok(Response::Data(chunks.map(ring::Chunk::copy_from).collect()))
+        Ok(Response::Data(chunks.map(reactor::Chunk::copy_from).collect()))
     }
 
-    async fn write(&self, node: NodeId, offset: u64, data: &ring::Chunk) -> Result<Response> {
+    async fn write(&self, node: NodeId, offset: u64, data: &reactor::Chunk) -> Result<Response> {
         let observed = &self.observed;
         observed.writes.fetch_add(1, Ordering::SeqCst);
         let now = observed.writes_now.fetch_add(1, Ordering::SeqCst) + 1;
@@ -315,7 +315,7 @@ impl Memory {
             observed.misaligned_writes.fetch_add(1, Ordering::SeqCst);
         }
         if !self.behaviour.write_time.is_zero() {
-            ring::time::sleep(self.behaviour.write_time).await;
+            reactor::time::sleep(self.behaviour.write_time).await;
         }
         observed.writes_now.fetch_sub(1, Ordering::SeqCst);
         let mut tree = self.tree.borrow_mut();
@@ -343,8 +343,8 @@ impl Memory {
                 return Err(Errno::AGAIN);
             }
             let cancelled = std::pin::pin!(request.cancellation.cancelled());
-            let unlocked = std::pin::pin!(ring::time::sleep(Duration::from_millis(1)));
-            ring::race(cancelled, unlocked).await;
+            let unlocked = std::pin::pin!(reactor::time::sleep(Duration::from_millis(1)));
+            reactor::race(cancelled, unlocked).await;
             if request.cancellation.is_cancelled() {
                 self.observed.cancelled.fetch_add(1, Ordering::SeqCst);
                 return Err(Errno::INTR);
@@ -367,7 +367,7 @@ impl FileSystem for Memory {
             self.turn.set(turn + 1);
             // Every third at once, others after a while, so that answers overtake each other.
             if !turn.is_multiple_of(3) {
-                ring::time::sleep(Duration::from_micros(turn * 37 % 400)).await;
+                reactor::time::sleep(Duration::from_micros(turn * 37 % 400)).await;
             }
         }
         let response = self.respond(&mut request).await;

@@ -3,9 +3,9 @@
 use super::Inner;
 use crate::error::{ConnectionEnd, ProtocolError};
 use crate::queue_pair::{DIRECT_BYTES_MIN, QueuePairState};
-use ring::time::{self, Sleep};
-use ring::{Buffer, Chunk, Op, Segment};
-use ring::{Segments, time::Instant};
+use reactor::time::{self, Sleep};
+use reactor::{Buffer, Chunk, Op, Segment};
+use reactor::{Segments, time::Instant};
 use std::future::Future;
 use std::io;
 use std::net::Shutdown;

@@ -9,7 +9,7 @@ use nvme::identify::{
     NamespaceDescriptors, NamespaceList, cns,
 };
 use nvme::{CompletionQueueEntry, Nsid, Status, SubmissionQueueEntry};
-use ring::Buffer;
+use reactor::Buffer;
 
 /// Most namespaces that a subsystem is asked for.
 const NAMESPACES_MAX: usize = 65_536;

@@ -14,8 +14,8 @@ use nvme::property::{
     Capabilities, Configuration, ControllerStatus, ShutdownStatus, Version, offset,
 };
 use nvme::{CompletionQueueEntry, ControllerId, Nsid, QueueId, Status, SubmissionQueueEntry};
-use ring::Buffer;
-use ring::time::{self, Instant};
+use reactor::Buffer;
+use reactor::time::{self, Instant};
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;

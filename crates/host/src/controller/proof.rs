@@ -8,8 +8,8 @@ use crate::options::ConnectOptions;
 use crate::queue_pair::{Data, Destination};
 use auth::{Fault, Host, Judged, Names, TlsKey};
 use nvme::auth::{Authentication, Message};
-use ring::Buffer;
-use ring::time;
+use reactor::Buffer;
+use reactor::time;
 
 /// Room for a message of the controller, as the Linux host has it.
 const MESSAGE_BYTES: usize = 4096;
@@ -85,7 +85,7 @@ async fn transact(
 ) -> Result<Option<TlsKey>, Error> {
     let keys = options.dhchap.clone().ok_or(Error::SecretNeeded)?;
     let names = Names { host: options.hostnqn.clone(), subsystem: options.subsystem_nqn.clone() };
-    let transaction = ring::random::u64() as u16;
+    let transaction = reactor::random::u64() as u16;
     let (host, negotiate) = Host::start(keys, names, options.dhchap_policy.clone(), transaction);
     send(connection, &negotiate).await?;
     let challenge = receive(connection).await?;

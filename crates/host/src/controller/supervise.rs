@@ -9,8 +9,8 @@ use nvme::command::GetLogPage;
 use nvme::identify::NamespaceList;
 use nvme::log_page::{ChangedNamespaces, lid};
 use nvme::{Nsid, SubmissionQueueEntry};
-use ring::Buffer;
-use ring::time;
+use reactor::Buffer;
+use reactor::time;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,15 +21,15 @@ const RECONNECT_DELAY_MIN: Duration = Duration::from_millis(50);
 pub(super) fn start(inner: &Rc<Inner>, link: &Rc<Link>) {
     for connection in link.io.iter().chain([&link.admin]) {
         let (inner, connection) = (Rc::clone(inner), connection.clone());
-        let _watcher = ring::spawn(async move {
+        let _watcher = reactor::spawn(async move {
             connection.ended().await;
             inner.attention.notify();
         });
     }
     if !inner.options.keep_alive_tmo.is_zero() {
-        let _keeper = ring::spawn(keep_alive(Rc::clone(inner), Rc::clone(link)));
+        let _keeper = reactor::spawn(keep_alive(Rc::clone(inner), Rc::clone(link)));
     }
-    let _listener = ring::spawn(listen(Rc::clone(inner), Rc::clone(link)));
+    let _listener = reactor::spawn(listen(Rc::clone(inner), Rc::clone(link)));
 }
 
 /// Sends Keep Alive until the link ends. A controller that does not answer is noticed by the
@@ -39,8 +39,8 @@ async fn keep_alive(inner: Rc<Inner>, link: Rc<Link>) {
     let total = inner.options.keep_alive_tmo;
     loop {
         let period = total / 2;
-        let slept = ring::race(Box::pin(link.admin.ended()), time::sleep(period)).await;
-        if matches!(slept, ring::Either::First(_)) {
+        let slept = reactor::race(Box::pin(link.admin.ended()), time::sleep(period)).await;
+        if matches!(slept, reactor::Either::First(_)) {
             return;
         }
         let answer = link.admin("Keep Alive", SubmissionQueueEntry::keep_alive(), Data::None);

@@ -3,7 +3,7 @@
 use super::Namespace;
 use crate::error::Error;
 use block::{Access, Device, Geometry, Incarnation, IoFuture};
-use ring::{Buffer, Chunk, Segment, Segments, Shared};
+use reactor::{Buffer, Chunk, Segment, Segments, Shared};
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;

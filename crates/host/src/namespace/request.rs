@@ -9,7 +9,7 @@ use crate::queue_pair::{Data, Outcome};
 use metrics::{Family, Point};
 use nvme::opcode::NvmOpcode;
 use nvme::{Status, SubmissionQueueEntry};
-use ring::time::{self, Instant};
+use reactor::time::{self, Instant};
 use std::time::Duration;
 
 /// How often a command is repeated because the controller said so, as in Linux.
@@ -168,7 +168,7 @@ impl Namespace {
     ) -> Next {
         match outcome {
             Ok(Outcome::Completed(cqe))
-                if cqe.status().is_success() || ring::mutant!("refusal-ignored") =>
+                if cqe.status().is_success() || reactor::mutant!("refusal-ignored") =>
             {
                 Next::Done(data)
             }
@@ -186,7 +186,7 @@ impl Namespace {
             Ok(Outcome::DataUnderrun { received_bytes, expected_bytes }) => {
                 Next::Fail(Error::DataUnderrun { received_bytes, expected_bytes })
             }
-            Ok(Outcome::ConnectionLost) if ring::mutant!("lost-write-done") => Next::Done(data),
+            Ok(Outcome::ConnectionLost) if reactor::mutant!("lost-write-done") => Next::Done(data),
             Ok(Outcome::ConnectionLost) => {
                 let end = connection.reason();
                 let may_resend = !request.is_write

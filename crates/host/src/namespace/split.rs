@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::queue_pair::{Data, Destination};
 use nvme::command::{DatasetManagement, DsmRange, ReadWrite};
 use nvme::opcode::NvmOpcode;
-use ring::{Buffer, Shared};
+use reactor::{Buffer, Shared};
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::ops::Range;
@@ -32,7 +32,7 @@ async fn run_all<'a>(mut parts: impl Iterator<Item = Part<'a>>) -> Result<(), Er
                 Poll::Pending => index += 1,
                 Poll::Ready(ended) => {
                     drop(running.swap_remove(index));
-                    if result.is_ok() && !ring::mutant!("part-failure-dropped") {
+                    if result.is_ok() && !reactor::mutant!("part-failure-dropped") {
                         result = ended;
                     }
                     // After an error nothing new is begun.
@@ -132,7 +132,7 @@ impl Namespace {
             let payload = bytes.slice(range.start as usize..range.end as usize);
             Box::pin(async move {
                 let len = range.end - range.start;
-                let start = if ring::mutant!("split-misplaced") { 0 } else { range.start };
+                let start = if reactor::mutant!("split-misplaced") { 0 } else { range.start };
                 let request = self.read_write(NvmOpcode::WRITE, offset_bytes + start, len)?;
                 self.run(&request, Data::Write(payload), lane).await.map(drop)
             })

@@ -1,6 +1,6 @@
 //! The memory of a command's data.
 
-use ring::{Buffer, Shared};
+use reactor::{Buffer, Shared};
 use std::cell::RefCell;
 use std::rc::Rc;
 

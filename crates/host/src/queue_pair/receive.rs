@@ -10,7 +10,7 @@ use nvme::tcp::{
     C2hData, CapsuleResp, DIGEST_BYTES, DataDigest, Parsed, Pdu, PduError, R2t, TermReq,
 };
 use nvme::{CommandId, CompletionQueueEntry, Status};
-use ring::Buffer;
+use reactor::Buffer;
 use std::ops::Range;
 
 /// From how many missing bytes on data is received straight into its destination.
@@ -170,7 +170,7 @@ impl QueuePair {
             Outcome::DataDigestMismatch
         } else if cqe.status().is_success()
             && slot.received_bytes != expected_bytes
-            && !ring::mutant!("short-read-accepted")
+            && !reactor::mutant!("short-read-accepted")
         {
             Outcome::DataUnderrun { received_bytes: slot.received_bytes, expected_bytes }
         } else {

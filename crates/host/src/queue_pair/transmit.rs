@@ -6,7 +6,7 @@
 
 use nvme::tcp::{DataDigest, Encoder, HEADER_BYTES_MAX, PduError};
 use nvme::{CommandId, SubmissionQueueEntry, TransferTag};
-use ring::{Buffer, Chunk, Shared};
+use reactor::{Buffer, Chunk, Shared};
 use std::collections::VecDeque;
 use std::ops::Range;
 

@@ -276,7 +276,7 @@ impl Repair {
             self.note("the counters were made anew: the file system has another identity now");
         }
         let fresh = || Counters {
-            file_system: Uuid::from_u128(ring::random::u64().into()),
+            file_system: Uuid::from_u128(reactor::random::u64().into()),
             boot: Uuid::nil(),
             next_inode: 0,
             next_session: 0,
@@ -308,7 +308,7 @@ impl Repair {
         if self.layers.pending.len() > 0 || counters != before || stored.is_none() {
             // No boot has it, so the next start ends all sessions; and no other repair has it, so this one can only be
             // taken back while nothing has changed since.
-            counters.boot = Uuid::from_u128(u128::from(ring::random::u64()) | 1);
+            counters.boot = Uuid::from_u128(u128::from(reactor::random::u64()) | 1);
             self.put(&Key::Counters, &counters)?;
         }
         Ok(())

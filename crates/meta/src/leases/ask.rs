@@ -26,7 +26,7 @@ impl Leases {
         wants: &[(InodeId, Rights)],
     ) -> Clearance {
         let mut is_clear = true;
-        let only = if ring::mutant!("first-conflict-only") { 1 } else { usize::MAX };
+        let only = if reactor::mutant!("first-conflict-only") { 1 } else { usize::MAX };
         for demand in demands.iter().take(only) {
             is_clear &= match demand {
                 Demand::Give(inode, rights) => self.demand_rights(call, session, *inode, *rights),
@@ -41,7 +41,7 @@ impl Leases {
             return Clearance::Clear;
         }
         // Barred from the first recall on, also where nobody holds anything yet.
-        for demand in demands.iter().filter(|_| !ring::mutant!("nothing-barred")) {
+        for demand in demands.iter().filter(|_| !reactor::mutant!("nothing-barred")) {
             self.bar(call, session, demand.inode(), demand.bars());
         }
         Clearance::Wait
@@ -148,7 +148,7 @@ impl Leases {
         let Some(holders) = self.holders.get(&inode) else { return true };
         let others: SmallVec<[(SessionId, Rights); 4]> = holders
             .iter()
-            .filter(|h| h.session != session || ring::mutant!("own-rights-recalled"))
+            .filter(|h| h.session != session || reactor::mutant!("own-rights-recalled"))
             .filter(|h| h.rights.intersects(rights - Rights::OPEN))
             .map(|h| (h.session, h.rights & rights))
             .collect();
@@ -234,7 +234,7 @@ impl Leases {
             self.ask(Some(call), reader, Asked::Forget { inode, names: new, stamp });
         }
         let is_waiting = self.waiting.get(&call).is_some_and(|waiting| waiting.missing > 0);
-        !is_waiting || ring::mutant!("invalidation-not-awaited")
+        !is_waiting || reactor::mutant!("invalidation-not-awaited")
     }
 
     fn ask(&mut self, call: Option<CallId>, session: SessionId, what: Asked) {
@@ -312,7 +312,7 @@ impl Leases {
         );
         holder.rights = holder.rights - open.rights;
         // A grant after the recall stands: the client answered before it knew of that.
-        if holder.stamp < open.stamp || ring::mutant!("recall-takes-newer-open") {
+        if holder.stamp < open.stamp || reactor::mutant!("recall-takes-newer-open") {
             holder.rights = (holder.rights - Rights::OPEN) | (kept & Rights::OPEN);
         } else {
             holder.rights |= kept & Rights::OPEN;

@@ -42,7 +42,7 @@ impl Leases {
         // What is being recalled is on its way back: it is not told as held, unless granted anew.
         // Nor is READ while a call bars it: what this answer carries must not be cached.
         let mut leaving = self.leaving(session, inode, granted);
-        if self.is_barred(session, inode, Rights::READ) && !ring::mutant!("told-under-bar") {
+        if self.is_barred(session, inode, Rights::READ) && !reactor::mutant!("told-under-bar") {
             leaving |= Rights::READ;
         }
         let stamp = self.next_stamp();
@@ -84,7 +84,7 @@ impl Leases {
         if right == Rights::OPEN {
             return true;
         }
-        if self.is_barred(session, inode, right) && !ring::mutant!("granted-under-bar") {
+        if self.is_barred(session, inode, right) && !reactor::mutant!("granted-under-bar") {
             return false;
         }
         let is_full = || {
@@ -98,7 +98,8 @@ impl Leases {
                 .is_none_or(|holders| holders.iter().all(|h| h.session == session)),
             Rights::SIZE => self.holders.get(&inode).is_none_or(|holders| {
                 let others = || holders.iter().filter(|h| h.session != session);
-                ring::mutant!("size-shared") || !others().any(|h| h.rights.contains(Rights::SIZE))
+                reactor::mutant!("size-shared")
+                    || !others().any(|h| h.rights.contains(Rights::SIZE))
             }),
             Rights::LOCKS => self.holders.get(&inode).is_none_or(|holders| {
                 let mut others = holders.iter().filter(|h| h.session != session);
@@ -167,7 +168,7 @@ impl Leases {
     pub fn give_back(&mut self, session: SessionId, back: Return) -> bool {
         let Some(holders) = self.holders.get_mut(&back.inode) else { return false };
         let Some(holder) = holders.iter_mut().find(|h| h.session == session) else { return false };
-        if holder.stamp > back.stamp && !ring::mutant!("return-takes-newer") {
+        if holder.stamp > back.stamp && !reactor::mutant!("return-takes-newer") {
             return false;
         }
         let had_open = holder.rights.contains(Rights::OPEN);

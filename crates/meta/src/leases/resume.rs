@@ -39,7 +39,7 @@ impl Leases {
         let mut kept = had & rights;
         for right in [Rights::WRITE, Rights::SIZE, Rights::OPEN, Rights::SOLE, Rights::LOCKS] {
             let is_free =
-                self.may_grant(session, inode, right) || ring::mutant!("reclaimed-from-others");
+                self.may_grant(session, inode, right) || reactor::mutant!("reclaimed-from-others");
             if rights.contains(right) && is_free {
                 kept |= right;
             }
@@ -79,7 +79,7 @@ impl Leases {
                 closed.push(inode);
             }
             // READ may have been granted since the resume.
-            if !ring::mutant!("unclaimed-kept") {
+            if !reactor::mutant!("unclaimed-kept") {
                 self.cut(session, inode, Rights::READ);
             }
         }

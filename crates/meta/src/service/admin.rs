@@ -36,7 +36,7 @@ impl Handler<Acceptor<Admin>> for AdminPeer {
             Call::Status => send(reply, &self.shared.status()),
             Call::FilesHit { count_max } => {
                 let shared = Rc::clone(&self.shared);
-                ring::spawn(async move {
+                reactor::spawn(async move {
                     let answer = shared.files_hit(count_max as usize).await;
                     send(reply, &answer);
                 });
@@ -44,7 +44,7 @@ impl Handler<Acceptor<Admin>> for AdminPeer {
             Call::Shutdown => self.shutdown(reply),
             Call::Check => {
                 let shared = Rc::clone(&self.shared);
-                ring::spawn(async move { send(reply, &shared.check().await) });
+                reactor::spawn(async move { send(reply, &shared.check().await) });
             }
         }
     }
@@ -65,7 +65,7 @@ impl AdminPeer {
         tracing::info!("an administrator ends the metadata service");
         let connection = self.connection.borrow().clone();
         let shared = Rc::clone(&self.shared);
-        ring::spawn(async move {
+        reactor::spawn(async move {
             let answer = match shared.sync_now().await {
                 Ok(()) => Answer::Done,
                 Err(error) => Answer::Refused(error.to_string()),
@@ -92,7 +92,7 @@ impl Shared {
     }
 
     fn status(&self) -> Answer {
-        let now = ring::time::now();
+        let now = reactor::time::now();
         let sessions = self.sessions.borrow().all();
         let info = |session: Rc<crate::sessions::Session>| SessionInfo {
             session: session.id,
@@ -141,7 +141,7 @@ impl Shared {
                     }
                     looked_at += 1;
                     if looked_at % FILES_PER_TURN == 0 {
-                        ring::yield_now().await;
+                        reactor::yield_now().await;
                     }
                 }
                 match entries.last() {
@@ -156,7 +156,7 @@ impl Shared {
     fn ask_core(&self, call: &client::Call) -> Option<client::Answer> {
         let context = Context {
             session: SessionId(0),
-            now: Timestamp(ring::time::system_time() as i64),
+            now: Timestamp(reactor::time::system_time() as i64),
             openers: &|_| Vec::new(),
         };
         self.core.borrow_mut().execute(&context, call).ok().map(|outcome| outcome.answer)

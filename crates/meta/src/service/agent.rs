@@ -9,7 +9,7 @@ use crate::sessions::Session;
 use protocol::agent::{Answer, Call, Push, PushAnswer};
 use protocol::space::DeviceInfo;
 use protocol::{DataKey, DeviceId, Errno, HostId, client};
-use ring::time::{now, timeout_at};
+use reactor::time::{now, timeout_at};
 use rpc::{Acceptor, Agent, Authenticated, Handler, Reply, Standing};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -173,11 +173,11 @@ impl Shared {
     pub(super) async fn send_news(self: Rc<Self>) {
         loop {
             self.news_wanted.notified().await;
-            ring::time::sleep(self.times.heartbeat / NEWS_PER_HEARTBEAT).await;
+            reactor::time::sleep(self.times.heartbeat / NEWS_PER_HEARTBEAT).await;
             let all = self.sessions.borrow().all();
             for session in all {
                 if let Some(connection) = session.connection()
-                    && !ring::mutant!("news-kept")
+                    && !reactor::mutant!("news-kept")
                 {
                     connection.send_deferred();
                 }
@@ -198,7 +198,7 @@ impl Shared {
     fn host_died(self: &Rc<Self>, standing: &Standing, host: HostId, reply: AgentReply) {
         let session = self.sessions.borrow().by_host(host);
         let is_its = |s: &Rc<Session>| standing.is_node(&s.node);
-        let Some(session) = session.filter(is_its).filter(|_| !ring::mutant!("dead-host-lives"))
+        let Some(session) = session.filter(is_its).filter(|_| !reactor::mutant!("dead-host-lives"))
         else {
             return send(reply, &Answer::Done);
         };
@@ -206,7 +206,7 @@ impl Shared {
         session.gone_at.set(Some(now() + self.times.lent));
         self.end_session(&session, "its process died");
         let shared = Rc::clone(self);
-        ring::spawn(async move {
+        reactor::spawn(async move {
             shared.until_ended(&session).await;
             send(reply, &Answer::Done);
         });
@@ -225,7 +225,7 @@ impl Shared {
         let is_kept = work.session.kept_admissions.borrow().contains(&device);
         let work = Rc::clone(work);
         self.post(Outgoing::Then(Box::new(move |shared| {
-            if is_kept || ring::mutant!("admitted-unsynced") {
+            if is_kept || reactor::mutant!("admitted-unsynced") {
                 return shared.admit_then_answer(work, device);
             }
             // A store that forgot the admission with its machine's power could not fence it.
@@ -239,7 +239,7 @@ impl Shared {
 
     fn admit_then_answer(self: &Rc<Self>, work: Rc<Work>, device: DeviceId) {
         let shared = Rc::clone(self);
-        ring::spawn(async move {
+        reactor::spawn(async move {
             let response = match shared.admit_now(&work.session, device).await {
                 Ok(admitted) => answer(admitted),
                 Err(errno) => refusal(errno),
@@ -298,9 +298,9 @@ impl Shared {
             session: session.id.0,
             epoch: session.epoch.0,
             host: session.host.0,
-            node: if ring::mutant!("one-key-for-all-targets") { "" } else { &target.node },
+            node: if reactor::mutant!("one-key-for-all-targets") { "" } else { &target.node },
         };
-        let of = if ring::mutant!("one-key-for-all-sessions") {
+        let of = if reactor::mutant!("one-key-for-all-sessions") {
             DataKeyUse { session: 0, epoch: 0, host: [0; 16], ..of }
         } else {
             of
@@ -312,7 +312,7 @@ impl Shared {
     async fn contact(
         &self,
         device: DeviceId,
-        deadline: ring::time::Instant,
+        deadline: reactor::time::Instant,
     ) -> Option<Rc<AgentState>> {
         loop {
             let registered = self.agents.registered.notified();
@@ -329,9 +329,9 @@ impl Shared {
     pub(super) async fn fence(self: Rc<Self>, session: Rc<Session>, device: DeviceId) {
         let push = Push::Fence { host: session.host, epoch: session.epoch };
         loop {
-            let cut = if ring::mutant!("lapse-cut-short") { 2 } else { 1 };
+            let cut = if reactor::mutant!("lapse-cut-short") { 2 } else { 1 };
             let lapsed = self.agents.last_named(device) + self.times.admission_lapse / cut;
-            let is_lapsed = now() >= lapsed || ring::mutant!("unreachable-counts-as-fenced");
+            let is_lapsed = now() >= lapsed || reactor::mutant!("unreachable-counts-as-fenced");
             if is_lapsed && self.agents.connection(device).is_none() {
                 tracing::warn!(session = session.id.0, %device, "fenced by lapse");
                 return;

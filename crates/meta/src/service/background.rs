@@ -17,23 +17,23 @@ impl Shared {
     pub(super) async fn watch_sessions(self: Rc<Self>) {
         let deadline = self.times.session_deadline;
         let pause = deadline / WATCHES_PER_DEADLINE;
-        let mut agents_may_be_silent_until = ring::time::now();
+        let mut agents_may_be_silent_until = reactor::time::now();
         loop {
-            let begun = ring::time::now();
-            ring::time::sleep(pause).await;
+            let begun = reactor::time::now();
+            reactor::time::sleep(pause).await;
             let stood_still = begun.elapsed().saturating_sub(pause);
-            if stood_still > pause && !ring::mutant!("own-pause-unexcused") {
+            if stood_still > pause && !reactor::mutant!("own-pause-unexcused") {
                 self.excuse(stood_still);
-                agents_may_be_silent_until = ring::time::now() + deadline;
+                agents_may_be_silent_until = reactor::time::now() + deadline;
             }
-            let limit = ring::time::now() - deadline;
+            let limit = reactor::time::now() - deadline;
             let silent = self.sessions.borrow().silent_since(limit);
             for session in silent {
                 self.end_session(&session, "it was silent for too long");
             }
             for agent in self.agents.all() {
                 if agent.last_heard() < limit
-                    && ring::time::now() >= agents_may_be_silent_until
+                    && reactor::time::now() >= agents_may_be_silent_until
                     && let Some(connection) = agent.connection()
                 {
                     connection.close("the agent was silent for too long");
@@ -48,11 +48,11 @@ impl Shared {
     /// clients stop themselves by their own clocks.
     fn excuse(&self, stood_still: Duration) {
         tracing::warn!(?stood_still, "the metadata service did not run for a while");
-        let now = ring::time::now();
+        let now = reactor::time::now();
         for session in self.sessions.borrow().all() {
             let heard = session.last_heartbeat.get() + stood_still;
             session.last_heartbeat.set(heard.min(now));
-            if !ring::mutant!("reclaim-unexcused") {
+            if !reactor::mutant!("reclaim-unexcused") {
                 session.reclaim_by.set(session.reclaim_by.get().map(|by| by + stood_still));
             }
         }
@@ -62,13 +62,13 @@ impl Shared {
     pub(super) async fn renew_admissions(self: Rc<Self>) {
         let lapse_ms = self.times.admission_lapse.as_millis() as u32;
         loop {
-            ring::time::sleep(self.times.admission_renewal).await;
+            reactor::time::sleep(self.times.admission_renewal).await;
             for agent in self.agents.all() {
                 let Some(connection) = agent.connection() else { continue };
                 let beat = self.agents.name(&agent, &agent.devices.borrow());
                 let renewal = self.times.admission_renewal;
                 let answering = connection.call(&Push::Renew { beat, lapse_ms }, Some(renewal));
-                ring::spawn(async move {
+                reactor::spawn(async move {
                     if let Err(error) = answering.await {
                         connection.close(&format!("a renewal was not answered: {error}"));
                     }
@@ -82,7 +82,7 @@ impl Shared {
         loop {
             self.reclaim_wanted.notified().await;
             while self.reclaim_some() {
-                ring::time::sleep(Duration::from_micros(200)).await;
+                reactor::time::sleep(Duration::from_micros(200)).await;
             }
         }
     }

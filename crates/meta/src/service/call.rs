@@ -9,8 +9,8 @@ use crate::tree::{Conflict, ConflictKind, SlotState};
 use metrics::{Family, Point};
 use protocol::client::{Answer, Call, ChangeCall, ReadCall, Request, Response, SessionCall};
 use protocol::{Errno, InodeId, Rights, SessionId};
-use ring::local::Notify;
-use ring::time::{Instant, now, timeout_at};
+use reactor::local::Notify;
+use reactor::time::{Instant, now, timeout_at};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -77,7 +77,7 @@ impl Shared {
             // Asked again after the next start.
             return;
         }
-        if !session.is_live() && !ring::mutant!("ended-served") {
+        if !session.is_live() && !reactor::mutant!("ended-served") {
             return self.post(Outgoing::Answer(reply, refusal(Errno::ESTALE)));
         }
         if request.slot.is_some() != request.call.changes() {
@@ -124,7 +124,7 @@ impl Shared {
             // A later sequence in the same slot is of a client that has given the earlier call up.
             assert!(
                 before.as_ref().is_none_or(|(sequence, _)| *sequence != slot.sequence)
-                    || ring::mutant!("retry-beside-first"),
+                    || reactor::mutant!("retry-beside-first"),
                 "{slot:?} of {} is worked on twice",
                 session.id
             );
@@ -147,7 +147,7 @@ impl Shared {
     /// Tries to carry a call out now.
     pub(super) fn attempt(self: &Rc<Self>, work: &Rc<Work>) -> Try {
         let session = &work.session;
-        if !session.is_live() && !ring::mutant!("ended-served") {
+        if !session.is_live() && !reactor::mutant!("ended-served") {
             self.finish(work, refusal(Errno::ESTALE));
             return Try::Done;
         }
@@ -183,7 +183,7 @@ impl Shared {
 
     fn clear(&self, work: &Work) -> Result<Clearance, Errno> {
         let has_waited = || self.waiting.borrow().contains_key(&work.id);
-        if ring::mutant!("conflicts-sought-once") && has_waited() {
+        if reactor::mutant!("conflicts-sought-once") && has_waited() {
             return Ok(Clearance::Clear);
         }
         let call = &work.request.call;
@@ -211,7 +211,7 @@ impl Shared {
 
     /// Whether a call has to wait until the sessions of before a restart have reclaimed.
     fn is_held_by_grace(&self, session: SessionId, call: &Call) -> bool {
-        if !self.sessions.borrow().in_grace() || ring::mutant!("grace-skipped") {
+        if !self.sessions.borrow().in_grace() || reactor::mutant!("grace-skipped") {
             return false;
         }
         match call {
@@ -229,7 +229,7 @@ impl Shared {
                 | SessionCall::ReportLocks { .. } => false,
             },
             // Who decides about the inode's locks may have yet to reclaim that.
-            Call::Read(ReadCall::TestLock(_)) => !ring::mutant!("grace-shows-locks"),
+            Call::Read(ReadCall::TestLock(_)) => !reactor::mutant!("grace-shows-locks"),
             Call::Read(call) => self.is_kept_back(session, call),
             Call::Change(ChangeCall::Commit { inode, .. }) => {
                 !self.leases.borrow().rights(session, *inode).contains(Rights::WRITE)
@@ -243,7 +243,7 @@ impl Shared {
     fn is_kept_back(&self, session: SessionId, call: &ReadCall) -> bool {
         let sessions = self.sessions.borrow();
         let is_kept = |holder: &SessionId| *holder != session && sessions.is_expected(*holder);
-        !ring::mutant!("grace-shows-sole")
+        !reactor::mutant!("grace-shows-sole")
             && self.core.borrow().soles_shown(call).iter().any(is_kept)
     }
 
@@ -257,7 +257,7 @@ impl Shared {
         self.waiting.borrow_mut().insert(work.id, Rc::clone(&work));
         let shared = Rc::clone(self);
         let deadline = now() + self.times.request_deadline;
-        ring::spawn(async move {
+        reactor::spawn(async move {
             shared.try_until(&work, deadline).await;
             let waiting = work.session.waiting.get();
             assert!(waiting > 0, "{:?} of {} waited uncounted", work.id, work.session.id);
@@ -328,7 +328,7 @@ impl Shared {
     /// Stores the answer with the change, without grants: a retry's answer comes when they are old.
     fn record(&self, work: &Rc<Work>, response: &Response) {
         let Some(slot) = work.request.slot else { return };
-        if ring::mutant!("answers-unstored") {
+        if reactor::mutant!("answers-unstored") {
             work.session.in_flight.borrow_mut().remove(&slot.slot);
             return;
         }

@@ -49,10 +49,10 @@ impl Shared {
         let snapshot = snapshot.ok_or("the store gives no look at one moment of it")?;
         let check = move || async move {
             // Without it the thread only competes as any other.
-            let _ = ring::thread::yield_to_all();
+            let _ = reactor::thread::yield_to_all();
             check_records(snapshot)
         };
-        let thread = ring::thread::spawn("check", &ring::Config::default(), check);
+        let thread = reactor::thread::spawn("check", &reactor::Config::default(), check);
         let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
         match thread.await {
             Ok(checked) => checked.map_err(|error| error.to_string()),

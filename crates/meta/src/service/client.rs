@@ -93,7 +93,7 @@ impl ClientPeer {
             devices: core.devices(),
             free_epoch: core.free_epoch(),
         };
-        if ring::mutant!("welcome-unstored") {
+        if reactor::mutant!("welcome-unstored") {
             return send(reply, &answer(welcome));
         }
         self.shared.post(Outgoing::Answer(reply, answer(welcome)));
@@ -125,10 +125,10 @@ impl Shared {
         let Some(session) = session.filter(is_its) else {
             return refusal(Errno::ESTALE);
         };
-        if session.connection().is_none() && !ring::mutant!("pulse-without-connection") {
+        if session.connection().is_none() && !reactor::mutant!("pulse-without-connection") {
             return refusal(Errno::EAGAIN);
         }
-        session.last_heartbeat.set(ring::time::now());
+        session.last_heartbeat.set(reactor::time::now());
         let core = self.core.borrow();
         let (free_epoch, takes_inline) = (core.free_epoch(), core.takes_inline());
         answer(Answer::Alive { free_epoch, takes_inline })
@@ -143,9 +143,9 @@ impl Shared {
     ) -> Result<(Rc<Session>, bool), Errno> {
         let is_its = |s: &Rc<Session>| s.host == host && s.node == node;
         let known = resume.and_then(|id| self.sessions.borrow().get(id)).filter(is_its);
-        if let Some(session) = known.filter(|s| s.is_live() || ring::mutant!("ending-resumed")) {
-            session.last_heartbeat.set(ring::time::now());
-            session.reclaim_by.set(Some(ring::time::now() + self.times.session_deadline));
+        if let Some(session) = known.filter(|s| s.is_live() || reactor::mutant!("ending-resumed")) {
+            session.last_heartbeat.set(reactor::time::now());
+            session.reclaim_by.set(Some(reactor::time::now() + self.times.session_deadline));
             self.leases.borrow_mut().resume(session.id);
             self.go_on();
             return Ok((session, true));
@@ -154,7 +154,7 @@ impl Shared {
         let by_host = self.sessions.borrow().by_host(host);
         if let Some(session) = by_host {
             return if session.is_live() && resume.is_none() && session.node == node {
-                session.last_heartbeat.set(ring::time::now());
+                session.last_heartbeat.set(reactor::time::now());
                 Ok((session, false))
             } else {
                 // A host identifier that is being fenced cannot be admitted again.

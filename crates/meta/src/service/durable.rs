@@ -10,8 +10,8 @@ use crate::tree::Durable;
 use protocol::agent::{Push, PushAnswer};
 use protocol::client::{self, Answer, Response};
 use protocol::{DeviceId, Errno, InodeId};
-use ring::local::Notify;
-use ring::time::{now, sleep, timeout};
+use reactor::local::Notify;
+use reactor::time::{now, sleep, timeout};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -42,7 +42,7 @@ impl Shared {
         loop {
             sleep(self.times.writeback / 2).await;
             let mut devices = self.core.borrow().unflushed_devices();
-            if ring::mutant!("flushes-unasked") {
+            if reactor::mutant!("flushes-unasked") {
                 devices.clear();
             }
             self.start_flushes(&devices);
@@ -76,7 +76,7 @@ impl Shared {
             let answering =
                 connection.call(&Push::Flush(device), Some(self.times.request_deadline));
             let shared = Rc::clone(self);
-            ring::spawn(async move {
+            reactor::spawn(async move {
                 let flushed = match answering.await {
                     Ok(PushAnswer::Flushed) => Some(true),
                     Ok(PushAnswer::FlushFailed) => Some(false),
@@ -93,7 +93,7 @@ impl Shared {
                     if let Err(error) = noted {
                         return shared.fail(error);
                     }
-                    if !is_durable && !ring::mutant!("loss-untold") {
+                    if !is_durable && !reactor::mutant!("loss-untold") {
                         shared.tell_sessions(&client::Push::Lost(device));
                     }
                     shared.post(Outgoing::Then(Box::new(|_| {})));
@@ -114,10 +114,10 @@ impl Shared {
         let Some(inode) = inode else {
             return self.sync_then(move |_| send(reply, &response));
         };
-        if ring::mutant!("fsync-unsynced") {
+        if reactor::mutant!("fsync-unsynced") {
             return send(reply, &response);
         }
-        if ring::mutant!("fsync-unflushed") {
+        if reactor::mutant!("fsync-unflushed") {
             return self.sync_then(move |_| send(reply, &response));
         }
         match self.look(inode) {
@@ -125,7 +125,7 @@ impl Shared {
             Err(errno) => send(reply, &not_durable(response, errno)),
             Ok(_) => {
                 let shared = Rc::clone(self);
-                ring::spawn(async move {
+                reactor::spawn(async move {
                     match shared.until_durable(inode).await {
                         Ok(()) => shared.sync_then(move |_| send(reply, &response)),
                         Err(errno) => send(reply, &not_durable(response, errno)),
@@ -141,7 +141,7 @@ impl Shared {
         match durable {
             Ok(Durable::Yes) => Ok(Vec::new()),
             Ok(Durable::After(devices)) => Ok(devices),
-            Ok(Durable::Lost) if ring::mutant!("lost-sync-succeeds") => Ok(Vec::new()),
+            Ok(Durable::Lost) if reactor::mutant!("lost-sync-succeeds") => Ok(Vec::new()),
             Ok(Durable::Lost) => Err(Errno::EIO),
             Err(error) => {
                 tracing::error!(%error, inode = inode.0, "cannot tell whether data is durable");
@@ -162,7 +162,7 @@ impl Shared {
             }
             if now() >= deadline {
                 tracing::error!(inode = inode.0, ?devices, "data could not be flushed in time");
-                if ring::mutant!("late-sync-succeeds") {
+                if reactor::mutant!("late-sync-succeeds") {
                     return Ok(());
                 }
                 return Err(Errno::EIO);

@@ -28,12 +28,12 @@ impl Shared {
         }
         let session = Rc::clone(session);
         self.post(Outgoing::Then(Box::new(move |shared| {
-            ring::spawn(Rc::clone(shared).fence_and_end(session));
+            reactor::spawn(Rc::clone(shared).fence_and_end(session));
         })));
     }
 
     async fn fence_and_end(self: Rc<Self>, session: Rc<Session>) {
-        if ring::mutant!("locks-before-fence") {
+        if reactor::mutant!("locks-before-fence") {
             self.locks.borrow_mut().end_session(session.id);
             self.wake_lock_waiters();
         }
@@ -43,8 +43,8 @@ impl Shared {
         };
         let fences: Vec<_> = admitted
             .into_iter()
-            .filter(|_| !ring::mutant!("end-unfenced"))
-            .map(|device| ring::spawn(Rc::clone(&self).fence(Rc::clone(&session), device)))
+            .filter(|_| !reactor::mutant!("end-unfenced"))
+            .map(|device| reactor::spawn(Rc::clone(&self).fence(Rc::clone(&session), device)))
             .collect();
         for fence in fences {
             if fence.await.is_err() {
@@ -52,16 +52,16 @@ impl Shared {
             }
         }
         // It, or the kernel of one that is dead, may yet serve what it caches until it stops itself.
-        let cut = if ring::mutant!("self-stop-cut-short") { 2 } else { 1 };
+        let cut = if reactor::mutant!("self-stop-cut-short") { 2 } else { 1 };
         let stops_at = session.last_heartbeat.get() + self.times.self_stop / cut;
         let stops_at = session.gone_at.get().map_or(stops_at, |gone_at| gone_at.min(stops_at));
-        if !ring::mutant!("rights-before-self-stop") {
-            ring::time::sleep_until(stops_at).await;
+        if !reactor::mutant!("rights-before-self-stop") {
+            reactor::time::sleep_until(stops_at).await;
         }
-        if !ring::mutant!("rights-outlive-session") {
+        if !reactor::mutant!("rights-outlive-session") {
             self.leases.borrow_mut().end_session(session.id);
         }
-        if !ring::mutant!("locks-outlive-session") {
+        if !reactor::mutant!("locks-outlive-session") {
             self.locks.borrow_mut().end_session(session.id);
         }
         let ended = self.core.borrow_mut().end_session(session.id);
@@ -73,7 +73,7 @@ impl Shared {
         self.post(Outgoing::Then(Box::new(move |shared| {
             done.life.set(Life::Ended);
             shared.sessions.borrow_mut().remove(done.id);
-            if !ring::mutant!("ended-holds-grace") {
+            if !reactor::mutant!("ended-holds-grace") {
                 shared.end_grace_of(done.id);
             }
             done.ended.notify();
@@ -86,7 +86,7 @@ impl Shared {
     /// `End`: answered at once. The client has ended its I/O and will do no more; what it had is
     /// still only given to others once it is fenced, which an unreachable target can delay.
     pub(super) fn end_at_its_wish(self: &Rc<Self>, work: &Rc<Work>) -> Executed {
-        work.session.gone_at.set(Some(ring::time::now()));
+        work.session.gone_at.set(Some(reactor::time::now()));
         self.end_session(&work.session, "its client ended it");
         let reply = work.reply.borrow_mut().take();
         self.leases.borrow_mut().done(work.id);
@@ -110,7 +110,7 @@ impl Shared {
     pub(super) fn end_void_sessions(self: &Rc<Self>) {
         for session in self.sessions.borrow().all() {
             let is_void = self.core.borrow().session(session.id).is_some_and(|r| r.is_void);
-            if is_void && !ring::mutant!("void-not-ended") {
+            if is_void && !reactor::mutant!("void-not-ended") {
                 self.end_session(&session, "it must not be resumed: it was being fenced, or the store's machine was restarted");
             }
         }

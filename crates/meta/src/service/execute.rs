@@ -85,7 +85,7 @@ impl Shared {
                 Executed::Answer(self.reclaim_rights(session, held, *done))
             }
             SessionCall::Heartbeat { ended_through } => {
-                session.last_heartbeat.set(ring::time::now());
+                session.last_heartbeat.set(reactor::time::now());
                 self.core.borrow_mut().ended_through(session.id, *ended_through);
                 self.reclaim_wanted.notify();
                 let core = self.core.borrow();
@@ -137,7 +137,7 @@ impl Shared {
             let openers = |inode: InodeId| leases.openers(inode);
             let context = Context {
                 session: work.session.id,
-                now: Timestamp(ring::time::system_time() as i64),
+                now: Timestamp(reactor::time::system_time() as i64),
                 openers: &openers,
             };
             self.core.borrow_mut().execute(&context, call)

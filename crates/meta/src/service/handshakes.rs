@@ -1,7 +1,7 @@
 //! Connections that have not proved yet that they know a key of the job.
 
-use ring::JoinHandle;
-use ring::net::{Entered, Entrance, EntranceLimits};
+use reactor::JoinHandle;
+use reactor::net::{Entered, Entrance, EntranceLimits};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;

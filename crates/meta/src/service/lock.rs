@@ -51,7 +51,7 @@ impl Shared {
                 // No deadline: it is ended by its owner, or with its session.
                 self.waiting.borrow_mut().insert(work.id, Rc::clone(work));
                 self.wake_lock_waiters();
-                ring::spawn(Rc::clone(self).await_lock(Rc::clone(work), lock));
+                reactor::spawn(Rc::clone(self).await_lock(Rc::clone(work), lock));
                 Executed::Later
             }
         }
@@ -121,7 +121,7 @@ impl Shared {
             return Executed::Answer(refusal(Errno::EINVAL));
         }
         self.locks.borrow_mut().unlock(session, lock);
-        if ring::mutant!("unlock-unstored") {
+        if reactor::mutant!("unlock-unstored") {
             self.wake_lock_waiters();
             return Executed::Answer(answer(Answer::Done));
         }

@@ -7,8 +7,8 @@ use crate::store::Error;
 use metrics::{Family, Point};
 use protocol::client::{Push, PushAnswer, Response};
 use protocol::{Errno, InodeId, Rights};
-use ring::local::oneshot;
-use ring::time::timeout;
+use reactor::local::oneshot;
+use reactor::time::timeout;
 use rpc::{Acceptor, Client, Reply, RpcError};
 use std::rc::Rc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl Shared {
         loop {
             self.flush_wanted.notified().await;
             // Whatever is ready now shares this flush.
-            ring::yield_now().await;
+            reactor::yield_now().await;
             self.flush();
         }
     }
@@ -122,8 +122,8 @@ impl Shared {
     /// Flushes again soon, when there may be room.
     fn flush_later(self: &Rc<Self>) {
         let shared = Rc::clone(self);
-        ring::spawn(async move {
-            ring::time::sleep(FLUSH_AGAIN).await;
+        reactor::spawn(async move {
+            reactor::time::sleep(FLUSH_AGAIN).await;
             shared.flush_wanted.notify();
         });
     }
@@ -144,12 +144,12 @@ impl Shared {
             shared.take_answer(&asked, id, answer);
         });
         let shared = Rc::clone(self);
-        ring::spawn(async move {
+        reactor::spawn(async move {
             if timeout(shared.times.session_deadline, answered).await.is_err()
-                && !ring::mutant!("unanswered-recall-waits")
+                && !reactor::mutant!("unanswered-recall-waits")
             {
                 tracing::warn!(session = session.id.0, "a recall was not answered");
-                if ring::mutant!("late-recall-forgiven") {
+                if reactor::mutant!("late-recall-forgiven") {
                     shared.leases.borrow_mut().answered(id, Rights::NONE);
                     return shared.go_on();
                 }

@@ -16,8 +16,8 @@ use protocol::auth::Role;
 use protocol::client::Push;
 use protocol::connection::Limits;
 use protocol::{InodeId, SessionId};
-use ring::local::Notify;
-use ring::{JoinHandle, Sparse};
+use reactor::local::Notify;
+use reactor::{JoinHandle, Sparse};
 use rpc::Guard;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ impl Shared {
         let mut sessions = Sessions::default();
         let mut locks = LockTable::default();
         for (session, lock) in core.locks()? {
-            if !ring::mutant!("locks-forgotten") && !locks.restore(session, lock) {
+            if !reactor::mutant!("locks-forgotten") && !locks.restore(session, lock) {
                 let reason = format!("{session} holds a lock that ends before it begins: {lock:?}");
                 return Err(crate::store::Error::Corrupt { key: String::new(), reason }.into());
             }
@@ -135,15 +135,15 @@ impl Shared {
     /// Starts the tasks.
     pub(super) fn run(self: &Rc<Self>, listener: rpc::Listener) {
         let tasks = [
-            ring::spawn(Rc::clone(self).accept_loop(listener)),
-            ring::spawn(Rc::clone(self).flush_loop()),
-            ring::spawn(Rc::clone(self).sync_loop()),
-            ring::spawn(Rc::clone(self).sync_ticks()),
-            ring::spawn(Rc::clone(self).flush_ticks()),
-            ring::spawn(Rc::clone(self).watch_sessions()),
-            ring::spawn(Rc::clone(self).renew_admissions()),
-            ring::spawn(Rc::clone(self).send_news()),
-            ring::spawn(Rc::clone(self).reclaim_loop()),
+            reactor::spawn(Rc::clone(self).accept_loop(listener)),
+            reactor::spawn(Rc::clone(self).flush_loop()),
+            reactor::spawn(Rc::clone(self).sync_loop()),
+            reactor::spawn(Rc::clone(self).sync_ticks()),
+            reactor::spawn(Rc::clone(self).flush_ticks()),
+            reactor::spawn(Rc::clone(self).watch_sessions()),
+            reactor::spawn(Rc::clone(self).renew_admissions()),
+            reactor::spawn(Rc::clone(self).send_news()),
+            reactor::spawn(Rc::clone(self).reclaim_loop()),
         ];
         self.tasks.borrow_mut().extend(tasks);
         self.offline_unserved();
@@ -162,14 +162,14 @@ impl Shared {
                         tracing::warn!(%error, suppressed, "cannot accept a connection");
                     }
                     handshakes.make_room();
-                    ring::time::sleep(ACCEPT_PAUSE).await;
+                    reactor::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
             let address = knock.address();
             let Some(id) = handshakes.enter(address.ip()) else { continue };
             let (shared, these) = (Rc::clone(&self), Rc::clone(&handshakes));
-            let task = ring::spawn(async move {
+            let task = reactor::spawn(async move {
                 let result = knock.authenticate(&shared.guard, Limits::default()).await;
                 these.leave(id);
                 match result {
@@ -296,7 +296,7 @@ impl Shared {
             }
         };
         // Answers that do not leave in time are asked for again after the next start.
-        let _ = ring::time::timeout(FLUSH_DEADLINE, flushed).await;
+        let _ = reactor::time::timeout(FLUSH_DEADLINE, flushed).await;
         self.abort("the metadata service ends");
         let mut core = self.core.borrow_mut();
         core.flush()?;

@@ -5,8 +5,8 @@ use super::execute::Executed;
 use super::shared::Shared;
 use protocol::client::{Push, PushAnswer, Response};
 use protocol::{Errno, FreeEpoch};
-use ring::local::Notify;
-use ring::time::{Instant, now};
+use reactor::local::Notify;
+use reactor::time::{Instant, now};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Shared {
     /// `LeaseSpace`.
     pub(super) fn lease_space(self: &Rc<Self>, work: &Rc<Work>) -> Executed {
         let response = self.try_lease(work);
-        if response.result != Err(Errno::ENOSPC) || ring::mutant!("space-not-asked-for") {
+        if response.result != Err(Errno::ENOSPC) || reactor::mutant!("space-not-asked-for") {
             return Executed::Answer(response);
         }
         let is_fresh = |(ended, epoch): (Instant, FreeEpoch)| {
@@ -45,7 +45,7 @@ impl Shared {
             return Executed::Answer(response);
         }
         let (shared, work) = (Rc::clone(self), Rc::clone(work));
-        ring::spawn(async move {
+        reactor::spawn(async move {
             let response = shared.lease_after_round(&work).await;
             shared.finish(&work, response);
         });
@@ -56,7 +56,7 @@ impl Shared {
     /// commit frees: that round says nothing of these.
     fn try_lease(&self, work: &Rc<Work>) -> Response {
         let response = self.execute_in_core(work, &work.request.call);
-        if response.result.is_ok() && !ring::mutant!("round-outlives-grant") {
+        if response.result.is_ok() && !reactor::mutant!("round-outlives-grant") {
             self.space.ended.set(None);
         }
         response
@@ -85,7 +85,7 @@ impl Shared {
             if !work.session.is_live() {
                 return super::outbox::refusal(Errno::ESTALE);
             }
-            if ring::mutant!("space-not-tried-again") {
+            if reactor::mutant!("space-not-tried-again") {
                 return super::outbox::refusal(Errno::ENOSPC);
             }
             let response = self.try_lease(work);
@@ -94,7 +94,7 @@ impl Shared {
             if response.result != Err(Errno::ENOSPC) || is_final {
                 return response;
             }
-            ring::time::sleep(ROUND_PAUSE).await;
+            reactor::time::sleep(ROUND_PAUSE).await;
         }
     }
 
@@ -102,7 +102,7 @@ impl Shared {
     /// which reads have ended, then frees what has rested long enough. Whether all have answered.
     async fn round(self: &Rc<Self>) -> bool {
         while self.reclaim_some() {
-            ring::yield_now().await;
+            reactor::yield_now().await;
         }
         let mut is_complete = true;
         let free_epoch = self.core.borrow().free_epoch();
@@ -140,7 +140,7 @@ impl Shared {
             let _ = self.sync_now().await;
         }
         while self.reclaim_some() {
-            ring::yield_now().await;
+            reactor::yield_now().await;
         }
         // What was freed meanwhile rests on: for that it takes another round.
         is_complete && self.core.borrow().free_epoch() == free_epoch

@@ -6,9 +6,9 @@
 use super::outbox::Then;
 use super::shared::Shared;
 use crate::store::{Error, Syncer};
-use ring::local::{Notify, oneshot};
-use ring::mailbox::{Receiver, Sender, channel};
-use ring::time::{now, timeout};
+use reactor::local::{Notify, oneshot};
+use reactor::mailbox::{Receiver, Sender, channel};
+use reactor::time::{now, timeout};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
@@ -36,8 +36,8 @@ impl Syncing {
     pub(super) fn start(syncer: Box<dyn Syncer>) -> io::Result<Syncing> {
         let (requests, mut incoming) = channel::<()>(2);
         let (outgoing, results) = channel::<Result<(), Error>>(2);
-        let config = ring::Config { entries: 8, ..ring::Config::default() };
-        ring::thread::spawn("meta-sync", &config, move || async move {
+        let config = reactor::Config { entries: 8, ..reactor::Config::default() };
+        reactor::thread::spawn("meta-sync", &config, move || async move {
             let mut remembered = now();
             let mut wanted = incoming.recv().await;
             while wanted.is_some() {
@@ -97,7 +97,7 @@ impl Shared {
             }
             self.count(|counts| counts.syncs += 1);
             let later = self.core.borrow().free_epoch();
-            let through = if ring::mutant!("sync-covers-later") { later } else { stored };
+            let through = if reactor::mutant!("sync-covers-later") { later } else { stored };
             self.core.borrow_mut().synced(through);
             self.reclaim_wanted.notify();
             for then in waiting {
@@ -109,7 +109,7 @@ impl Shared {
     /// Names are durable within a second: syncs whatever was flushed since the last sync.
     pub(super) async fn sync_ticks(self: Rc<Self>) {
         loop {
-            ring::time::sleep(self.times.writeback).await;
+            reactor::time::sleep(self.times.writeback).await;
             if self.is_unsynced.get() {
                 self.sync_then(|_| {});
             }

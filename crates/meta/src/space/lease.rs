@@ -243,7 +243,7 @@ impl Transaction<'_> {
             }
             // Data that the device may have lost is refused, and the client writes it again.
             let is_present = new.incarnation == device.info.incarnation;
-            if !is_present && !ring::mutant!("old-incarnation-committed") {
+            if !is_present && !reactor::mutant!("old-incarnation-committed") {
                 return Err(Errno::EIO.into());
             }
             by_device.entry(new.allocation.device).or_default().push(range);
@@ -279,7 +279,7 @@ impl Transaction<'_> {
                     entry.insert(lease.ok_or(Error::Refused(Errno::EINVAL))?);
                 }
                 let removed = leases.get_mut(&index).is_some_and(|lease| lease.free.remove(part));
-                if !removed && !ring::mutant!("unleased-committed") {
+                if !removed && !reactor::mutant!("unleased-committed") {
                     return Err(Errno::EINVAL.into());
                 }
             }

@@ -288,7 +288,7 @@ impl Shared {
         self.with(|engine| {
             let newest = locked(&self.commits).newest;
             let writes = batch.writes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
-            let head = newest.next(writes, engine.next_number(), ring::time::system_time());
+            let head = newest.next(writes, engine.next_number(), reactor::time::system_time());
             *locked(&self.commits) = Commits { newest, tried: Some(head) };
             let committed = engine.commit(batch, &head);
             if committed.is_ok() {

@@ -46,7 +46,7 @@ enum State {
 pub(super) struct Room {
     directory: PathBuf,
     state: State,
-    looked: Option<ring::time::Instant>,
+    looked: Option<reactor::time::Instant>,
     written: u64,
 }
 
@@ -96,7 +96,7 @@ impl Room {
     /// Whether changes may be taken. `reopen` is called when there is room again after the reserve was
     /// given back; changes are taken if it succeeds.
     pub(super) fn has_room(&mut self, reopen: impl FnOnce() -> bool) -> bool {
-        let now = ring::time::now();
+        let now = reactor::time::now();
         let is_fresh = self.looked.is_some_and(|looked| now.since(looked) < LOOK_EVERY);
         if is_fresh && self.written < LOOK_BYTES {
             return self.state == State::Roomy;

@@ -55,7 +55,7 @@ impl Transaction<'_> {
             kind if writes && kind != FileKind::File => return Err(Errno::EINVAL.into()),
             _ => {}
         }
-        let is_orphan = inode.attr.nlink == 0 && !ring::mutant!("orphan-open-not-stored");
+        let is_orphan = inode.attr.nlink == 0 && !reactor::mutant!("orphan-open-not-stored");
         if rights.contains(Rights::OPEN) && is_orphan {
             self.mark(&Key::OpenOrphan(id, context.session))?;
             self.effect(Effect::Opened(id, context.session));
@@ -133,13 +133,13 @@ impl Transaction<'_> {
             "{} would get {size} bytes: {inode:?}",
             inode.attr.inode
         );
-        if size < inode.attr.size && !ring::mutant!("generation-stands") {
+        if size < inode.attr.size && !reactor::mutant!("generation-stands") {
             inode.next_generation();
         }
         self.clear_inline(inode, std::iter::once(size..u64::MAX))?;
         inode.attr.size = size;
         let id = inode.attr.inode;
-        if !ring::mutant!("truncation-leaves-extents") && !self.cut(inode, size)? {
+        if !reactor::mutant!("truncation-leaves-extents") && !self.cut(inode, size)? {
             self.mark(&Key::Truncating(id))?;
             self.effect(Effect::Truncating(id));
         }

@@ -130,7 +130,7 @@ impl Base {
         })?;
         let mut truncating = BTreeSet::new();
         layers.each(&Key::Truncating(InodeId(0)).prefix(0), |key, _| {
-            if !ring::mutant!("cut-forgotten") {
+            if !reactor::mutant!("cut-forgotten") {
                 truncating.insert(InodeId(key_number(key, 0)?));
             }
             Ok(())

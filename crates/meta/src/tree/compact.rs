@@ -71,7 +71,7 @@ impl Transaction<'_> {
         }
         let mut present =
             self.extents_within(inode, extents[0].offset..extents[extents.len() - 1].end())?;
-        if !ring::mutant!("lost-data-compacted") {
+        if !reactor::mutant!("lost-data-compacted") {
             self.mark_lost(&mut present)?;
         }
         if present.iter().any(|extent| extent.place.lost_with().is_some()) {
@@ -132,7 +132,7 @@ impl Transaction<'_> {
         let mut inode = self.file(id)?;
         let before = inode.attr;
         let is_same = self.has_extents(&inode, generation, old)?;
-        if !is_same && !ring::mutant!("compaction-overtakes-write") {
+        if !is_same && !reactor::mutant!("compaction-overtakes-write") {
             return Err(Errno::EAGAIN.into());
         }
         self.check_compact(&compact)?;
@@ -154,7 +154,7 @@ impl Transaction<'_> {
         self.edit_extents(&mut inode, &edits, &mut references)?;
         self.settle_references(references)?;
         assert!(
-            inode.attr == before || ring::mutant!("compaction-overtakes-write"),
+            inode.attr == before || reactor::mutant!("compaction-overtakes-write"),
             "{id} was compacted, and is another file now: {:?}",
             inode.attr
         );
@@ -172,13 +172,13 @@ impl Transaction<'_> {
         };
         let is_all_volatile = old.iter().all(|extent| is_volatile(extent.place.allocation.device));
         let is_safe = |named: &NewAllocation| {
-            (named.is_flushed || ring::mutant!("compaction-unflushed-taken"))
+            (named.is_flushed || reactor::mutant!("compaction-unflushed-taken"))
                 && (is_all_volatile
                     || !is_volatile(named.allocation.device)
-                    || ring::mutant!("compaction-into-memory"))
+                    || reactor::mutant!("compaction-into-memory"))
         };
         let is_moved = are_in_order(new)
-            && (covered(old) == covered(new) || ring::mutant!("compaction-of-other-bytes"));
+            && (covered(old) == covered(new) || reactor::mutant!("compaction-of-other-bytes"));
         if is_moved && allocations.iter().all(is_safe) { Ok(()) } else { Err(Errno::EINVAL.into()) }
     }
 }

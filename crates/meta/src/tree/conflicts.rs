@@ -49,7 +49,7 @@ fn invalidate(inode: InodeId, names: Vec<Name>) -> Conflict {
 /// What new entries recall over their directory.
 fn new_entries(parent: InodeId, names: Vec<Name>) -> Vec<Conflict> {
     let entries = invalidate(parent, names);
-    if ring::mutant!("create-spares-names-held") {
+    if reactor::mutant!("create-spares-names-held") {
         return vec![entries];
     }
     vec![entries, recall(parent, Rights::SIZE)]
@@ -58,13 +58,13 @@ fn new_entries(parent: InodeId, names: Vec<Name>) -> Vec<Conflict> {
 /// What losing one name, by a call that has told of these opens, recalls over an inode.
 fn losing_name(conflicts: &mut Vec<Conflict>, inode: &Inode, told: OpenTold) {
     let id = inode.attr.inode;
-    let is_last = (inode.attr.nlink <= 1 && !ring::mutant!("last-name-asks-nobody"))
+    let is_last = (inode.attr.nlink <= 1 && !reactor::mutant!("last-name-asks-nobody"))
         || inode.attr.kind == FileKind::Directory;
     conflicts.push(recall(id, if is_last { Core::ALL } else { Rights::READ }));
     if is_last
         && inode.attr.kind != FileKind::Directory
-        && !(told.covers(id) || ring::mutant!("told-covers-all") && told != OpenTold::OfNone)
-        && !ring::mutant!("remover-not-asked")
+        && !(told.covers(id) || reactor::mutant!("told-covers-all") && told != OpenTold::OfNone)
+        && !reactor::mutant!("remover-not-asked")
     {
         conflicts.push(Conflict { inode: id, kind: ConflictKind::AskCaller });
     }
@@ -74,17 +74,17 @@ fn losing_name(conflicts: &mut Vec<Conflict>, inode: &Inode, told: OpenTold) {
 fn session_conflicts(call: &SessionCall) -> Vec<Conflict> {
     match call {
         SessionCall::Acquire { inode, rights }
-            if rights.intersects(Rights::SIZE) && !ring::mutant!("size-shared") =>
+            if rights.intersects(Rights::SIZE) && !reactor::mutant!("size-shared") =>
         {
             vec![recall(*inode, Rights::SIZE | Rights::SOLE)]
         }
         SessionCall::Acquire { inode, rights }
-            if rights.intersects(Rights::WRITE) && ring::mutant!("write-recalls-read") =>
+            if rights.intersects(Rights::WRITE) && reactor::mutant!("write-recalls-read") =>
         {
             vec![recall(*inode, Rights::READ)]
         }
         SessionCall::Acquire { inode, rights }
-            if rights.intersects(Rights::WRITE) && ring::mutant!("write-recalls-write") =>
+            if rights.intersects(Rights::WRITE) && reactor::mutant!("write-recalls-write") =>
         {
             vec![recall(*inode, Rights::WRITE)]
         }
@@ -124,10 +124,10 @@ impl Transaction<'_> {
         match call {
             Call::Session(call) => Ok(session_conflicts(call)),
             // Who decides about locks knows which there are.
-            Call::Read(ReadCall::TestLock(lock)) if !ring::mutant!("test-spares-locks") => {
+            Call::Read(ReadCall::TestLock(lock)) if !reactor::mutant!("test-spares-locks") => {
                 Ok(vec![recall(lock.inode, Rights::LOCKS)])
             }
-            Call::Read(_) if ring::mutant!("reads-spare-sole") => Ok(Vec::new()),
+            Call::Read(_) if reactor::mutant!("reads-spare-sole") => Ok(Vec::new()),
             Call::Read(call) => {
                 let shown = self.shown_by(call)?;
                 Ok(shown.into_iter().map(|inode| recall(inode, Rights::SOLE)).collect())
@@ -156,7 +156,7 @@ impl Transaction<'_> {
             | ReadCall::GetXattr { inode, .. }
             | ReadCall::ListXattr(inode)
             | ReadCall::ReadExtents { inode, .. } => vec![*inode],
-            ReadCall::ReadFiles(_) if ring::mutant!("files-spare-sole") => Vec::new(),
+            ReadCall::ReadFiles(_) if reactor::mutant!("files-spare-sole") => Vec::new(),
             // Of the others nothing is shown that is kept back.
             ReadCall::ReadFiles(inodes) => inodes.first().copied().into_iter().collect(),
             // A symbolic link is no file.
@@ -166,16 +166,16 @@ impl Transaction<'_> {
 
     fn change_conflicts(&self, call: &ChangeCall) -> Result<Vec<Conflict>, Error> {
         Ok(match call {
-            ChangeCall::SetAttr { .. } if ring::mutant!("attributes-uninformed") => Vec::new(),
+            ChangeCall::SetAttr { .. } if reactor::mutant!("attributes-uninformed") => Vec::new(),
             ChangeCall::SetAttr { inode, changes } => {
-                let is_cut = changes.size.is_some() && !ring::mutant!("truncate-spares-writers");
+                let is_cut = changes.size.is_some() && !reactor::mutant!("truncate-spares-writers");
                 let rights = if is_cut { READ_WRITE_SIZE } else { Rights::READ };
                 vec![recall(*inode, rights)]
             }
             ChangeCall::Create { parent, name, .. } => self.create_conflicts(*parent, name)?,
             ChangeCall::CreateFiles { parent, files } => self.files_conflicts(*parent, files)?,
             ChangeCall::Link { inode, parent, name } => {
-                if self.dentry(*parent, name)?.is_some() || ring::mutant!("link-uninformed") {
+                if self.dentry(*parent, name)?.is_some() || reactor::mutant!("link-uninformed") {
                     return Ok(Vec::new());
                 }
                 let mut conflicts = new_entries(*parent, vec![name.clone()]);
@@ -193,12 +193,12 @@ impl Transaction<'_> {
             ChangeCall::Commit { inode, generation, extents, inline, attributes, .. } => {
                 let file = self.inode(*inode)?;
                 let is_late = *generation != file.attr.generation;
-                if is_late && attributes.is_none() || ring::mutant!("commit-uninformed") {
+                if is_late && attributes.is_none() || reactor::mutant!("commit-uninformed") {
                     return Ok(Vec::new());
                 }
                 let ends = extents.0.iter().map(Extent::end);
                 let end = ends.chain(inline.iter().map(InlineRun::end)).max().unwrap_or(0);
-                let grows = end > file.attr.size && !ring::mutant!("growth-spares-size");
+                let grows = end > file.attr.size && !reactor::mutant!("growth-spares-size");
                 vec![recall(*inode, if grows { Rights::READ | Rights::SIZE } else { Rights::READ })]
             }
             ChangeCall::SetXattr { inode, .. }
@@ -210,14 +210,14 @@ impl Transaction<'_> {
             } => {
                 vec![recall(*inode, Rights::READ)]
             }
-            ChangeCall::Fallocate { .. } if ring::mutant!("punch-uninformed") => Vec::new(),
+            ChangeCall::Fallocate { .. } if reactor::mutant!("punch-uninformed") => Vec::new(),
             ChangeCall::Fallocate { inode, .. } => vec![recall(*inode, READ_WRITE_SIZE)],
             ChangeCall::CopyRange { source, destination, .. } => {
-                if ring::mutant!("copy-spares-destination") {
+                if reactor::mutant!("copy-spares-destination") {
                     return Ok(vec![recall(*source, READ_WRITE_SIZE)]);
                 }
                 let mut conflicts = vec![recall(*destination, READ_WRITE_SIZE)];
-                if source != destination && !ring::mutant!("copy-spares-source") {
+                if source != destination && !reactor::mutant!("copy-spares-source") {
                     conflicts.push(recall(*source, READ_WRITE_SIZE));
                 }
                 conflicts
@@ -225,7 +225,7 @@ impl Transaction<'_> {
             ChangeCall::Compact { inode, generation, old, .. } => {
                 self.compact_conflicts(*inode, *generation, &old.0)?
             }
-            ChangeCall::SetLock { lock, .. } if !ring::mutant!("lock-spares-locks") => {
+            ChangeCall::SetLock { lock, .. } if !reactor::mutant!("lock-spares-locks") => {
                 vec![recall(lock.inode, Rights::LOCKS)]
             }
             // Space is nobody's cache. While another session decides about locks, this one has none to
@@ -246,7 +246,7 @@ impl Transaction<'_> {
     ) -> Result<Vec<Conflict>, Error> {
         let file = self.file(inode)?;
         let is_told = self.has_extents(&file, generation, old)?;
-        if !is_told || ring::mutant!("compaction-spares-readers") {
+        if !is_told || reactor::mutant!("compaction-spares-readers") {
             return Ok(Vec::new());
         }
         Ok(vec![recall(inode, Rights::READ)])
@@ -254,7 +254,7 @@ impl Transaction<'_> {
 
     fn create_conflicts(&self, parent: InodeId, name: &Name) -> Result<Vec<Conflict>, Error> {
         self.directory(parent)?;
-        if self.dentry(parent, name)?.is_some() || ring::mutant!("create-uninformed") {
+        if self.dentry(parent, name)?.is_some() || reactor::mutant!("create-uninformed") {
             return Ok(Vec::new());
         }
         Ok(new_entries(parent, vec![name.clone()]))
@@ -269,7 +269,7 @@ impl Transaction<'_> {
             }
             names.push(file.name.clone());
         }
-        if ring::mutant!("files-uninformed") {
+        if reactor::mutant!("files-uninformed") {
             names.truncate(1);
         }
         Ok(new_entries(parent, names))
@@ -289,7 +289,8 @@ impl Transaction<'_> {
         if is_directory == unlink.is_some() || (is_directory && inode.attr.size > 0) {
             return Ok(Vec::new());
         }
-        let names = if ring::mutant!("removal-uninformed") { vec![] } else { vec![name.clone()] };
+        let names =
+            if reactor::mutant!("removal-uninformed") { vec![] } else { vec![name.clone()] };
         let mut conflicts = vec![invalidate(parent, names)];
         losing_name(&mut conflicts, &inode, unlink.unwrap_or(OpenTold::OfAny));
         Ok(conflicts)
@@ -301,9 +302,9 @@ impl Transaction<'_> {
             return Ok(Vec::new());
         }
         let (name, new_name) = (rename.name.clone(), rename.new_name.clone());
-        let mut conflicts = if ring::mutant!("rename-new-uninformed") {
+        let mut conflicts = if reactor::mutant!("rename-new-uninformed") {
             vec![invalidate(rename.parent, vec![name])]
-        } else if ring::mutant!("rename-old-uninformed") {
+        } else if reactor::mutant!("rename-old-uninformed") {
             vec![invalidate(rename.new_parent, vec![new_name])]
         } else if rename.parent == rename.new_parent {
             vec![invalidate(rename.parent, vec![name, new_name])]
@@ -313,7 +314,7 @@ impl Transaction<'_> {
                 invalidate(rename.new_parent, vec![new_name]),
             ]
         };
-        if !ring::mutant!("rename-spares-names-held") {
+        if !reactor::mutant!("rename-spares-names-held") {
             conflicts.push(recall(rename.new_parent, Rights::SIZE));
         }
         conflicts.push(recall(found.moved.attr.inode, Rights::READ));

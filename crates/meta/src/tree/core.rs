@@ -117,10 +117,10 @@ impl Core {
             core.make_root(boot)?;
         }
         core.transact(|transaction| {
-            let taken = if ring::mutant!("stamps-unstored") { 0 } else { STAMPS_PER_START };
+            let taken = if reactor::mutant!("stamps-unstored") { 0 } else { STAMPS_PER_START };
             transaction.put(&Key::Stamps, &Stamps { next: stamps_from + taken })
         })?;
-        if are_sessions_void && !ring::mutant!("sessions-survive-loss") {
+        if are_sessions_void && !reactor::mutant!("sessions-survive-loss") {
             core.void_sessions(boot.boot)?;
         }
         core.flush()?;
@@ -154,7 +154,7 @@ impl Core {
             transaction.counters.boot = boot;
             // Numbers may have been given out that the store has forgotten: a handle or a cache that
             // still knows one must not find something else under it.
-            if !ring::mutant!("numbers-given-again") {
+            if !reactor::mutant!("numbers-given-again") {
                 transaction.counters.next_inode += LOST_NUMBERS_MAX;
             }
             transaction.counters.next_session += LOST_NUMBERS_MAX;
@@ -263,7 +263,7 @@ impl Core {
 
     /// Whether clients may leave data of small files to the store.
     pub fn takes_inline(&self) -> bool {
-        self.base.layers.store.has_plenty() || ring::mutant!("inline-on-full-disk")
+        self.base.layers.store.has_plenty() || reactor::mutant!("inline-on-full-disk")
     }
 
     /// Transactions finished since the core was opened.
@@ -321,7 +321,7 @@ impl Core {
 fn next_stamps(layers: &Layers, is_new: bool) -> Result<u64, Error> {
     let key = Key::Stamps.encode();
     let stored: Option<Stamps> = layers.get(&key)?.map(|value| decode(&key, &value)).transpose()?;
-    if ring::mutant!("stamps-begin-anew") {
+    if reactor::mutant!("stamps-begin-anew") {
         return Ok(1);
     }
     Ok(stored.map_or(if is_new { 1 } else { STAMPS_AFTER_CLOCK }, |stamps| stamps.next))

@@ -53,7 +53,7 @@ fn check_sums(commit: &Commit<'_>) -> Result<(), Error> {
     }
     let is_right = commit.sums.is_empty()
         || commit.sums.len() as u64 == blocks
-        || ring::mutant!("sums-uncounted");
+        || reactor::mutant!("sums-uncounted");
     if is_right { Ok(()) } else { Err(Errno::EINVAL.into()) }
 }
 
@@ -76,7 +76,7 @@ impl Transaction<'_> {
         if commit.generation > inode.attr.generation {
             return Err(Errno::EINVAL.into());
         }
-        if commit.generation < inode.attr.generation && !ring::mutant!("late-commit-executed") {
+        if commit.generation < inode.attr.generation && !reactor::mutant!("late-commit-executed") {
             return self.commit_late(inode, commit.attributes);
         }
         let has_data = !commit.extents.is_empty() || !commit.inline.is_empty();
@@ -87,13 +87,13 @@ impl Transaction<'_> {
             self.drop_capability(&mut inode)?;
         }
         let newest = new.newest_epoch();
-        if !ring::mutant!("inode-epoch-kept") {
+        if !reactor::mutant!("inode-epoch-kept") {
             inode.flush_epoch = inode.flush_epoch.max(newest);
         }
         let mut references = References::of_commit(new);
         self.edit_extents(&mut inode, &flatten(commit.extents), &mut references)?;
         self.settle_references(references)?;
-        if !ring::mutant!("extents-over-inline") {
+        if !reactor::mutant!("extents-over-inline") {
             let ranges = commit.extents.iter().map(|extent| extent.offset..extent.end());
             self.clear_inline(&mut inode, ranges)?;
         }
@@ -210,7 +210,7 @@ impl Transaction<'_> {
             FallocateMode::Zero { keep_size } => keep_size,
         };
         if !matches!(mode, FallocateMode::Allocate { .. }) {
-            if !ring::mutant!("punch-spares-inline") {
+            if !reactor::mutant!("punch-spares-inline") {
                 self.clear_inline(&mut inode, std::iter::once(offset..end))?;
             }
             let is_done = self.clear_step(&mut inode, offset, end)?;
@@ -309,7 +309,7 @@ impl Transaction<'_> {
         self.clear_inline(&mut destination, edits.iter().map(|edit| edit.start..edit.end))?;
         let length = end - source_offset;
         destination.attr.size = destination.attr.size.max(destination_offset + length);
-        if !ring::mutant!("copy-forgets-epoch") {
+        if !reactor::mutant!("copy-forgets-epoch") {
             destination.flush_epoch = destination.flush_epoch.max(source.flush_epoch);
         }
         destination.modify(context.now);

@@ -32,7 +32,7 @@ impl Transaction<'_> {
     pub(super) fn flush_epoch_of(&mut self, new: &NewAllocation) -> u64 {
         let id = new.allocation.device;
         let Some(device) = self.base.space.devices.get(&id) else { return 0 };
-        let is_flushed = new.is_flushed || ring::mutant!("commit-counts-as-flushed");
+        let is_flushed = new.is_flushed || reactor::mutant!("commit-counts-as-flushed");
         if is_flushed && !device.info.is_volatile {
             return 0;
         }
@@ -52,7 +52,7 @@ impl Transaction<'_> {
     pub(super) fn mark_lost(&self, extents: &mut Vec<Extent>) -> Result<(), Error> {
         let devices = &self.base.space.devices;
         let has_lost = devices.values().any(|device| device.durability.has_lost());
-        if !has_lost || ring::mutant!("lost-read-as-it-is") {
+        if !has_lost || reactor::mutant!("lost-read-as-it-is") {
             return Ok(());
         }
         let mut last = LastChunk::default();
@@ -127,7 +127,7 @@ impl Core {
         let Some(known) = known else { return Durability::default() };
         let mut durability = known.durability.clone();
         let is_reborn = known.info.incarnation != info.incarnation;
-        if is_reborn && !ring::mutant!("reborn-lost-nothing") {
+        if is_reborn && !reactor::mutant!("reborn-lost-nothing") {
             let epoch = self.base.counters.flush_epoch;
             if info.is_volatile || known.info.is_volatile {
                 durability.lose_all(epoch);
@@ -153,7 +153,7 @@ impl Core {
     pub fn end_flush_epoch(&mut self) -> Result<u64, Error> {
         self.transact(|transaction| {
             let ended = transaction.counters.flush_epoch;
-            transaction.counters.flush_epoch += u64::from(!ring::mutant!("flush-epoch-stands"));
+            transaction.counters.flush_epoch += u64::from(!reactor::mutant!("flush-epoch-stands"));
             Ok(ended)
         })
     }
@@ -179,8 +179,8 @@ impl Core {
             self.base.counters
         );
         let present = self.base.counters.flush_epoch;
-        let through = if ring::mutant!("flush-covers-later") { present } else { through };
-        if is_durable || ring::mutant!("failed-flush-counts") {
+        let through = if reactor::mutant!("flush-covers-later") { present } else { through };
+        if is_durable || reactor::mutant!("failed-flush-counts") {
             durability.flush(through);
         } else {
             durability.lose(through);

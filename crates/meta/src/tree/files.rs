@@ -29,7 +29,7 @@ impl Transaction<'_> {
         for file in files {
             match self.create_file(context, &mut directory, file) {
                 Ok(attr) => made.push(attr),
-                Err(_) if ring::mutant!("files-made-in-part") && !made.is_empty() => break,
+                Err(_) if reactor::mutant!("files-made-in-part") && !made.is_empty() => break,
                 Err(error) => return Err(error),
             }
         }
@@ -71,7 +71,8 @@ impl Transaction<'_> {
     /// A file that lies here as a whole. Of what is not wanted yet, changes that its maker keeps back stay so.
     fn small_file(&self, id: InodeId, is_wanted: bool) -> Result<Option<SmallFile>, Error> {
         let inode = self.file(id)?;
-        let is_kept_back = !is_wanted && inode.sole.is_some() && !ring::mutant!("files-show-sole");
+        let is_kept_back =
+            !is_wanted && inode.sole.is_some() && !reactor::mutant!("files-show-sole");
         let is_whole = inode.attr.allocated_bytes == u64::from(inode.inline)
             && inode.attr.size <= INLINE_MAX_BYTES;
         if is_kept_back || !is_whole {

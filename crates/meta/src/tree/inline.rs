@@ -64,10 +64,10 @@ impl Transaction<'_> {
         let all = u64::from(inode.inline);
         let cleared: Vec<_> =
             ranges.map(|range| range.start..range.end.min(all)).filter(|r| !r.is_empty()).collect();
-        if cleared.is_empty() || ring::mutant!("inline-not-cleared") {
+        if cleared.is_empty() || reactor::mutant!("inline-not-cleared") {
             return Ok(());
         }
-        if cleared.contains(&(0..all)) && !ring::mutant!("damage-kept") {
+        if cleared.contains(&(0..all)) && !reactor::mutant!("damage-kept") {
             // Also where the bytes are damaged.
             return self.put_inline(inode, &Inline::default());
         }
@@ -94,13 +94,13 @@ impl Transaction<'_> {
             return Err(Errno::EINVAL.into());
         }
         let wrong = runs.iter().find(|run| !is_right(&run.bytes, run.sum));
-        if let Some(run) = wrong.filter(|_| !ring::mutant!("inline-sum-unchecked")) {
+        if let Some(run) = wrong.filter(|_| !reactor::mutant!("inline-sum-unchecked")) {
             let (inode, offset) = (inode.attr.inode, run.offset);
             tracing::error!(%inode, offset, "inline data came without the checksum of its writer; it is refused");
             return Err(Errno::EIO.into());
         }
         if inode.attr.allocated_bytes > u64::from(inode.inline)
-            && !ring::mutant!("inline-under-extents")
+            && !reactor::mutant!("inline-under-extents")
         {
             let clear = |run: &InlineRun| Edit::clear(u64::from(run.offset), run.end());
             let edits: Vec<Edit> = runs.iter().map(clear).collect();

@@ -183,7 +183,7 @@ impl Transaction<'_> {
         let parent = directory.attr.inode;
         directory.lose_entry()?;
         self.remove(&Key::Dentry(parent, name));
-        if !ring::mutant!("cookie-left") {
+        if !reactor::mutant!("cookie-left") {
             self.remove(&Key::Cookie(parent, dentry.cookie));
         }
         Ok(())
@@ -223,7 +223,8 @@ impl Transaction<'_> {
     ) -> Result<Outcome, Error> {
         check_name(name)?;
         let mut directory = self.living_directory(parent)?;
-        let exists = self.dentry(parent, name)?.is_some() && !ring::mutant!("create-over-existing");
+        let exists =
+            self.dentry(parent, name)?.is_some() && !reactor::mutant!("create-over-existing");
         if is_dots(name) || exists {
             return Err(Errno::EEXIST.into());
         }
@@ -305,7 +306,7 @@ impl Transaction<'_> {
         match (is_rmdir, is_directory) {
             (true, false) => return Err(Errno::ENOTDIR.into()),
             (false, true) => return Err(Errno::EISDIR.into()),
-            (true, true) if inode.attr.size > 0 && !ring::mutant!("rmdir-with-entries") => {
+            (true, true) if inode.attr.size > 0 && !reactor::mutant!("rmdir-with-entries") => {
                 return Err(Errno::ENOTEMPTY.into());
             }
             _ => {}
@@ -347,7 +348,7 @@ impl Transaction<'_> {
         }
         let id = inode.attr.inode;
         let openers = (context.openers)(id);
-        if openers.is_empty() || ring::mutant!("open-file-killed") {
+        if openers.is_empty() || reactor::mutant!("open-file-killed") {
             self.kill(inode)?;
             return Ok(None);
         }

@@ -110,7 +110,7 @@ impl Transaction<'_> {
             if summed.last.replace((id, block)) == Some((id, block)) {
                 continue;
             }
-            let of = if ring::mutant!("sum-of-another-block") { block ^ 1 } else { block };
+            let of = if reactor::mutant!("sum-of-another-block") { block ^ 1 } else { block };
             let live = self.live_block(&mut summed.chunk, id, of)?;
             if let Some(sum) = live.and_then(|live| live.sum) {
                 summed.sums.push(id, block, sum);

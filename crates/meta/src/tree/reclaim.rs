@@ -112,11 +112,11 @@ impl Core {
     /// loses what was not synced bring back who named them.
     fn rested_through(&self) -> FreeEpoch {
         let ended = self.base.sessions.values().map(|state| state.ended_through);
-        let ended = if ring::mutant!("any-ended-suffices") { ended.max() } else { ended.min() };
-        if ring::mutant!("freed-at-once") {
+        let ended = if reactor::mutant!("any-ended-suffices") { ended.max() } else { ended.min() };
+        if reactor::mutant!("freed-at-once") {
             return self.base.counters.free_epoch;
         }
-        if ring::mutant!("freed-unsynced") {
+        if reactor::mutant!("freed-unsynced") {
             return ended.unwrap_or(self.base.counters.free_epoch);
         }
         ended.unwrap_or(self.base.counters.free_epoch).min(self.synced_free_epoch())

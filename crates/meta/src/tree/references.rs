@@ -118,7 +118,7 @@ impl Transaction<'_> {
                 continue;
             }
             let live = self.live_block(last, id, at)?.ok_or(Errno::EINVAL)?;
-            if live.owner != owner && !ring::mutant!("foreign-allocation-named") {
+            if live.owner != owner && !reactor::mutant!("foreign-allocation-named") {
                 return Err(Errno::EINVAL.into());
             }
             at += 1;
@@ -133,7 +133,7 @@ impl Transaction<'_> {
         old: &[Extent],
         new: &[Extent],
     ) -> Result<(), Error> {
-        let is_miscounted = ring::mutant!("references-miscounted") && !old.is_empty();
+        let is_miscounted = reactor::mutant!("references-miscounted") && !old.is_empty();
         let (mut old, mut new) = (old, new);
         loop {
             match (old.first(), new.first()) {
@@ -196,7 +196,7 @@ impl Transaction<'_> {
         for (part, live, sums) in new {
             assert_eq!(live.count, 0, "new blocks {part:?} of {id:?} are named: {live:?}");
             for (index, at) in part.enumerate() {
-                if chunk.get(at).is_some() && !ring::mutant!("unleased-committed") {
+                if chunk.get(at).is_some() && !reactor::mutant!("unleased-committed") {
                     return Err(contradiction(&key, "a live block was leased"));
                 }
                 chunk.set(at, Some(Live { sum: sums.get(index).copied(), ..live }));
@@ -213,9 +213,9 @@ impl Transaction<'_> {
             let Some(count) = live.count.checked_add_signed(*sum) else {
                 return Err(contradiction(&key, "a block has fewer references than extents"));
             };
-            if count > 0 && !(*sum < 0 && ring::mutant!("first-reference-frees")) {
+            if count > 0 && !(*sum < 0 && reactor::mutant!("first-reference-frees")) {
                 let flush_epoch = self.present_epoch(id.0, live.flush_epoch);
-                let is_lost = *sum != 0 && ring::mutant!("sum-lost-on-recount");
+                let is_lost = *sum != 0 && reactor::mutant!("sum-lost-on-recount");
                 let kept = if is_lost { None } else { live.sum };
                 chunk.set(at, Some(Live { count, flush_epoch, sum: kept, ..live }));
                 continue;

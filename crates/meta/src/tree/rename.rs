@@ -81,7 +81,7 @@ impl Transaction<'_> {
         };
         match (rename.mode, &present) {
             (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_))
-                if !ring::mutant!("noreplace-replaces") =>
+                if !reactor::mutant!("noreplace-replaces") =>
             {
                 return Err(Errno::EEXIST.into());
             }

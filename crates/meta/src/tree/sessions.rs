@@ -45,7 +45,7 @@ impl Transaction<'_> {
         session: SessionId,
         record: SessionRecord,
     ) -> Result<(), Error> {
-        if !ring::mutant!("session-unstored") {
+        if !reactor::mutant!("session-unstored") {
             self.put(&Key::Session(session), &record)?;
         }
         self.effect(Effect::Session(session, Box::new(record)));
@@ -80,7 +80,7 @@ impl Transaction<'_> {
         }
         self.remove(&Key::OpenOrphan(id, session));
         self.effect(Effect::Closed(id, session));
-        if openers.len() == 1 || ring::mutant!("first-close-reclaims") {
+        if openers.len() == 1 || reactor::mutant!("first-close-reclaims") {
             let mut inode = self.inode(id)?;
             if inode.attr.nlink > 0 {
                 return Err(contradiction(&Key::OpenOrphan(id, session), "the inode has names"));
@@ -123,7 +123,7 @@ impl Core {
         let Some(state) = self.base.sessions.get(&session) else {
             return Err(Errno::ESTALE.into());
         };
-        if state.record.admitted.contains(&device) || ring::mutant!("admission-not-noted") {
+        if state.record.admitted.contains(&device) || reactor::mutant!("admission-not-noted") {
             return Ok(());
         }
         let mut record = state.record.clone();
@@ -135,7 +135,7 @@ impl Core {
     /// good who was fenced, so that a service which has forgotten it must not go on with the session.
     pub fn note_ending(&mut self, session: SessionId) -> Result<(), Error> {
         let Some(state) = self.base.sessions.get(&session) else { return Ok(()) };
-        if state.record.is_void || ring::mutant!("ending-not-stored") {
+        if state.record.is_void || reactor::mutant!("ending-not-stored") {
             return Ok(());
         }
         let record = SessionRecord { is_void: true, ..state.record.clone() };
@@ -186,7 +186,7 @@ impl Core {
         let held = |sessions: &std::collections::BTreeSet<SessionId>| sessions.contains(&session);
         let orphans = self.base.open_orphans.iter().filter(|(_, sessions)| held(sessions));
         let orphans: Vec<InodeId> = orphans.map(|(inode, _)| *inode).collect();
-        for inode in orphans.into_iter().filter(|_| !ring::mutant!("opens-outlive-session")) {
+        for inode in orphans.into_iter().filter(|_| !reactor::mutant!("opens-outlive-session")) {
             self.transact(|transaction| transaction.close_orphan(session, inode))?;
         }
         self.transact(|transaction| {
@@ -219,7 +219,7 @@ impl Core {
     /// has closed it: its last name may have gone before the session said so.
     pub fn note_open(&mut self, session: SessionId, inode: InodeId) -> Result<(), Error> {
         let Some(openers) = self.base.open_orphans.get(&inode) else { return Ok(()) };
-        if openers.contains(&session) || ring::mutant!("late-open-not-stored") {
+        if openers.contains(&session) || reactor::mutant!("late-open-not-stored") {
             return Ok(());
         }
         self.transact(|transaction| {
@@ -257,17 +257,17 @@ impl Core {
             })?;
         match stored {
             Some(last)
-                if last.response.result.is_ok() && ring::mutant!("success-executed-again") =>
+                if last.response.result.is_ok() && reactor::mutant!("success-executed-again") =>
             {
                 Ok(SlotState::New)
             }
-            Some(last) if last.sequence + 1 < slot.sequence && ring::mutant!("gap-refused") => {
+            Some(last) if last.sequence + 1 < slot.sequence && reactor::mutant!("gap-refused") => {
                 Err(Errno::EPROTO)
             }
             Some(last) if last.sequence == slot.sequence => {
                 Ok(SlotState::Repeated(Box::new(last.response)))
             }
-            Some(last) if last.sequence > slot.sequence && !ring::mutant!("older-executed") => {
+            Some(last) if last.sequence > slot.sequence && !reactor::mutant!("older-executed") => {
                 Err(Errno::EPROTO)
             }
             _ => Ok(SlotState::New),
@@ -283,13 +283,13 @@ impl Core {
         response: &Response,
     ) -> Result<(), Error> {
         let record = SlotRecord { sequence: slot.sequence, response: response.clone() };
-        let shared = u16::from(ring::mutant!("slots-share-record"));
+        let shared = u16::from(reactor::mutant!("slots-share-record"));
         let key = Key::Slot(session, slot.slot & !shared);
         self.transact(|transaction| {
             let stored: Option<SlotRecord> = transaction.get(&key)?;
             // A call that its client had given up may end after the next one in its slot.
             let is_older = stored.is_some_and(|last| last.sequence > slot.sequence);
-            if is_older && !ring::mutant!("older-answer-stored") {
+            if is_older && !reactor::mutant!("older-answer-stored") {
                 return Ok(());
             }
             transaction.put(&key, &record)
@@ -383,7 +383,7 @@ impl Core {
                 transaction.counters.next_device.max(device.0.saturating_add(1));
             // What is committed from now on is not lost with what was.
             transaction.counters.flush_epoch +=
-                u64::from(known.is_some() && !ring::mutant!("loss-catches-later"));
+                u64::from(known.is_some() && !reactor::mutant!("loss-catches-later"));
             let info = DeviceInfo { device, ..info.clone() };
             let record = Device { info: info.clone(), durability: durability.clone() };
             transaction.put(&Key::Device(device), &record)?;

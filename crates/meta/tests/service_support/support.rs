@@ -14,7 +14,7 @@ use protocol::{
     AllocationId, Attr, DeviceId, Errno, Extent, ExtentList, FreeEpoch, Generation, HostId,
     Incarnation, InodeId, Place, Rights, SessionId, agent,
 };
-use ring::SocketOptions;
+use reactor::SocketOptions;
 use rpc::{
     Agent, Client, Connection, Connector, Credential, Guard, Handler, Limits, Reply, RpcError,
 };
@@ -29,9 +29,9 @@ pub(crate) const CREDENTIAL: Credential = Credential::Plain(SECRET);
 
 /// Runs a test on a ring.
 pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
-    let mut runtime = ring::Runtime::new(&ring::Config::default()).unwrap();
+    let mut runtime = reactor::Runtime::new(&reactor::Config::default()).unwrap();
     runtime.block_on(async {
-        ring::time::timeout(Duration::from_mins(1), test).await.expect("the test hangs")
+        reactor::time::timeout(Duration::from_mins(1), test).await.expect("the test hangs")
     })
 }
 
@@ -151,7 +151,7 @@ impl TestClient {
     /// Connects and starts a session without heartbeats.
     pub(crate) async fn start_silent(address: SocketAddr) -> TestClient {
         let mut host = [0; 16];
-        ring::random::fill(&mut host);
+        reactor::random::fill(&mut host);
         TestClient::resume(address, HostId(host), None).await
     }
 
@@ -188,11 +188,11 @@ impl TestClient {
 
     pub(crate) fn heartbeat_always(&self) {
         let connection = self.connection.clone();
-        ring::spawn(async move {
+        reactor::spawn(async move {
             let call = Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(0) });
             let request = Request { slot: None, call };
             while connection.call(&request, None).await.is_ok() {
-                ring::time::sleep(Duration::from_millis(100)).await;
+                reactor::time::sleep(Duration::from_millis(100)).await;
             }
         });
     }
@@ -231,7 +231,7 @@ impl TestClient {
 
     /// Sends a request; grants are taken in the order of the stream.
     pub(crate) async fn send(&self, request: &Request) -> Result<Response, RpcError> {
-        let (answer, answered) = ring::local::oneshot();
+        let (answer, answered) = reactor::local::oneshot();
         let state = Rc::clone(&self.state);
         self.connection.call_then(request, move |response| {
             for grant in response.iter().flat_map(|response| &response.grants) {
@@ -250,7 +250,7 @@ impl TestClient {
     pub(crate) fn spawn(&self, call: Call) -> Pending {
         let result = Rc::new(RefCell::new(None));
         let (client, done) = (self.clone(), Rc::clone(&result));
-        let task = ring::spawn(async move {
+        let task = reactor::spawn(async move {
             *done.borrow_mut() = Some(client.call(call).await);
         });
         Pending { result, task }
@@ -299,7 +299,7 @@ impl TestClient {
 /// A call in a task.
 pub(crate) struct Pending {
     result: Rc<RefCell<Option<Result<Answer, Errno>>>>,
-    task: ring::JoinHandle<()>,
+    task: reactor::JoinHandle<()>,
 }
 
 impl Pending {
@@ -374,20 +374,20 @@ pub(crate) fn generation(attr: &Attr) -> Generation {
 /// Waits until something holds, letting others run.
 pub(crate) async fn until(mut holds: impl FnMut() -> bool) {
     while !holds() {
-        ring::time::sleep(Duration::from_millis(1)).await;
+        reactor::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
 /// Lets whatever is under way have its turn: long enough for a round trip over loopback.
 pub(crate) async fn settle() {
     for _ in 0..20 {
-        ring::time::sleep(Duration::from_millis(1)).await;
+        reactor::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
 /// When an agent sends something.
 pub(crate) fn beat() -> agent::Beat {
-    agent::Beat(ring::time::now().as_ns())
+    agent::Beat(reactor::time::now().as_ns())
 }
 
 /// An agent that notes what it is asked.
@@ -452,10 +452,10 @@ impl TestAgent {
             panic!("not registered")
         };
         let beats = connection.clone();
-        ring::spawn(async move {
+        reactor::spawn(async move {
             let beating = || agent::Call::Heartbeat { beat: beat(), counts: vec![] };
             while beats.call(&beating(), None).await.is_ok() {
-                ring::time::sleep(Duration::from_millis(100)).await;
+                reactor::time::sleep(Duration::from_millis(100)).await;
             }
         });
         TestAgent { connection, log, devices, answers_fences }

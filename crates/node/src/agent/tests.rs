@@ -109,7 +109,7 @@ fn a_renewal_that_was_stuck_extends_nothing() {
         admission_renewal: Duration::from_millis(100),
         ..Times::default()
     };
-    ring::Runtime::new(&ring::Config::default()).unwrap().block_on(async {
+    reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {
         let service = service(times);
         let line = Line::start(service.address());
         // The agent waits for its answers with patience: it must still listen when the line is free.
@@ -118,7 +118,7 @@ fn a_renewal_that_was_stuck_extends_nothing() {
         let admissions = Arc::clone(&config.admissions);
         let (agent, connection) = Agent::start(config).await.unwrap();
         let device = agent.ids.borrow()[0];
-        let agent = ring::spawn(agent.keep(connection));
+        let agent = reactor::spawn(agent.keep(connection));
         let silent = TestClient::start(service.address()).await;
         let other = TestClient::start(service.address()).await;
         silent.beat_always();
@@ -130,7 +130,7 @@ fn a_renewal_that_was_stuck_extends_nothing() {
         line.takes_connections.store(false, Ordering::SeqCst);
         line.is_held.store(true, Ordering::SeqCst);
         silent.is_silent.set(true);
-        let taken = ring::spawn(async move {
+        let taken = reactor::spawn(async move {
             other
                 .call(ClientCall::Session(SessionCall::Acquire { inode, rights: Rights::SIZE }))
                 .await
@@ -149,7 +149,7 @@ fn a_renewal_that_was_stuck_extends_nothing() {
 /// is yet to come counts as one of now.
 #[test]
 fn admissions_count_from_beats() {
-    ring::Runtime::new(&ring::Config::default()).unwrap().block_on(async {
+    reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {
         let admissions = Admissions::new(AdmissionMode::Controlled);
         let old = beat(&admissions);
         sleep(Duration::from_millis(2)).await;

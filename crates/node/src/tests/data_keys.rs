@@ -15,7 +15,7 @@ use std::time::Duration;
 use tls::JobKey;
 
 /// A node's target with its agent.
-async fn node(name: &str, meta: SocketAddr) -> (Exports, ring::JoinHandle<()>) {
+async fn node(name: &str, meta: SocketAddr) -> (Exports, reactor::JoinHandle<()>) {
     let text = format!(
         "name='{name}'\nmeta='{meta}'\nsecret='none'\nplain=true\nfaster=20\n\
          [[device]]\nsize='32M'\n"
@@ -63,7 +63,7 @@ async fn refused(exports: &Exports, client: &TestClient, key: &DataKey, what: &s
 /// and no other node, to no other session, and nothing once the session has ended.
 #[test]
 fn a_key_opens_one_node_to_one_session_until_its_end() {
-    ring::Runtime::new(&ring::Config::default()).unwrap().block_on(async {
+    reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {
         let job = JobKey::generate();
         let service = service_with_keys(Times::faster(20), Some(job.clone()));
         let (one, _one) = node("node1", service.address()).await;
@@ -90,7 +90,7 @@ fn a_key_opens_one_node_to_one_session_until_its_end() {
         client.call(Call::Session(SessionCall::End)).await.unwrap();
         // It is answered before the fences are.
         while connect(&one, &client, &key).await.is_ok() {
-            ring::time::sleep(Duration::from_millis(5)).await;
+            reactor::time::sleep(Duration::from_millis(5)).await;
         }
         refused(&one, &client, &key, "the key of a session that has ended").await;
         refused(&two, &client, &there, "the key of a session that has ended").await;

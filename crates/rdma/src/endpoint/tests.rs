@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fake::{Fake, receive, receives, take_send};
-use ring::{Config, Runtime};
+use reactor::{Config, Runtime};
 use std::task::Waker;
 
 /// Runs a test with an endpoint with room for `receives` commands and `sends` work requests.
@@ -80,10 +80,10 @@ fn the_oldest_message_has_its_time() {
         assert_eq!(endpoint.sending_since(), None);
         let mut times = Vec::new();
         for _ in 0..2 {
-            times.push(ring::time::now());
+            times.push(reactor::time::now());
             endpoint.send(&[0; 16], None, 0);
             endpoint.flush().unwrap();
-            ring::time::sleep(std::time::Duration::from_millis(2)).await;
+            reactor::time::sleep(std::time::Duration::from_millis(2)).await;
         }
         assert!(endpoint.sending_since() >= Some(times[0]));
         assert!(endpoint.sending_since() < Some(times[1]));

@@ -5,8 +5,8 @@ use super::sectors::{SECTOR_BYTES, Sectors, content};
 use crate::random::Random;
 use block::{Device, DiscardEffect};
 use host::{Error, Namespace};
-use ring::time::sleep;
-use ring::{Buffer, Chunk, Segment, Segments};
+use reactor::time::sleep;
+use reactor::{Buffer, Chunk, Segment, Segments};
 use std::rc::Rc;
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use nvme::log_page::{
 };
 use nvme::opcode::{AdminOpcode, NvmOpcode};
 use nvme::{Nqn, Nsid, Status, SubmissionQueueEntry};
-use ring::time::{sleep, timeout};
+use reactor::time::{sleep, timeout};
 use std::rc::Rc;
 use std::time::Duration;
 

@@ -11,8 +11,8 @@ use crate::history::Actor;
 use crate::random::Random;
 use crate::worker::{ONLOOKERS, Shared, Worker};
 use protocol::InodeId;
-use ring::JoinHandle;
-use ring::time::{Instant, now, sleep, sleep_until, timeout};
+use reactor::JoinHandle;
+use reactor::time::{Instant, now, sleep, sleep_until, timeout};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ pub(super) async fn onlook(shared: &Rc<Shared>, victim: Victim, random: &mut Ran
         Way::Deaf => {
             let (network, meta, node) = (network.clone(), meta.clone(), node.clone());
             let hold = async move { network.hold_back_sender(&meta, &node, 1).await };
-            stuck = Some(ring::spawn(hold));
+            stuck = Some(reactor::spawn(hold));
         }
         Way::Suspended => {
             node.suspend();
@@ -158,7 +158,7 @@ async fn look_until(
         {
             let busy = Rc::new(Cell::new(true));
             under_way[number] = Rc::clone(&busy);
-            looks.push(ring::spawn(async move {
+            looks.push(reactor::spawn(async move {
                 let _ = look.await;
                 busy.set(false);
             }));

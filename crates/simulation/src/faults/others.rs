@@ -7,8 +7,8 @@ use crate::fault::Fault;
 use crate::random::Random;
 use crate::worker::Shared;
 use meta::store::StoreFault;
-use ring::sim::{DiskError, DiskFault};
-use ring::time::{now, sleep, timeout};
+use reactor::sim::{DiskError, DiskFault};
+use reactor::time::{now, sleep, timeout};
 use std::rc::Rc;
 use std::time::Duration;
 

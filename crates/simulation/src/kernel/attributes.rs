@@ -5,7 +5,7 @@ use super::walk::{Path, twice};
 use super::{Answer, Caller, Kernel};
 use fuse::{FileSystemStatistics, Operation, Response, SetAttributes};
 use protocol::{Errno, InodeId};
-use ring::Chunk;
+use reactor::Chunk;
 use std::rc::Rc;
 
 /// Room for the value of an extended attribute, in bytes.

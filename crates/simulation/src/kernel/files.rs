@@ -316,7 +316,7 @@ impl Kernel {
             let size = (end - at).min(u64::from(mount::READ_BYTES_MAX)) as u32;
             let (kernel, file) = (Rc::clone(self), Rc::clone(file));
             let read = async move { kernel.read_once(caller, &file, at, size).await };
-            jobs.push((size, ring::spawn(read)));
+            jobs.push((size, reactor::spawn(read)));
             at += u64::from(size);
         }
         let mut bytes = Vec::new();

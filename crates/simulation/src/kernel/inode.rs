@@ -2,8 +2,8 @@
 
 use super::pages::Page;
 use fuse::{Attributes, NodeId};
-use ring::local::{Notify, Permit, Semaphore};
-use ring::time::{Instant, now};
+use reactor::local::{Notify, Permit, Semaphore};
+use reactor::time::{Instant, now};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;

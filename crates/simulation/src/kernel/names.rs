@@ -297,7 +297,7 @@ impl Kernel {
         let life = |directory: &Rc<Inode>, name: &[u8]| {
             let dentries = self.dentries.borrow();
             let dentry = dentries.get(&(directory.node, Box::from(name)));
-            let life = dentry.map(|d| (d.valid_until.since(ring::time::now()), d.epoch));
+            let life = dentry.map(|d| (d.valid_until.since(reactor::time::now()), d.epoch));
             life.unwrap_or((Duration::ZERO, self.epoch.get()))
         };
         let (old_life, new_life) = (life(old, old_name), life(new, new_name));

@@ -4,7 +4,7 @@ use super::files::OpenFile;
 use super::inode::Inode;
 use super::{Answer, Caller, Kernel};
 use fuse::{Operation, Read, Response};
-use ring::{Chunk, Region};
+use reactor::{Chunk, Region};
 use std::rc::Rc;
 
 /// Bytes of a page.
@@ -125,7 +125,7 @@ impl Kernel {
         for (start, count) in missing {
             inode.pages.borrow_mut().extend((start..start + count).map(|i| (i, Page::Filling)));
             let (kernel, file) = (Rc::clone(self), Rc::clone(file));
-            drop(ring::spawn(async move {
+            drop(reactor::spawn(async move {
                 // Who needs a page that could not be read ahead asks again.
                 let _ = kernel.fill(&file, start, count).await;
             }));

@@ -9,7 +9,7 @@ use super::inode::Inode;
 use super::pages::{PAGE, Page};
 use super::{Answer, Caller, Kernel};
 use fuse::{Operation, Response, Write};
-use ring::{Buffer, Chunk};
+use reactor::{Buffer, Chunk};
 use std::rc::Rc;
 
 /// What one WRITE carries.

@@ -4,7 +4,7 @@ use super::inode::{Dentry, Inode};
 use super::{Answer, Caller, Kernel};
 use fuse::{Attributes, Entry, Name, Operation, Response};
 use protocol::Errno;
-use ring::time::now;
+use reactor::time::now;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use crate::history::{Effect, FileKey, Life, Read, Tick};
 use crate::kernel::{OpenFile, Path};
 use crate::pattern;
 use protocol::{Errno, InodeId, SessionId};
-use ring::time::sleep;
+use reactor::time::sleep;
 use std::rc::Rc;
 use std::time::Duration;
 

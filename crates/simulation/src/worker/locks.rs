@@ -8,7 +8,7 @@ use crate::linear::{Answer, Lockable, Op};
 use crate::plan::Focus;
 use fuse::LockKind;
 use protocol::{Errno, InodeId, SessionId};
-use ring::time::sleep;
+use reactor::time::sleep;
 use std::time::Duration;
 
 /// Bytes that record locks are about.

@@ -8,9 +8,9 @@ use meta::service::{Config, Service, StoreChoice, Times};
 use meta::store::Store;
 use node::{Exports, FuseTransport, NodeConfig, NodeDevice};
 use protocol::auth::Secret;
-use ring::SocketOptions;
-use ring::sim::{Node, Simulation};
-use ring::time::sleep;
+use reactor::SocketOptions;
+use reactor::sim::{Node, Simulation};
+use reactor::time::sleep;
 use rpc::{Credential, Guard};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -93,7 +93,7 @@ pub(crate) async fn start_node_with(
         mount: None,
         allow_other: false,
         transport: FuseTransport::Auto,
-        poll_us: ring::Spin::default(),
+        poll_us: reactor::Spin::default(),
         stops_itself: true,
         pid_file: None,
         metrics: None,

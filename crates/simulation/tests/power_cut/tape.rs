@@ -160,7 +160,7 @@ impl Syncer for Tape {
 /// Fills a device with an image.
 pub(crate) async fn device_of(image: Vec<u8>) -> Arc<dyn Backing> {
     let backing = MemoryBacking::new(image.len() as u64, BLOCK_BYTES).unwrap();
-    let chunk = ring::Chunk::Shared(ring::Buffer::copy_from(&image).freeze());
+    let chunk = reactor::Chunk::Shared(reactor::Buffer::copy_from(&image).freeze());
     Backing::attach(&backing).write(0, chunk).await.unwrap();
     Arc::new(backing)
 }

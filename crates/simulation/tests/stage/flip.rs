@@ -1,7 +1,7 @@
 //! A device whose bits flip: at rest, or on the way to who reads them.
 
 use block::{Backing, Device, Geometry, Incarnation, IoFuture, MemoryBacking};
-use ring::{Buffer, Chunk, Segment, Segments, scatter};
+use reactor::{Buffer, Chunk, Segment, Segments, scatter};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};

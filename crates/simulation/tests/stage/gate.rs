@@ -1,8 +1,8 @@
 //! A device whose operations wait while a scene holds them.
 
 use block::{Access, Backing, Device, Error, Geometry, Incarnation, IoFuture, MemoryBacking};
-use ring::time::sleep;
-use ring::{Chunk, Segments};
+use reactor::time::sleep;
+use reactor::{Chunk, Segments};
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

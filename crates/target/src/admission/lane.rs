@@ -55,7 +55,7 @@ impl Slot {
 
     pub(crate) fn is_lapsed(&self, now: Moment) -> bool {
         let is_past = now.as_ns() >= self.lapse_ns.load(Ordering::Relaxed);
-        is_past && !ring::mutant!("admissions-never-lapse")
+        is_past && !reactor::mutant!("admissions-never-lapse")
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -72,7 +72,7 @@ impl Slot {
         self.is_closed.store(true, Ordering::SeqCst);
         drop(self.key.lock().unwrap_or_else(PoisonError::into_inner).take());
         for gate in &self.members().lanes {
-            if !ring::mutant!("fence-keeps-connections") {
+            if !reactor::mutant!("fence-keeps-connections") {
                 gate.signal.raise(signal::CLOSE);
             }
         }
@@ -162,10 +162,10 @@ impl Lane {
         inner.gate.in_flight.fetch_add(1, Ordering::SeqCst);
         // From here on the permit's drop counts the command out again.
         let permit = Permit(Some(Rc::clone(inner)));
-        if inner.slot.is_closed() && !ring::mutant!("closed-lets-commands-in") {
+        if inner.slot.is_closed() && !reactor::mutant!("closed-lets-commands-in") {
             return Err(Refusal::NotAdmitted);
         }
-        if inner.slot.is_lapsed(now) && !ring::mutant!("lapsed-lets-commands-in") {
+        if inner.slot.is_lapsed(now) && !reactor::mutant!("lapsed-lets-commands-in") {
             Err(Refusal::Lapsed)
         } else {
             Ok(permit)

@@ -31,7 +31,7 @@ impl Table {
             Some(slot) if slot.is_lapsed(now) => Err(Refusal::Lapsed),
             Some(slot) => Ok(Arc::clone(slot)),
             None if self.fenced.contains_key(&host) => Err(Refusal::Fenced),
-            None if self.slots.is_empty() && ring::mutant!("empty-table-admits") => {
+            None if self.slots.is_empty() && reactor::mutant!("empty-table-admits") => {
                 Ok(Slot::new(host, 0, NEVER, None))
             }
             None => Err(Refusal::NotAdmitted),
@@ -54,7 +54,7 @@ impl Table {
         key: Option<TlsKey>,
     ) -> Result<(), Refusal> {
         if self.fenced.get(&host).is_some_and(|&fenced| fenced >= epoch)
-            && !ring::mutant!("fenced-admitted-again")
+            && !reactor::mutant!("fenced-admitted-again")
         {
             return Err(Refusal::Fenced);
         }
@@ -104,14 +104,14 @@ impl Table {
     pub(crate) fn fence(&mut self, host: HostId, epoch: Epoch) -> Vec<Arc<Slot>> {
         self.note_fenced(host, epoch);
         let is_ended = |slot: &Arc<Slot>| {
-            slot.epoch < epoch || slot.epoch == epoch && !ring::mutant!("fence-epoch-lt")
+            slot.epoch < epoch || slot.epoch == epoch && !reactor::mutant!("fence-epoch-lt")
         };
         if self.slots.get(&host).is_some_and(is_ended) {
             self.close(host);
         }
         let left = self.slots.get(&host).map(|slot| slot.epoch);
         assert!(
-            left.is_none_or(|left| left > epoch) || ring::mutant!("fence-epoch-lt"),
+            left.is_none_or(|left| left > epoch) || reactor::mutant!("fence-epoch-lt"),
             "{host:?} was fenced through {epoch:?}, and is admitted under {left:?}"
         );
         self.forget_closed();
@@ -185,7 +185,7 @@ impl Future for Drained {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let is_waited_for = |slot: &Arc<Slot>| slot.poll_in_flight(cx.waker()) != 0;
-        self.slots.retain(|slot| is_waited_for(slot) && !ring::mutant!("fence-not-drained"));
+        self.slots.retain(|slot| is_waited_for(slot) && !reactor::mutant!("fence-not-drained"));
         if self.slots.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     }
 }

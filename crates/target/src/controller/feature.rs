@@ -6,8 +6,8 @@ use crate::queue_pair::Tag;
 use nvme::command::{Feature, FeatureSelect, SetFeatures};
 use nvme::feature::{AsyncEventConfig, QueueCounts, fid};
 use nvme::{HostId, Nsid, Status, SubmissionQueueEntry};
-use ring::Buffer;
-use ring::time::Instant;
+use reactor::Buffer;
+use reactor::time::Instant;
 use std::sync::atomic::Ordering;
 
 /// The largest timestamp, 48 bits of milliseconds.
@@ -210,7 +210,7 @@ impl Controller {
         if !is_current {
             return Self::feature_data(sqe, &[0; 8]);
         }
-        let now_ms = (ring::time::system_time() / 1_000_000) as i64;
+        let now_ms = (reactor::time::system_time() / 1_000_000) as i64;
         let ms = (now_ms.saturating_add(self.timestamp_offset_ms)).max(0) as u64 & TIMESTAMP_MAX;
         let mut data = [0; 8];
         data[..6].copy_from_slice(&ms.to_le_bytes()[..6]);
@@ -223,7 +223,7 @@ impl Controller {
             return Status::SGL_DATA_LENGTH_INVALID.do_not_retry().into();
         };
         let wanted_ms = (u64::from_le_bytes(*stamp) & TIMESTAMP_MAX) as i64;
-        self.timestamp_offset_ms = wanted_ms - (ring::time::system_time() / 1_000_000) as i64;
+        self.timestamp_offset_ms = wanted_ms - (reactor::time::system_time() / 1_000_000) as i64;
         self.is_timestamp_set = true;
         Reply::result(0)
     }

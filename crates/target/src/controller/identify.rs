@@ -12,7 +12,7 @@ use nvme::identify::{
 };
 use nvme::property::Version;
 use nvme::{Nsid, Status, SubmissionQueueEntry, U16, U32, U64};
-use ring::Buffer;
+use reactor::Buffer;
 use std::sync::Arc;
 
 /// The version of the base specification that controllers report.

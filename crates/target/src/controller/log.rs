@@ -9,7 +9,7 @@ use nvme::log_page::{
 };
 use nvme::opcode::{AdminOpcode, NvmOpcode};
 use nvme::{Nsid, Status, SubmissionQueueEntry, U32};
-use ring::Buffer;
+use reactor::Buffer;
 
 const IO_PAGES: &[u8] = &[
     lid::SUPPORTED_PAGES,

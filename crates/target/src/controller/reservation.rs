@@ -99,7 +99,7 @@ impl Controller {
             Err(status) => return status.into(),
         };
         let (later, association) = (self.later.clone(), Arc::clone(&self.association));
-        ring::spawn(async move {
+        reactor::spawn(async move {
             let mut status = Status::SUCCESS;
             for reservations in namespaces.iter().filter_map(|it| it.reservations()) {
                 // The others keep what they have.

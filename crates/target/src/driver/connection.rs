@@ -24,8 +24,8 @@ use crate::signal;
 use crate::target::{IoQueue, Target};
 use admin::Connecting;
 use door::{Door, Proving};
-use ring::time::{Instant, Sleep};
-use ring::{Buffer, Chunk, Segment, Segments, Sparse};
+use reactor::time::{Instant, Sleep};
+use reactor::{Buffer, Chunk, Segment, Segments, Sparse};
 use std::future::poll_fn;
 use std::net::Shutdown;
 use std::pin::Pin;
@@ -116,7 +116,7 @@ impl Connection {
         wire: impl Into<Wire>,
         registration: Registration,
     ) -> Self {
-        let (limits, now) = (target.limits().clone(), ring::time::now());
+        let (limits, now) = (target.limits().clone(), reactor::time::now());
         Self {
             target: Arc::clone(target),
             pair: QueuePair::sharing(&limits, target.budget()),
@@ -175,7 +175,7 @@ impl Connection {
     /// One turn; ready with the reason when the connection has to end.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&'static str> {
         self.registration.signal.register(cx.waker());
-        self.now = ring::time::now();
+        self.now = reactor::time::now();
         if let Err(reason) = self.look_at_signals().and_then(|()| self.check_time(cx)) {
             return Poll::Ready(reason);
         }
@@ -187,7 +187,7 @@ impl Connection {
         let mut rounds = 0;
         loop {
             if rounds == ROUNDS_MAX && matches!(self.wire, Wire::Rdma(_)) {
-                ring::wake_after_others(cx.waker());
+                reactor::wake_after_others(cx.waker());
                 break;
             }
             rounds += 1;
@@ -211,7 +211,7 @@ impl Connection {
             self.target.budget().wait(cx.waker());
             // Some may have become free just before.
             if self.pair.retry_memory() {
-                ring::wake_after_others(cx.waker());
+                reactor::wake_after_others(cx.waker());
             }
         }
         // What was begun may have a deadline.
@@ -221,7 +221,7 @@ impl Connection {
                 if let Role::Io(executor) = &self.role
                     && executor.has_due(self.now)
                 {
-                    ring::wake_after_others(cx.waker());
+                    reactor::wake_after_others(cx.waker());
                 }
                 Poll::Pending
             }
@@ -266,14 +266,14 @@ impl Connection {
                     sleep.reset(deadline);
                     *armed = deadline;
                 }
-                None => self.timer = Some((ring::time::sleep_until(deadline), deadline)),
+                None => self.timer = Some((reactor::time::sleep_until(deadline), deadline)),
             }
             if let Some((sleep, _)) = &mut self.timer
                 && Pin::new(sleep).poll(cx).is_pending()
             {
                 return Ok(());
             }
-            self.now = ring::time::now();
+            self.now = reactor::time::now();
         }
     }
 
@@ -382,7 +382,7 @@ impl Connection {
         let Wire::Tcp(stream) = &self.wire else { return false };
         self.linger_deadline = Some(self.now + LINGER);
         let stream = stream.tcp().clone();
-        ring::spawn(async move { stream.shutdown(Shutdown::Write).await });
+        reactor::spawn(async move { stream.shutdown(Shutdown::Write).await });
         true
     }
 

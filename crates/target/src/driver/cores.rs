@@ -9,8 +9,8 @@ use super::connection::{Arrival, Connection};
 use super::{Connections, HANDOVER_MAX};
 use crate::error::Error;
 use crate::target::Target;
-use ring::Config;
-use ring::mailbox::{Receiver, Sender, channel};
+use reactor::Config;
+use reactor::mailbox::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many queue pairs a core serves.
@@ -136,16 +136,16 @@ pub(super) fn start(
     target: &Arc<Target>,
     index: usize,
     config: &Config,
-) -> Result<(Sender<Arrival>, ring::thread::JoinHandle<()>), Error> {
+) -> Result<(Sender<Arrival>, reactor::thread::JoinHandle<()>), Error> {
     let (sender, mut receiver): (_, Receiver<Arrival>) = channel(HANDOVER_MAX);
     let target = Arc::clone(target);
     let name = format!("target-{index}");
-    let thread = ring::thread::spawn(&name, config, move || async move {
-        let tasks = ring::local::WaitGroup::new();
+    let thread = reactor::thread::spawn(&name, config, move || async move {
+        let tasks = reactor::local::WaitGroup::new();
         while let Some(arrival) = receiver.recv().await {
             let in_flight = tasks.enter();
             let connection = Connection::resume(&target, arrival);
-            ring::spawn(async move {
+            reactor::spawn(async move {
                 connection.run().await;
                 drop(in_flight);
             });

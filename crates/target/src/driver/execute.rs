@@ -22,8 +22,8 @@ use crate::target::{IoQueue, Target};
 use block::{Device, DiscardEffect, IoFuture};
 use nvme::command::DsmRange;
 use nvme::{Nsid, Status, SubmissionQueueEntry};
-use ring::time::Instant;
-use ring::{Buffer, Chunk};
+use reactor::time::Instant;
+use reactor::{Buffer, Chunk};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -359,7 +359,7 @@ impl Executor {
                     Err(status) => Work::Steps(Box::pin(async move { Err(status.do_not_retry()) })),
                 }
             }
-            Plan::Flush if ring::mutant!("target-flush-noop") => {
+            Plan::Flush if reactor::mutant!("target-flush-noop") => {
                 Work::Write(IoFuture::ready(Ok(())))
             }
             Plan::Flush => Work::Write(device.flush()),

@@ -11,7 +11,7 @@ use crate::target::{Target, Transport};
 use nvme::QueueId;
 use nvme::rdma::{ConnectAccept, ConnectReject, ConnectRequest, RejectStatus};
 use rdma::{Library, Listener, Request, Room, Sizes};
-use ring::Sparse;
+use reactor::Sparse;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ static REFUSED: Sparse = Sparse::new();
 #[derive(Debug)]
 pub(super) struct RdmaListener {
     pub(super) address: SocketAddr,
-    pub(super) task: ring::JoinHandle<()>,
+    pub(super) task: reactor::JoinHandle<()>,
 }
 
 impl Server {
@@ -54,7 +54,7 @@ impl Server {
         let memory_bytes_max = self.target.limits().rdma_memory().bytes;
         tracing::info!(%address, memory_bytes_max, "the target listens over RDMA");
         self.target.add_listener(address, Transport::Rdma);
-        let task = ring::spawn(acceptor.run(listener));
+        let task = reactor::spawn(acceptor.run(listener));
         self.rdma.push(RdmaListener { address, task });
         Ok(address)
     }
@@ -93,12 +93,12 @@ impl Acceptor {
                     tracing::warn!(%peer, reason, suppressed, "a connection over RDMA is refused");
                 }
                 // Each takes system calls.
-                ring::yield_now().await;
+                reactor::yield_now().await;
             }
             tracing::error!(%address, "the RDMA device of a listener was removed; it is tried again");
             drop(listener);
             listener = loop {
-                ring::time::sleep(RELISTEN_PAUSE).await;
+                reactor::time::sleep(RELISTEN_PAUSE).await;
                 if let Ok(listener) = Listener::bind(&self.library, address) {
                     break listener;
                 }
@@ -161,7 +161,7 @@ impl Acceptor {
         let endpoint = endpoint.map_err(|error| error.to_string())?;
         let pair = QueuePair::over_rdma(limits, self.target.budget());
         let connection = Connection::over_rdma(&self.target, endpoint, registration, pair);
-        ring::spawn(connection.run());
+        reactor::spawn(connection.run());
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use crate::admission::{Moment, Refusal};
 use crate::queue_pair::{Event, QueuePair, Tag};
 use crate::rate::{LOOK, Wait};
 use nvme::Nsid;
-use ring::time::Instant;
+use reactor::time::Instant;
 use std::task::Context;
 
 /// A command that waits.
@@ -24,7 +24,8 @@ impl Executor {
             return false;
         }
         let Some(Some(open)) = self.open.get(open) else { return false };
-        let Some(wait) = open.namespace.rate().take(plan.buffer_bytes() as u64, ring::time::now())
+        let Some(wait) =
+            open.namespace.rate().take(plan.buffer_bytes() as u64, reactor::time::now())
         else {
             return false;
         };
@@ -88,7 +89,7 @@ impl Executor {
         if self.limited.is_empty() {
             return Ok(false);
         }
-        let (mut is_any, clock) = (false, ring::time::now());
+        let (mut is_any, clock) = (false, reactor::time::now());
         while self.pace().has_room()
             && let Some((tag, is_limited)) = self.next_due(clock)
         {

@@ -5,7 +5,7 @@ use super::cores::Threads;
 use super::{Connections, Server};
 use crate::error::Error;
 use crate::target::{Target, Transport};
-use ring::{Sparse, TcpListener};
+use reactor::{Sparse, TcpListener};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Server {
         };
         self.target.add_listener(address, Transport::Tcp);
         self.addresses.push(address);
-        self.acceptors.push(ring::spawn(acceptor.run(listener)));
+        self.acceptors.push(reactor::spawn(acceptor.run(listener)));
         address
     }
 }
@@ -77,7 +77,7 @@ impl Acceptor {
                         tracing::warn!(%error, suppressed, "cannot accept a connection");
                     }
                     self.connections.make_room();
-                    ring::time::sleep(ACCEPT_PAUSE).await;
+                    reactor::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
@@ -100,7 +100,7 @@ impl Acceptor {
                 }
             };
             let connection = Connection::new(&self.target, stream, registration);
-            ring::spawn(connection.outside(self.threads.clone()).run());
+            reactor::spawn(connection.outside(self.threads.clone()).run());
         }
     }
 }

@@ -64,7 +64,7 @@ impl Pace {
     /// Wakes `waker` after all other tasks if something was left.
     pub(super) fn end(&self, waker: &Waker) {
         if self.is_short.get() {
-            ring::wake_after_others(waker);
+            reactor::wake_after_others(waker);
         }
     }
 

@@ -9,7 +9,7 @@ use metrics::{Family, Point};
 use nvme::command::{DatasetManagement, DsmRange, ReadWrite};
 use nvme::opcode::{FabricsType, NvmOpcode};
 use nvme::{Nsid, Status, SubmissionQueueEntry};
-use ring::time::Instant;
+use reactor::time::Instant;
 
 /// How a failed command is counted, whatever its status.
 const EIO: i32 = 5;

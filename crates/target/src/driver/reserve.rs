@@ -14,7 +14,7 @@ use nvme::command::{
 use nvme::opcode::NvmOpcode;
 use nvme::reservation::{AcquireKeys, RegisterKeys, ReleaseKeys, ReservationStatus};
 use nvme::{Status, SubmissionQueueEntry};
-use ring::Chunk;
+use reactor::Chunk;
 use std::rc::Rc;
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use crate::queue_pair::Tag;
 use crate::reservation::Ticket;
 use block::{Access, Device, IoFuture};
 use nvme::Status;
-use ring::{Buffer, Chunk};
+use reactor::{Buffer, Chunk};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};

@@ -11,7 +11,7 @@ use crate::limits::Limits;
 use nvme::rdma::KeyedSgl;
 use nvme::sgl::{Sgl, SglDescriptor};
 use nvme::{CompletionQueueEntry, Status, SubmissionQueueEntry};
-use ring::{Buffer, Chunk};
+use reactor::{Buffer, Chunk};
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The commands that a queue pair has outstanding.
 
 use nvme::SubmissionQueueEntry;
-use ring::Buffer;
+use reactor::Buffer;
 
 /// Names an outstanding command of one queue pair; it is the transfer tag of its R2T too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

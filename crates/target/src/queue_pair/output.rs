@@ -4,7 +4,7 @@
 //! one chunk when data has to follow, so that many small responses cost one I/O vector entry.
 
 use nvme::Error;
-use ring::{Chunk, Inline};
+use reactor::{Chunk, Inline};
 
 /// Bytes to be sent, in order.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use nvme::tcp::{
     DIGEST_BYTES, DataDigest, Encoder, H2cData, HEADER_BYTES_MAX, IcReq, IcResp, Parsed, Pdu,
     PduError, PduType,
 };
-use ring::{Buffer, Chunk};
+use reactor::{Buffer, Chunk};
 
 /// The data PDU that is being received.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use crate::error::Error;
 use nvme::HostId;
 use nvme::reservation::ReservationType;
 use nvme::tcp::crc32c;
-use ring::{Buffer, File, OpenOptions};
+use reactor::{Buffer, File, OpenOptions};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;

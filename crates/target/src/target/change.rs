@@ -124,7 +124,7 @@ mod tests {
             transport: Transport::Tcp,
         };
         let sqe = connect.encode().unwrap();
-        match target.connect(&sqe, data.bytes(), &link, ring::time::now()).ok()?.attached {
+        match target.connect(&sqe, data.bytes(), &link, reactor::time::now()).ok()?.attached {
             Attached::Admin(controller) => Some(controller),
             Attached::Io(_) => None,
         }

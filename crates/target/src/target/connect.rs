@@ -8,7 +8,7 @@ use crate::subsystem::Subsystem;
 use nvme::fabrics::{Connect, ConnectData, ConnectInvalid, ConnectResult};
 use nvme::log_page::transport_type;
 use nvme::{ControllerId, HostId, Nqn, Status, SubmissionQueueEntry};
-use ring::time::Instant;
+use reactor::time::Instant;
 use std::net::SocketAddr;
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use super::tls::{host_of, to_library};
 use ::tls::{Keys, Psk};
 use auth::{Derivation, TlsKey, TlsPsk};
 use nvme::Nqn;
-use ring::time::Instant;
+use reactor::time::Instant;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub(super) struct Door(pub(super) Arc<Generated>);
 
 impl Keys for Door {
     fn find(&self, identity: &[u8]) -> Option<Psk> {
-        to_library(self.0.psk(identity, ring::time::now(), false)?)
+        to_library(self.0.psk(identity, reactor::time::now(), false)?)
     }
 }
 
@@ -110,7 +110,7 @@ impl Target {
             return !is_io || !host.is_some_and(|host| self.is_concatenated(host));
         };
         host_of(identity, wanted).is_some()
-            && self.generated.psk(identity, ring::time::now(), true).is_some()
+            && self.generated.psk(identity, reactor::time::now(), true).is_some()
     }
 }
 
@@ -162,7 +162,7 @@ mod tests {
     /// which they go.
     #[test]
     fn keys_are_kept_for_a_while() {
-        let (generated, start) = (Generated::default(), ring::time::now());
+        let (generated, start) = (Generated::default(), reactor::time::now());
         let find = |host: &str, number: usize, at: Duration, is_used| {
             generated.psk(psk(host, number).identity.as_bytes(), start + at, is_used).is_some()
         };
@@ -208,7 +208,7 @@ mod tests {
         assert!(check("two", "disk", 1, None));
         let psk = psk("one", 1);
         assert!(!check("one", "disk", 1, Some(&psk)), "nobody has generated it");
-        target.generated.add(&nqn("one"), psk.clone(), ring::time::now());
+        target.generated.add(&nqn("one"), psk.clone(), reactor::time::now());
         assert!(check("one", "disk", 1, Some(&psk)) && check("one", "disk", 0, Some(&psk)));
         assert!(!check("one", "other", 1, Some(&psk)) && !check("two", "disk", 1, Some(&psk)));
         target.forget_proof(&nqn("one"));
@@ -232,9 +232,9 @@ mod tests {
         let mut is_kept = || {
             number += 1;
             let key = generate(&mut controller, &old, number);
-            target.note_generated(&controller, &key, ring::time::now());
+            target.note_generated(&controller, &key, reactor::time::now());
             let psk = key.psks(&nqn("one"), &nqn("disk"), Derivation::Standard).remove(0);
-            target.generated.psk(psk.identity.as_bytes(), ring::time::now(), false).is_some()
+            target.generated.psk(psk.identity.as_bytes(), reactor::time::now(), false).is_some()
         };
         require(&old, true);
         assert!(is_kept());

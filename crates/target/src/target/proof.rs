@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::handshakes::Attempt;
 use auth::{KeyPair, Names, Policy};
 use nvme::{Nqn, Status};
-use ring::time::Instant;
+use reactor::time::Instant;
 use std::net::SocketAddr;
 
 /// How a host proves itself.

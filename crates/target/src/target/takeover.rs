@@ -78,7 +78,7 @@ impl Target {
         let ending = ending.filter(|ending| ending.upgrade().is_some_and(|it| is_earlier(&it)));
         let mut controllers: Vec<Weak<Association>> = ending.cloned().collect();
         if *self.admissions.mode() == AdmissionMode::Controlled
-            && !ring::mutant!("takeover-keeps-old")
+            && !reactor::mutant!("takeover-keeps-old")
         {
             for controller in registry.controllers.values().filter(|it| is_earlier(it)) {
                 controller.drop_all();
@@ -86,7 +86,11 @@ impl Target {
             }
         }
         Ended {
-            controllers: if ring::mutant!("takeover-hurries") { Vec::new() } else { controllers },
+            controllers: if reactor::mutant!("takeover-hurries") {
+                Vec::new()
+            } else {
+                controllers
+            },
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::error::Error;
 use ::tls::{Keys, Psk, Stream};
 use auth::{Derivation, Hash, IdentityVersion, TlsKey, TlsPsk};
 use nvme::{HostId, Nqn, Status};
-use ring::TcpStream;
+use reactor::TcpStream;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
@@ -229,9 +229,9 @@ impl Target {
             KeysOf::Hosts => self.keyring.psk(identity).is_some(),
             KeysOf::Admissions => {
                 let is_its_own = host_id(&host) == Some(wanted.host);
-                (is_its_own || ring::mutant!("key-of-any-host"))
+                (is_its_own || reactor::mutant!("key-of-any-host"))
                     && (admitted(&self.admissions, identity).is_some()
-                        || ring::mutant!("key-of-an-earlier-admission"))
+                        || reactor::mutant!("key-of-an-earlier-admission"))
             }
             KeysOf::Generated => unreachable!("they were looked at"),
         }

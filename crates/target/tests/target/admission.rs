@@ -6,7 +6,7 @@ use crate::server::{BLOCK, SIZE, TestServer, nqn};
 use block::{Backing, Fault, FaultPlan, MemoryBacking};
 use nvme::opcode::NvmOpcode;
 use nvme::{ControllerId, Status};
-use ring::{Config, Runtime};
+use reactor::{Config, Runtime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn long() -> Moment {
 }
 
 fn after(time: Duration) -> Moment {
-    Moment::from_ns(ring::time::boot_time()) + time
+    Moment::from_ns(reactor::time::boot_time()) + time
 }
 
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -78,7 +78,7 @@ fn admissions_lapse() {
 fn admissions_lapse_while_the_machine_sleeps() {
     let slept_ns = Arc::new(AtomicU64::new(0));
     let clock = Arc::clone(&slept_ns);
-    let clock = move || ring::time::boot_time() + clock.load(Ordering::SeqCst);
+    let clock = move || reactor::time::boot_time() + clock.load(Ordering::SeqCst);
     let admissions = Admissions::with_clock(AdmissionMode::Controlled, clock);
     let memory = Arc::new(MemoryBacking::new(SIZE, BLOCK).unwrap());
     let (limits, table) = (Limits::default(), Arc::clone(&admissions));
@@ -89,7 +89,7 @@ fn admissions_lapse_while_the_machine_sleeps() {
     let namespace = &server.subsystem.namespaces()[0];
     block_on(async {
         let device = LocalAccess::new(&admissions, namespace, who.host).attach();
-        let data = || ring::Chunk::copy_from(&pattern(1, 1));
+        let data = || reactor::Chunk::copy_from(&pattern(1, 1));
         device.write(0, data()).await.unwrap();
         slept_ns.store(61_000_000_000, Ordering::SeqCst);
         device.write(0, data()).await.unwrap_err();
@@ -163,7 +163,7 @@ fn local_access_passes_the_same_door() {
     block_on(async {
         let namespace = &server.subsystem.namespaces()[0];
         let device = LocalAccess::new(&admissions, namespace, host).attach();
-        let data = || ring::Chunk::copy_from(&pattern(1, 1));
+        let data = || reactor::Chunk::copy_from(&pattern(1, 1));
         assert_eq!(device.write(0, data()).await.unwrap_err().to_errno(), 13);
         admissions.admit(host, 1, long()).await.unwrap();
         device.write(0, data()).await.unwrap();

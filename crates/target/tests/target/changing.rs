@@ -11,7 +11,7 @@ use nvme::identify::{IdentifyController, IdentifyNamespace, cns};
 use nvme::log_page::lid;
 use nvme::opcode::NvmOpcode;
 use nvme::{ControllerId, Nqn, Nsid, Status, SubmissionQueueEntry};
-use ring::{Chunk, Segments};
+use reactor::{Chunk, Segments};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,7 @@ impl Device for Gated {
         let this = self.clone();
         IoFuture::boxed(async move {
             while !this.is_open.load(Ordering::SeqCst) {
-                ring::time::sleep(Duration::from_millis(1)).await;
+                reactor::time::sleep(Duration::from_millis(1)).await;
             }
             this.memory.read(offset, len).await
         })
@@ -258,8 +258,8 @@ fn a_write_cache_may_come() {
 /// once.
 #[test]
 fn listeners_come_and_go() {
-    let config = ring::Config::default();
-    ring::Runtime::new(&config).unwrap().block_on(async {
+    let config = reactor::Config::default();
+    reactor::Runtime::new(&config).unwrap().block_on(async {
         let target =
             Target::new(Limits::default(), Admissions::new(AdmissionMode::AnyHost)).unwrap();
         let add = |name: &Nqn| {
@@ -278,13 +278,13 @@ fn listeners_come_and_go() {
             let is_in_use = matches!(server.listen(second), Err(target::Error::Listen { .. }));
             assert!(is_in_use);
             let open = move || async move { Client::admin(second, &Who::number(1), &nqn()).0 };
-            let mut client = ring::thread::spawn("host", &config, open).unwrap().await.unwrap();
+            let mut client = reactor::thread::spawn("host", &config, open).unwrap().await.unwrap();
             assert!(server.unlisten(second).await && !server.unlisten(second).await);
             assert_eq!(target.listeners(), [first]);
             let mut is_closed = false;
             for _ in 0..5000 {
                 // The kernel gives the socket up when the reactor has taken its accept back.
-                ring::time::sleep(Duration::from_millis(2)).await;
+                reactor::time::sleep(Duration::from_millis(2)).await;
                 is_closed = std::net::TcpStream::connect(second).is_err();
                 if is_closed {
                     break;
@@ -298,7 +298,7 @@ fn listeners_come_and_go() {
                 assert!(alive.0.status().is_success(), "its connection stays");
                 Client::admin(first, &Who::number(1), &other);
             };
-            ring::thread::spawn("host", &config, work).unwrap().await.unwrap();
+            reactor::thread::spawn("host", &config, work).unwrap().await.unwrap();
             assert!(server.unlisten(first).await);
             server.shutdown().await.unwrap();
         }

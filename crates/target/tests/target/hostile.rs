@@ -76,7 +76,7 @@ fn step(pair: &mut QueuePair, event: Event) -> bool {
         }
         pair.complete(tag, Status::SUCCESS, 0);
     } else if sqe.nvm_opcode() == NvmOpcode::READ && bytes > 0 {
-        pair.complete_read(tag, ring::Chunk::from(ring::Buffer::zeroed(bytes as usize)), 0);
+        pair.complete_read(tag, reactor::Chunk::from(reactor::Buffer::zeroed(bytes as usize)), 0);
     } else if matches!(event, Event::Command(_)) && !pair.has_data(tag) && bytes > 0 {
         if pair.reserve(tag, bytes as usize) {
             pair.request_data(tag, bytes);

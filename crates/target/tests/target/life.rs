@@ -235,14 +235,14 @@ fn an_address_in_use_is_waited_for() {
     let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = vec![holder.local_addr().unwrap()];
     let options = ServerOptions { listen, ..ServerOptions::default() };
-    ring::Runtime::new(&ring::Config::default()).unwrap().block_on(async {
+    reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {
         let target = Target::new(Limits::default(), Admissions::new(AdmissionMode::AnyHost));
         let target = target.unwrap();
         let none = Duration::ZERO;
         let result = Server::start_patiently(&target, &options, none).await;
         assert!(matches!(result, Err(Error::Listen { .. })));
-        let freed = ring::spawn(async move {
-            ring::time::sleep(Duration::from_millis(100)).await;
+        let freed = reactor::spawn(async move {
+            reactor::time::sleep(Duration::from_millis(100)).await;
             drop(holder);
         });
         let patience = Duration::from_secs(20);

@@ -5,7 +5,7 @@ use crate::client::{Client, Way, Who};
 use crate::server::{BLOCK, SIZE, TestServer};
 use block::{Backing, Fault, FaultPlan, MemoryBacking};
 use nvme::opcode::NvmOpcode;
-use ring::{Config, Runtime};
+use reactor::{Config, Runtime};
 use std::sync::Arc;
 use std::time::Duration;
 use target::{AdmissionMode, Limits};

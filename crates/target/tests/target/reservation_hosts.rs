@@ -14,7 +14,7 @@ use nvme::reservation::{
     ReservationType,
 };
 use nvme::{Nsid, Status, U64};
-use ring::{Chunk, Segments};
+use reactor::{Chunk, Segments};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};

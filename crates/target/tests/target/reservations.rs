@@ -32,7 +32,7 @@ fn server(reservations: Reservations) -> TestServer {
 }
 
 fn open(path: &Path, uuid: u8) -> Result<Reservations, Error> {
-    let mut runtime = ring::Runtime::new(&ring::Config::default()).unwrap();
+    let mut runtime = reactor::Runtime::new(&reactor::Config::default()).unwrap();
     runtime.block_on(Reservations::open(path, [uuid; 16]))
 }
 

@@ -2,7 +2,7 @@
 
 use block::{Backing, MemoryBacking};
 use nvme::{Nqn, Nsid};
-use ring::mailbox::{Sender, channel};
+use reactor::mailbox::{Sender, channel};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -20,7 +20,7 @@ pub struct TestServer {
     pub subsystem: Arc<Subsystem>,
     pub cores: Cores,
     stop: Option<Sender<()>>,
-    thread: Option<ring::thread::JoinHandle<Result<(), block::Error>>>,
+    thread: Option<reactor::thread::JoinHandle<Result<(), block::Error>>>,
 }
 
 pub fn nqn() -> Nqn {
@@ -101,14 +101,16 @@ impl TestServer {
         let (stop, mut stopped) = channel::<()>(2);
         let (started, start) = mpsc::channel();
         let served = Arc::clone(&target);
-        let thread = ring::thread::spawn("server", &ring::Config::default(), move || async move {
-            let options = ServerOptions { listen: vec![listen], cores, ..ServerOptions::default() };
-            let server = Server::start(&served, &options).unwrap();
-            started.send((server.addresses()[0], server.cores())).unwrap();
-            stopped.recv().await;
-            server.shutdown().await
-        })
-        .unwrap();
+        let thread =
+            reactor::thread::spawn("server", &reactor::Config::default(), move || async move {
+                let options =
+                    ServerOptions { listen: vec![listen], cores, ..ServerOptions::default() };
+                let server = Server::start(&served, &options).unwrap();
+                started.send((server.addresses()[0], server.cores())).unwrap();
+                stopped.recv().await;
+                server.shutdown().await
+            })
+            .unwrap();
         let (address, cores) = start.recv().unwrap();
         Self { cores, address, target, subsystem, stop: Some(stop), thread: Some(thread) }
     }

@@ -1,6 +1,6 @@
 //! Plain text on its way into records.
 
-use ring::Chunk;
+use reactor::Chunk;
 
 /// Plain text on its way.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Outgoing {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use ring::Buffer;
+    use reactor::Buffer;
 
     proptest! {
         /// Goal: whatever chunks there are, empty ones among them, all bytes go out in order, and what is taken from where

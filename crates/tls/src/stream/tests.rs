@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::key::Hash;
-use ring::{Config, Runtime, SocketOptions, TcpListener};
+use reactor::{Config, Runtime, SocketOptions, TcpListener};
 use std::future::poll_fn;
 use zeroize::Zeroizing;
 
@@ -48,7 +48,7 @@ async fn open_pair() -> (TcpStream, Session, Stream) {
     let mut client = Session::client(&psk()).unwrap();
     let hello = client.take_output(Vec::new());
     send(&peer, &one_byte_records(&hello[5..])).await;
-    let shaking = ring::spawn(async move {
+    let shaking = reactor::spawn(async move {
         let mut is_open = false;
         while !is_open {
             let (result, buffer) = peer.recv(Buffer::with_capacity(4096), 0..4096).await;

@@ -161,8 +161,8 @@ async fn sync_by_ways(
 /// `syncfs(2)` on a thread of its own, since it may take seconds.
 async fn sync_file_system(union: &Union) -> Result<(), Errno> {
     let root = union.upper()?.root.try_clone().map_err(errno_of)?;
-    let config = ring::Config { entries: 8, ..ring::Config::default() };
+    let config = reactor::Config { entries: 8, ..reactor::Config::default() };
     let sync = move || async move { rustix::fs::syncfs(root) };
-    let thread = ring::thread::spawn("syncfs", &config, sync).map_err(errno_of)?;
+    let thread = reactor::thread::spawn("syncfs", &config, sync).map_err(errno_of)?;
     thread.await.unwrap_or(Err(Errno::IO))
 }

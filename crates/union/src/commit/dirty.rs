@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ring::local::Notify;
+use reactor::local::Notify;
 
 use rustix::io::Errno;
 
@@ -66,7 +66,7 @@ impl Union {
         }
         self.waiting.flusher.is_due.set(self.inherited.is_due());
         let union = Rc::clone(self);
-        drop(ring::spawn(async move {
+        drop(reactor::spawn(async move {
             let flusher = &union.waiting.flusher;
             while !flusher.is_ending.get() {
                 while !flusher.is_due.get() && !flusher.is_ending.get() {
@@ -77,7 +77,7 @@ impl Union {
                     break;
                 }
                 flusher.is_due.set(false);
-                let start = ring::time::now();
+                let start = reactor::time::now();
                 let inherited = union.sync_inherited().await;
                 let committed = union.commit_partials().await;
                 let flushed = union.flush_dirty().await.and(committed).and(inherited);
@@ -105,10 +105,10 @@ impl Union {
     /// Waits for a time, or the end.
     async fn pause(&self, time: Duration) {
         let flusher = &self.waiting.flusher;
-        let deadline = ring::time::now() + time;
-        while !flusher.is_ending.get() && ring::time::now() < deadline {
+        let deadline = reactor::time::now() + time;
+        while !flusher.is_ending.get() && reactor::time::now() < deadline {
             let changed = std::pin::pin!(flusher.changed.notified());
-            let _ = ring::race(changed, ring::time::sleep_until(deadline)).await;
+            let _ = reactor::race(changed, reactor::time::sleep_until(deadline)).await;
         }
     }
 
@@ -126,7 +126,7 @@ impl Union {
         self.note(node);
         if self.dirty.borrow().len() >= NOTED_MAX && !self.is_flushing.get() {
             let union = Rc::clone(self);
-            drop(ring::spawn(async move {
+            drop(reactor::spawn(async move {
                 if let Err(errno) = union.flush_dirty().await {
                     tracing::error!(%errno, "changed files could not be made durable");
                 }

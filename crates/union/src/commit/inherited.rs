@@ -12,7 +12,7 @@
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 
-use ring::local::Notify;
+use reactor::local::Notify;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
@@ -137,7 +137,7 @@ impl Union {
     async fn sync_all_of_upper(&self) -> Result<(), Errno> {
         let upper = self.upper()?;
         let root = upper.root.try_clone().map_err(errno_of)?;
-        let root = ToSync::FileSystem(ring::File::from_handle(ring::Handle::from_fd(root)));
+        let root = ToSync::FileSystem(reactor::File::from_handle(reactor::Handle::from_fd(root)));
         let copier = &self.shared.committer.copier;
         copier.sync(vec![root], upper.way.clone(), Goal::Durable).await.into_iter().collect()
     }

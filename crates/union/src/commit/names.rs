@@ -81,7 +81,7 @@ impl Union {
                 return Ok(ToSync::Names(mark.clone()));
             }
             let open = sys::open_below(directory, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
-            Ok(ToSync::Names(ring::File::from_handle(ring::Handle::from_fd(open))))
+            Ok(ToSync::Names(reactor::File::from_handle(reactor::Handle::from_fd(open))))
         };
         let mut files = Vec::with_capacity(names.directories.len() + 1);
         if let Some(index) = self.index.as_ref().filter(|_| names.has_index) {

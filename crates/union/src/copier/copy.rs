@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use ring::File;
+use reactor::File;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -161,13 +161,13 @@ impl Copy {
 fn make(directory: &OwnedFd, name: &[u8], mode: u32) -> Result<File, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let made = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(mode))?;
-    Ok(File::from_handle(ring::Handle::from_fd(made)))
+    Ok(File::from_handle(reactor::Handle::from_fd(made)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ring::{Config, Handle, Runtime};
+    use reactor::{Config, Handle, Runtime};
     use std::os::unix::fs::PermissionsExt;
 
     fn copy_of(bytes: &[u8], length: u64, to: &std::path::Path) -> Copy {

@@ -14,8 +14,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use ring::local::{Notify, Semaphore};
-use ring::{File, Op};
+use reactor::local::{Notify, Semaphore};
+use reactor::{File, Op};
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 
@@ -256,9 +256,9 @@ impl Commits {
 /// syncfs(2) on a thread of its own, since it may take seconds.
 async fn sync_whole(root: &File) -> Result<(), Errno> {
     let root = root.clone();
-    let config = ring::Config { entries: 8, ..ring::Config::default() };
+    let config = reactor::Config { entries: 8, ..reactor::Config::default() };
     let sync = move || async move { rustix::fs::syncfs(root.handle().as_fd().map_err(errno_of)?) };
-    let thread = ring::thread::spawn("syncfs", &config, sync).map_err(errno_of)?;
+    let thread = reactor::thread::spawn("syncfs", &config, sync).map_err(errno_of)?;
     thread.await.unwrap_or(Err(Errno::IO))
 }
 
@@ -274,7 +274,7 @@ async fn commit_by(mark: &File) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ring::{Config, Handle, Runtime};
+    use reactor::{Config, Handle, Runtime};
 
     // Goal: a commit stands for those who came before it began, and for nobody who came later: these
     // share the next one.
@@ -287,11 +287,11 @@ mod tests {
         Runtime::new(&Config::default()).unwrap().block_on(async {
             let ask = || {
                 let (commits, mark) = (Rc::clone(&commits), mark.clone());
-                ring::spawn(async move { commits.commit(async || commit_by(&mark).await).await })
+                reactor::spawn(async move { commits.commit(async || commit_by(&mark).await).await })
             };
             let first_round = Rc::clone(&commits.next.borrow());
             let first = ask();
-            ring::yield_now().await;
+            reactor::yield_now().await;
             assert!(commits.is_running.get());
             let next_round = Rc::clone(&commits.next.borrow());
             assert!(!Rc::ptr_eq(&first_round, &next_round));
@@ -317,14 +317,14 @@ mod tests {
         Runtime::new(&Config::default()).unwrap().block_on(async {
             let ask = |files: Vec<File>| {
                 let rounds = Rc::clone(&rounds);
-                ring::spawn(async move { rounds.sync(files.into_iter()).await })
+                reactor::spawn(async move { rounds.sync(files.into_iter()).await })
             };
             let first = ask(vec![file(), pipe()]);
-            ring::yield_now().await;
+            reactor::yield_now().await;
             assert!(rounds.is_running.get());
             let next = Rc::clone(&rounds.next.borrow());
             let (second, third) = (ask(vec![pipe()]), ask(vec![file(), file()]));
-            ring::yield_now().await;
+            reactor::yield_now().await;
             assert_eq!(next.files.borrow().len(), 3, "they wait for the same round");
             assert!(rounds.sync(std::iter::empty()).await.is_empty(), "it waits for nothing");
             assert_eq!(first.await.unwrap(), [Ok(()), Err(Errno::INVAL)]);

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use ring::{File, Handle};
+use reactor::{File, Handle};
 
 use super::Keep;
 use crate::commit::errno_of;

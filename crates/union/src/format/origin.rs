@@ -4,7 +4,7 @@
 //! Bytes: version 0, magic 0xfb, length of all, flags, handle type, the file system's UUID (16), the
 //! handle. An empty value says that there is an origin which could not be named.
 
-use ring::file::FileHandle;
+use reactor::file::FileHandle;
 
 const VERSION: u8 = 0;
 const MAGIC: u8 = 0xfb;

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ring::file::FileHandle;
+use reactor::file::FileHandle;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
@@ -30,7 +30,7 @@ pub(crate) fn open(options: &Options, layers: &Layers) -> Result<Option<OwnedFd>
     let missing = "every layer's file system must have a number and file handles";
     let top = layers.lower.first().and_then(|layer| origin_of(layer.root.as_fd(), layer.uuid));
     let top = top.and_then(|origin| origin.value()).ok_or_else(|| refuse(missing))?;
-    let uuid = ring::file::file_system_uuid(upper.root.as_fd()).ok();
+    let uuid = reactor::file::file_system_uuid(upper.root.as_fd()).ok();
     let own = origin_of(upper.root.as_fd(), uuid).and_then(|origin| origin.value_of_upper());
     let own = own.ok_or_else(|| refuse(missing))?;
     if layers.lower.iter().any(|layer| origin_of(layer.root.as_fd(), layer.uuid).is_none()) {

@@ -82,7 +82,7 @@ impl<S: Storage> Journal<S> {
             }
             _ => {
                 // Without it a segment that is missing later is damage.
-                if !ring::mutant!("journal-segment-unforgotten") {
+                if !reactor::mutant!("journal-segment-unforgotten") {
                     self.append(FileId(0), Record::Forget(oldest), &[])?;
                 }
                 self.log.appended

@@ -378,6 +378,6 @@ impl Storage for Directory {
     }
 
     fn random(&mut self) -> u64 {
-        ring::random::u64()
+        reactor::random::u64()
     }
 }

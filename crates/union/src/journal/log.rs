@@ -261,7 +261,7 @@ impl<S: Storage> Log<S> {
         let (journal, durable) = (self.journal, self.durable);
         let count = self.mark.map_or(0, |mark| mark.count);
         if self.mark == Some(Mark { journal, count, segment, durable })
-            || ring::mutant!("journal-mark-unwritten")
+            || reactor::mutant!("journal-mark-unwritten")
         {
             return Ok(());
         }

@@ -122,7 +122,9 @@ pub(super) fn replay<S: Storage>(storage: &S) -> Result<Replayed, JournalError> 
 
 /// Removes what was given up, newest first, so that no gap arises in between.
 fn discard<S: Storage>(storage: &mut S, given_up: &[Candidate]) -> Result<(), JournalError> {
-    for candidate in given_up.iter().rev().filter(|_| !ring::mutant!("journal-torn-segment-kept")) {
+    for candidate in
+        given_up.iter().rev().filter(|_| !reactor::mutant!("journal-torn-segment-kept"))
+    {
         storage
             .delete(candidate.segment)
             .and_then(|()| storage.sync_directory())
@@ -134,7 +136,7 @@ fn discard<S: Storage>(storage: &mut S, given_up: &[Candidate]) -> Result<(), Jo
 /// What is shown must not go in a later crash, when new records build upon it.
 fn make_durable<S: Storage>(log: &mut Log<S>) -> Result<(), JournalError> {
     let dirty: Vec<_> = log.dirty().collect();
-    if ring::mutant!("journal-recovered-volatile") {
+    if reactor::mutant!("journal-recovered-volatile") {
         return Ok(());
     }
     if !dirty.is_empty() {
@@ -178,7 +180,7 @@ impl<S: Storage> Replay<'_, S> {
             let mut found = found.filter(is_next);
             if let Some(record) = &found
                 && record.head.sequence > self.synced
-                && !ring::mutant!("journal-data-unchecked")
+                && !reactor::mutant!("journal-data-unchecked")
                 && !scanner.is_data_whole(record)?
             {
                 found = None;
@@ -247,9 +249,9 @@ impl<S: Storage> Replay<'_, S> {
     /// Durable records are missing: whatever they concerned is not to be trusted.
     fn damaged(&mut self, kind: DamageKind, segment: SegmentId, resumes: Option<Sequence>) {
         for file in self.state.files.values_mut() {
-            file.base.is_suspect = !ring::mutant!("journal-damage-trusted");
+            file.base.is_suspect = !reactor::mutant!("journal-damage-trusted");
         }
-        if ring::mutant!("journal-damage-unreported") {
+        if reactor::mutant!("journal-damage-unreported") {
             return;
         }
         self.recovery.damage.push(Damage { kind, segment, after: self.last, resumes });

@@ -69,7 +69,7 @@ impl Verifier {
     /// Returns whether `bytes`, read from the part `covered` that [`Self::cover`] returned, are those
     /// that were written.
     pub fn is_intact(&self, covered: &Range<u64>, bytes: &[u8]) -> bool {
-        if ring::mutant!("journal-reads-unchecked") {
+        if reactor::mutant!("journal-reads-unchecked") {
             return true;
         }
         match &self.sums {

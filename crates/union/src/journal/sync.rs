@@ -103,10 +103,11 @@ impl<S: Storage> Journal<S> {
     pub fn sync(&mut self) -> Result<(), JournalError> {
         let ticket = self.ticket()?;
         let dirty: Vec<_> = self.log.dirty().collect();
-        for segment in dirty.into_iter().filter(|_| !ring::mutant!("journal-segments-unsynced")) {
+        for segment in dirty.into_iter().filter(|_| !reactor::mutant!("journal-segments-unsynced"))
+        {
             self.log.sync_segment(segment)?;
         }
-        if !ring::mutant!("journal-names-unsynced") {
+        if !reactor::mutant!("journal-names-unsynced") {
             self.log.sync_names()?;
         }
         let dirt = self.log.dirt;
@@ -141,7 +142,7 @@ impl<S: Storage> Journal<S> {
 
     fn has_partial(&self) -> bool {
         let is_partial =
-            |kind: &Kind| *kind == Kind::Partial && !ring::mutant!("journal-marker-goes-early");
+            |kind: &Kind| *kind == Kind::Partial && !reactor::mutant!("journal-marker-goes-early");
         self.state.files.values().any(|state| is_partial(&state.base.kind))
     }
 }

@@ -47,7 +47,7 @@ fn read(directory: BorrowedFd<'_>, device: u64) -> Option<(String, [u8; SUPERBLO
         .ok()?;
     let mut superblock = [0; SUPERBLOCK.1];
     block.read_exact_at(&mut superblock, SUPERBLOCK.0).ok()?;
-    let uuid = ring::file::file_system_uuid(directory).ok()?;
+    let uuid = reactor::file::file_system_uuid(directory).ok()?;
     Some((options, superblock, uuid))
 }
 

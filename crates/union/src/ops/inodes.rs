@@ -55,7 +55,7 @@ impl Union {
             IOCTL_STATUS => {
                 let mut text = self.status_text().into_bytes();
                 text.truncate(ioctl.output_size as usize);
-                let output = std::iter::once(ring::Chunk::copy_from(&text)).collect();
+                let output = std::iter::once(reactor::Chunk::copy_from(&text)).collect();
                 Ok(Response::Ioctl { result: 0, output })
             }
             _ => Err(Errno::NOTTY),
@@ -198,7 +198,7 @@ pub(crate) fn time(time: SetTime) -> Time {
     match time {
         SetTime::At(time) => time,
         SetTime::Now => {
-            let ns = ring::time::system_time();
+            let ns = reactor::time::system_time();
             Time { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
         }
     }

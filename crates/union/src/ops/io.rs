@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use fuse::{CopyFileRange, FileHandle, NodeId, OpenFlags, Opened, Read, Response, Write};
-use ring::{Buffer, Segment, Segments};
+use reactor::{Buffer, Segment, Segments};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use fuse::SetAttributes;
-use ring::Chunk;
+use reactor::Chunk;
 use rustix::io::Errno;
 
 use super::inodes;

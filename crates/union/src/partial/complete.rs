@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use ring::{File, Handle};
+use reactor::{File, Handle};
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -397,7 +397,7 @@ async fn copy_out(union: &Union, whole: &Whole) -> Result<(), Errno> {
             result.map_err(errno_of)?;
             file.start_write_back(at, step);
             at += step;
-            ring::yield_now().await;
+            reactor::yield_now().await;
         }
     }
     whole.check_source(union)

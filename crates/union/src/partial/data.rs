@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use ring::{Buffer, File};
+use reactor::{Buffer, File};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 

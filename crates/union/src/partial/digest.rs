@@ -9,7 +9,7 @@
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
-use ring::{Buffer, File};
+use reactor::{Buffer, File};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::commit::errno_of;
@@ -47,7 +47,7 @@ fn sampled(samples: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Box<[u8]> {
 }
 
 fn verity(fd: BorrowedFd<'_>) -> Option<Box<[u8]>> {
-    let digest = ring::file::verity_digest(fd).ok()?;
+    let digest = reactor::file::verity_digest(fd).ok()?;
     Some([&[VERITY][..], &digest].concat().into())
 }
 
@@ -70,7 +70,7 @@ pub(crate) async fn of(fd: BorrowedFd<'_>, stat: &Stat) -> Box<[u8]> {
         return sampled(&samples);
     }
     let Ok(file) = fd.try_clone_to_owned() else { return Box::default() };
-    let file = File::from_handle(ring::Handle::from_fd(file));
+    let file = File::from_handle(reactor::Handle::from_fd(file));
     let mut samples = Vec::with_capacity(SAMPLES);
     for offset in offsets {
         let buffer = Buffer::with_capacity(SAMPLE_BYTES);

@@ -25,7 +25,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ring::local::Notify;
+use reactor::local::Notify;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
@@ -135,7 +135,8 @@ impl Filler {
                     continue;
                 }
             };
-            if let ring::Either::Second(()) = ring::race(changed, ring::time::sleep(longest)).await
+            if let reactor::Either::Second(()) =
+                reactor::race(changed, reactor::time::sleep(longest)).await
                 && kept.take().is_none()
             {
                 // Nobody says when there is room again.
@@ -170,7 +171,7 @@ impl Union {
         store.filler.is_running.set(true);
         store.filler.pace.bound(options.fill_rate_bytes, options.fill_free_percent);
         let union = Rc::clone(self);
-        drop(ring::spawn(async move {
+        drop(reactor::spawn(async move {
             let Some(store) = &union.store else { return };
             let worker = &union.shared.committer.filling;
             let mut kept = Some(worker.keep());
@@ -211,7 +212,7 @@ impl Union {
         let directories = worker.run(move || directories_below(root.as_fd())).await?;
         for (file, name) in known {
             // Each is a lookup, and there may be thousands: others come in between.
-            ring::yield_now().await;
+            reactor::yield_now().await;
             let Some(path) = directories.get(&name.parent) else { continue };
             let parent =
                 if path.is_empty() { Ok(Rc::clone(&self.root)) } else { self.node_at(path) };
@@ -260,7 +261,7 @@ impl Union {
         }
         // Before anybody has to wait for it. The kernel tells an error here, and not to the sync.
         let write = move || {
-            let write = |file: &ring::File| file.write_back_blocking().map_err(errno_of);
+            let write = |file: &reactor::File| file.write_back_blocking().map_err(errno_of);
             Ok(files.iter().map(write).collect::<Vec<_>>())
         };
         let worker = &self.shared.committer.filling;

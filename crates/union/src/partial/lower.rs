@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::{Rc, Weak};
 
-use ring::file::FileHandle;
+use reactor::file::FileHandle;
 use rustix::io::Errno;
 
 use super::{Partial, digest, time};

@@ -99,8 +99,8 @@ impl Union {
             return;
         }
         let union = Rc::clone(self);
-        drop(ring::spawn(async move {
-            ring::time::sleep(union.options.batch_time).await;
+        drop(reactor::spawn(async move {
+            reactor::time::sleep(union.options.batch_time).await;
             if let Err(errno) = union.commit_partials().await {
                 tracing::error!(%errno, "partial copies could not be made durable");
             }

@@ -17,7 +17,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crc_fast::CrcAlgorithm;
-use ring::file::FileHandle;
+use reactor::file::FileHandle;
 
 const HEAD: &str = "tsumugi union 1 ";
 const OPTIONS: &str = "options";

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use fuse::{FileSystem, Negotiated, NodeId, Operation, Request, Response};
-use ring::mailbox::Sender;
+use reactor::mailbox::Sender;
 use rustix::io::Errno;
 
 use super::book::{Book, HandleKind};
@@ -181,7 +181,7 @@ impl FileSystem for Served {
         self.union.init(negotiated);
         if let Some((id, events)) = self.started.take() {
             let negotiated = negotiated.clone();
-            drop(ring::spawn(async move {
+            drop(reactor::spawn(async move {
                 // Fails only if the server is ending, which then knows.
                 let _ = events.send(Event::Serving(id, negotiated)).await;
             }));

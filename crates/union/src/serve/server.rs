@@ -10,9 +10,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fuse::{Negotiated, Unmounter};
-use ring::Handle;
-use ring::local::{Notify, OneshotSender, Semaphore, oneshot};
-use ring::mailbox::Receiver;
+use reactor::Handle;
+use reactor::local::{Notify, OneshotSender, Semaphore, oneshot};
+use reactor::mailbox::Receiver;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
@@ -125,31 +125,31 @@ pub async fn run_server(
         changed: Notify::new(),
     });
     let has_kept = !kept.is_empty();
-    drop(ring::spawn(Rc::clone(&server).note(inbox)));
+    drop(reactor::spawn(Rc::clone(&server).note(inbox)));
     for kept in kept {
         server.callers.set(server.callers.get() + 1);
-        drop(ring::spawn(Rc::clone(&server).restore(kept)));
+        drop(reactor::spawn(Rc::clone(&server).restore(kept)));
     }
-    drop(ring::spawn(Rc::clone(&server).accept(listener)));
+    drop(reactor::spawn(Rc::clone(&server).accept(listener)));
     let told = async {
         match commands.recv().await {
             Some(command) => command,
             None => std::future::pending().await,
         }
     };
-    match ring::race(std::pin::pin!(told), std::pin::pin!(server.idle(has_kept))).await {
-        ring::Either::First(Command::Replace) => Ok(Ending::Replaced),
-        ring::Either::First(Command::End) => {
+    match reactor::race(std::pin::pin!(told), std::pin::pin!(server.idle(has_kept))).await {
+        reactor::Either::First(Command::Replace) => Ok(Ending::Replaced),
+        reactor::Either::First(Command::End) => {
             server.unmount_all();
-            let waited = std::pin::pin!(ring::time::sleep(END_WAIT_MAX));
+            let waited = std::pin::pin!(reactor::time::sleep(END_WAIT_MAX));
             let emptied = std::pin::pin!(server.empty());
-            if let ring::Either::Second(()) = ring::race(emptied, waited).await {
+            if let reactor::Either::Second(()) = reactor::race(emptied, waited).await {
                 server.cut_off_all();
                 server.empty().await;
             }
             Ok(Ending::Told)
         }
-        ring::Either::Second(()) => Ok(Ending::Idle),
+        reactor::Either::Second(()) => Ok(Ending::Idle),
     }
 }
 
@@ -164,8 +164,8 @@ impl Server {
                 }
             };
             // Whoever has started it may have died before it came.
-            let late = ring::time::sleep(FIRST_CALLER_TIME_MAX);
-            let _ = ring::race(std::pin::pin!(first), std::pin::pin!(late)).await;
+            let late = reactor::time::sleep(FIRST_CALLER_TIME_MAX);
+            let _ = reactor::race(std::pin::pin!(first), std::pin::pin!(late)).await;
         }
         self.empty().await;
     }
@@ -216,7 +216,7 @@ impl Server {
                     self.callers.set(self.callers.get() + 1);
                     self.changed.notify();
                     let server = Rc::clone(&self);
-                    drop(ring::spawn(async move {
+                    drop(reactor::spawn(async move {
                         if let Err(error) = server.clone().attend(socket).await {
                             tracing::debug!(%error, "a caller went away");
                         }
@@ -228,7 +228,7 @@ impl Server {
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(errno) => {
                     tracing::error!(%errno, "a caller could not be let in");
-                    ring::time::sleep(Duration::from_millis(100)).await;
+                    reactor::time::sleep(Duration::from_millis(100)).await;
                 }
             }
         }
@@ -290,13 +290,13 @@ impl Server {
     async fn open(&self, options: Options, directories: Rc<Directories>) -> Result<Ready, String> {
         let _permit = self.opening.acquire(1).await;
         let directories = directories.try_clone().map_err(|error| error.to_string())?;
-        let config = ring::Config { entries: 8, ..ring::Config::default() };
+        let config = reactor::Config { entries: 8, ..reactor::Config::default() };
         let open = move || async move {
             let layers = Layers::assemble(&options, &directories);
             let ready = layers.and_then(|layers| Ready::of_mount(options, layers));
             ready.map_err(|error| error.to_string())
         };
-        let thread = ring::thread::spawn("union-open", &config, open)
+        let thread = reactor::thread::spawn("union-open", &config, open)
             .map_err(|error| format!("cannot start a thread: {error}"))?;
         thread.await.unwrap_or_else(|_| Err("opening the layers failed".into()))
     }

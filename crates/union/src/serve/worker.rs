@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use fuse::{Negotiated, Unmounter};
-use ring::mailbox::{Receiver, Sender, channel};
+use reactor::mailbox::{Receiver, Sender, channel};
 
 use super::book::{Book, Pages};
 use super::keeper::{Gone, Keeper};
@@ -53,7 +53,7 @@ impl Worker {
     /// Lets this thread serve, too.
     pub(super) fn start_here(copier: Copier, events: Sender<Event>) -> Self {
         let (orders, inbox) = channel(MESSAGES_MAX);
-        drop(ring::spawn(work(inbox, copier, events)));
+        drop(reactor::spawn(work(inbox, copier, events)));
         Self { orders }
     }
 
@@ -64,9 +64,9 @@ impl Worker {
         events: Sender<Event>,
     ) -> std::io::Result<Self> {
         let (orders, inbox) = channel(MESSAGES_MAX);
-        let config = ring::Config { sqe128: false, ..ring::Config::default() };
+        let config = reactor::Config { sqe128: false, ..reactor::Config::default() };
         let run = move || work(inbox, copier, events);
-        drop(ring::thread::spawn(&format!("union-{index}"), &config, run)?);
+        drop(reactor::thread::spawn(&format!("union-{index}"), &config, run)?);
         Ok(Self { orders })
     }
 }
@@ -80,7 +80,7 @@ async fn work(mut inbox: Receiver<Order>, copier: Copier, events: Sender<Event>)
     let shared = Rc::new(Shared::with_copier(copier));
     while let Some(order) = inbox.recv().await {
         let (shared, events) = (Rc::clone(&shared), events.clone());
-        drop(ring::spawn(async move {
+        drop(reactor::spawn(async move {
             let id = order.id;
             let result = serve(order, shared, events.clone()).await;
             let result = result.map_err(|error| error.to_string());

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use block::{Backing, Device, MemoryBacking};
-use ring::{Buffer, Config, Runtime};
+use reactor::{Buffer, Config, Runtime};
 use std::rc::Rc;
 use std::sync::Arc;
 use volume::Pool;

@@ -10,7 +10,7 @@ use block::{Device, IoFuture};
 use protocol::DeviceId;
 use protocol::space::DeviceInfo;
 use protocol::sums::checksum;
-use ring::{Chunk, Runtime, Shared};
+use reactor::{Chunk, Runtime, Shared};
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ struct Wrong {
 pub(super) fn compare(directory: &Path, configs: &[PathBuf]) -> anyhow::Result<Data> {
     let live = LiveBlocks::open(directory)
         .with_context(|| format!("the metadata store {} cannot be read", directory.display()))?;
-    let mut runtime = Runtime::new(&ring::Config::default())?;
+    let mut runtime = Runtime::new(&reactor::Config::default())?;
     runtime.block_on(async {
         let opened = open(configs).await?;
         let mut data = Data { tally: Tally::default(), findings: Vec::new() };

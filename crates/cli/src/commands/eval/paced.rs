@@ -14,7 +14,7 @@ use eval::statistics::random::Random;
 use fuse::{
     FileSystem, MountOptions, Negotiated, Operation, Request, Response, Session, SessionOptions,
 };
-use ring::{Region, Runtime, time};
+use reactor::{Region, Runtime, time};
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -58,7 +58,7 @@ struct Paced {
 /// Serves the device until SIGINT, SIGTERM or umount.
 pub(super) fn run(args: &PacedArgs) -> anyhow::Result<ExitCode> {
     anyhow::ensure!((0.0..1.0).contains(&args.spread), "--spread lies between 0 and 1");
-    let config = ring::Config { sqe128: true, ..ring::Config::default() };
+    let config = reactor::Config { sqe128: true, ..reactor::Config::default() };
     Runtime::new(&config)?.block_on(serve(args.clone()))?;
     Ok(ExitCode::SUCCESS)
 }

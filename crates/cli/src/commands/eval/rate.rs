@@ -93,7 +93,7 @@ pub(super) struct RateArgs {
     slack_us: Option<u64>,
     /// Microseconds to spin for completions before sleeping, or auto: only while that is cheaper than a wake-up
     #[arg(long, value_name = "US|auto", default_value_t)]
-    poll_us: ring::Spin,
+    poll_us: reactor::Spin,
     /// CPUs to pin the jobs to, in turn, e.g. 0,1
     #[arg(long, value_name = "CPU,…", value_delimiter = ',')]
     cpus: Vec<usize>,
@@ -132,16 +132,16 @@ pub(super) fn run(args: &RateArgs) -> anyhow::Result<ExitCode> {
     let is_interrupted = load::interrupted()?;
     let load = Arc::new(load_of(args)?);
     let control = Arc::new(Control::new(args.numjobs));
-    let config = ring::Config {
+    let config = reactor::Config {
         entries: args.batch.max(256),
         spin: args.poll_us,
-        ..ring::Config::default()
+        ..reactor::Config::default()
     };
     let mut handles = Vec::new();
     for index in 0..args.numjobs {
         let job = Job { index, load: Arc::clone(&load), control: Arc::clone(&control) };
         let name = format!("rate-{index}");
-        handles.push(ring::thread::spawn(&name, &config, move || job::run(job))?);
+        handles.push(reactor::thread::spawn(&name, &config, move || job::run(job))?);
     }
     let measured = watch(args, &control, &is_interrupted)?;
     let results = load::join(handles)?;
@@ -203,19 +203,20 @@ fn watch(
     let (ramp, runtime) =
         (load::seconds("ramp-time", args.ramp_time)?, load::seconds("runtime", args.runtime)?);
     let is_over = || is_interrupted.load(Ordering::Relaxed) || control.is_stopping();
-    let wait_until = |moment: ring::time::Instant| {
-        while !is_over() && ring::time::now() < moment {
-            std::thread::sleep(WATCH_PERIOD.min(moment.since(ring::time::now())));
+    let wait_until = |moment: reactor::time::Instant| {
+        while !is_over() && reactor::time::now() < moment {
+            std::thread::sleep(WATCH_PERIOD.min(moment.since(reactor::time::now())));
         }
     };
     while !is_over() && control.ready() < args.numjobs {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let begin = ring::time::now() + START_DELAY;
+    let begin = reactor::time::now() + START_DELAY;
     let (start, end) = (begin + ramp, begin + ramp + runtime);
     control.begin(begin, start, end);
     wait_until(start);
-    let (done_before, cpu_before, from) = (control.done(), load::cpu_seconds(), ring::time::now());
+    let (done_before, cpu_before, from) =
+        (control.done(), load::cpu_seconds(), reactor::time::now());
     let mut series = Vec::new();
     let mut counted = done_before;
     loop {
@@ -229,7 +230,7 @@ fn watch(
         counted = done;
     }
     wait_until(end);
-    let (done, cpu, to) = (control.done(), load::cpu_seconds(), ring::time::now());
+    let (done, cpu, to) = (control.done(), load::cpu_seconds(), reactor::time::now());
     if is_over() {
         control.stop();
     }

@@ -21,7 +21,7 @@ use export::Export;
 use fuse::{MountOptions, Session, SessionOptions};
 use kernel::Attached;
 use nvme::Nsid;
-use ring::Runtime;
+use reactor::Runtime;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write as _;
@@ -147,7 +147,7 @@ fn stay(attached: &Attached, signals: &mut Signals) -> anyhow::Result<()> {
 
 fn run_own(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
     // FUSE over io_uring needs the larger submission entries.
-    let config = ring::Config { sqe128: true, ..ring::Config::default() };
+    let config = reactor::Config { sqe128: true, ..reactor::Config::default() };
     Runtime::new(&config)?.block_on(serve(args, why))
 }
 

@@ -5,7 +5,7 @@ use super::foreign::OutputArgs;
 use super::{Mismatch, pattern, print_json};
 use clap::Args;
 use host::{Controller, Namespace, Stage};
-use ring::{Buffer, time};
+use reactor::{Buffer, time};
 use serde_json::json;
 
 /// Most bytes of the namespace that are read (and, if confirmed, written).

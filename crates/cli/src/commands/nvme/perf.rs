@@ -66,7 +66,7 @@ pub(crate) struct PerfArgs {
     seed: u64,
     /// Microseconds to spin for completions before sleeping, or auto: only while that is cheaper than a wake-up
     #[arg(long, value_name = "US|auto", default_value_t)]
-    poll_us: ring::Spin,
+    poll_us: reactor::Spin,
     /// CPUs to pin the jobs to, in turn, e.g. 1,2
     #[arg(long, value_name = "CPU,…", value_delimiter = ',')]
     cpus: Vec<usize>,
@@ -99,9 +99,9 @@ pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
             plan: plan.clone(),
             control: Arc::clone(&control),
         };
-        let config = ring::Config { spin: args.poll_us, ..ring::Config::default() };
+        let config = reactor::Config { spin: args.poll_us, ..reactor::Config::default() };
         let name = format!("perf-{index}");
-        handles.push(ring::thread::spawn(&name, &config, move || job::run(job))?);
+        handles.push(reactor::thread::spawn(&name, &config, move || job::run(job))?);
     }
     let measured = watch(&args, &control, &is_interrupted)?;
     let results = load::join(handles)?;
@@ -151,7 +151,7 @@ fn watch(
         (load::seconds("ramp-time", args.ramp_time)?, load::seconds("runtime", args.runtime)?);
     let is_over = || is_interrupted.load(Ordering::Relaxed) || control.is_stopping();
     let wait = |duration: Duration| {
-        let start = ring::time::now();
+        let start = reactor::time::now();
         while !is_over() && start.elapsed() < duration {
             std::thread::sleep(WATCH_PERIOD.min(duration.saturating_sub(start.elapsed())));
         }
@@ -160,7 +160,7 @@ fn watch(
         std::thread::sleep(Duration::from_millis(1));
     }
     wait(ramp);
-    let (start, cpu_start) = (ring::time::now(), load::cpu_seconds());
+    let (start, cpu_start) = (reactor::time::now(), load::cpu_seconds());
     control.measure();
     let mut series = Vec::new();
     let mut counted = 0;

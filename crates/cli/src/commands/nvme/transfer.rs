@@ -5,7 +5,7 @@ use super::paths::{self, PathArgs};
 use anyhow::{Context, bail};
 use clap::Args;
 use eval::units::parse_bytes;
-use ring::Buffer;
+use reactor::Buffer;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;

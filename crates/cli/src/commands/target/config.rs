@@ -26,7 +26,7 @@ pub(super) struct Settings {
     pub(super) insecure: bool,
     pub(super) auth_discovery: bool,
     pub(super) cores: Option<CoreCount>,
-    pub(super) poll_us: Option<ring::Spin>,
+    pub(super) poll_us: Option<reactor::Spin>,
     #[serde(deserialize_with = "size::deserialize", serialize_with = "size::serialize")]
     pub(super) data_memory_max: Option<u64>,
     pub(super) cntlid_min: Option<u16>,

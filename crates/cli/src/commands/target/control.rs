@@ -58,7 +58,7 @@ pub(super) struct Control {
     live: Mutex<Live>,
     /// Held while a change is made.
     changing: Mutex<()>,
-    listeners: ring::mailbox::Sender<listen::Order>,
+    listeners: reactor::mailbox::Sender<listen::Order>,
     is_ending: AtomicBool,
     /// A SIGHUP has come that no reading of the file answers yet.
     is_reload_waiting: AtomicBool,
@@ -110,9 +110,9 @@ impl Control {
         self.change_whole(async |this| {
             let work = std::pin::pin!(change(this));
             let end = std::pin::pin!(this.ending());
-            match ring::race(work, end).await {
-                ring::Either::First(result) => result,
-                ring::Either::Second(()) => bail!("the target ends"),
+            match reactor::race(work, end).await {
+                reactor::Either::First(result) => result,
+                reactor::Either::Second(()) => bail!("the target ends"),
             }
         })
     }
@@ -127,14 +127,14 @@ impl Control {
         if self.is_ending.load(Ordering::Relaxed) {
             bail!("the target ends");
         }
-        let mut runtime = ring::Runtime::new(&ring::Config::default())
+        let mut runtime = reactor::Runtime::new(&reactor::Config::default())
             .context("cannot make the reactor of a change")?;
         runtime.block_on(change(self))
     }
 
     async fn ending(&self) {
         while !self.is_ending.load(Ordering::Relaxed) {
-            ring::time::sleep(CHANGE_PAUSE).await;
+            reactor::time::sleep(CHANGE_PAUSE).await;
         }
     }
 
@@ -183,9 +183,9 @@ impl Control {
     /// Refuses further changes and waits for the end of one that is under way. The orders have to be dropped before.
     pub(super) async fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
-        let deadline = ring::time::now() + CHANGE_PATIENCE;
-        while self.changing.try_lock().is_err() && ring::time::now() < deadline {
-            ring::time::sleep(CHANGE_PAUSE).await;
+        let deadline = reactor::time::now() + CHANGE_PATIENCE;
+        while self.changing.try_lock().is_err() && reactor::time::now() < deadline {
+            reactor::time::sleep(CHANGE_PAUSE).await;
         }
     }
 }

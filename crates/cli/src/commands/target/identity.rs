@@ -66,7 +66,7 @@ fn machine() -> Vec<u8> {
 /// A name that no other store has, and that is new at each call.
 pub(super) fn random() -> Uuid {
     let mut bytes = [0; 16];
-    ring::random::fill(&mut bytes);
+    reactor::random::fill(&mut bytes);
     uuid::Builder::from_random_bytes(bytes).into_uuid()
 }
 

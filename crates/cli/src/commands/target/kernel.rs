@@ -18,7 +18,7 @@ use clap::ValueEnum;
 use configfs::{ROOT, Tree};
 use keeper::Keeper;
 use plan::{Export, Exported, Store};
-use ring::Runtime;
+use reactor::Runtime;
 use serde_json::json;
 use signal_hook::consts::SIGUSR1;
 use std::path::Path;
@@ -55,7 +55,7 @@ pub(super) fn run(settings: &Settings, args: &TargetArgs) -> anyhow::Result<Exit
     );
     prepare(settings, fabric)?;
     let signals = crate::signals::watch(&[SIGUSR1])?;
-    let mut runtime = Runtime::new(&ring::Config::default())?;
+    let mut runtime = Runtime::new(&reactor::Config::default())?;
     runtime.block_on(export(settings, fabric, args, signals))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -112,9 +112,9 @@ async fn export(
     let opened = {
         let opening = std::pin::pin!(open(settings));
         let signal = std::pin::pin!(signals.recv());
-        match ring::race(opening, signal).await {
-            ring::Either::First(opened) => opened?,
-            ring::Either::Second(_) => bail!("interrupted before the target was ready"),
+        match reactor::race(opening, signal).await {
+            reactor::Either::First(opened) => opened?,
+            reactor::Either::Second(_) => bail!("interrupted before the target was ready"),
         }
     };
     let wanted = Export { settings, fabric, offload: args.offload };

@@ -62,8 +62,8 @@ pub(super) fn complete(
     accepted: &[PathBuf],
 ) -> anyhow::Result<ExitCode> {
     let options = options_of(upper, options)?;
-    let config = ring::Config { sqe128: false, ..ring::Config::default() };
-    let mut runtime = ring::Runtime::new(&config).context("cannot start the reactor")?;
+    let config = reactor::Config { sqe128: false, ..reactor::Config::default() };
+    let mut runtime = reactor::Runtime::new(&config).context("cannot start the reactor")?;
     let count = runtime.block_on(::union::complete_partial_files(options, accepted))?;
     println!("{count} files completed");
     Ok(ExitCode::SUCCESS)

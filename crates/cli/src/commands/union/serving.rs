@@ -86,11 +86,11 @@ pub(super) fn serve() -> anyhow::Result<ExitCode> {
     rustix::stdio::dup2_stdin(&null).context("cannot close the input")?;
     rustix::stdio::dup2_stdout(&null).context("cannot close the output")?;
     let mut signals = signals::watch(&[SIGHUP])?;
-    let (sender, commands) = ring::mailbox::channel(4);
+    let (sender, commands) = reactor::mailbox::channel(4);
     let mut runtime =
-        ring::Runtime::new(&ring::Config::default()).context("cannot start the reactor")?;
+        reactor::Runtime::new(&reactor::Config::default()).context("cannot start the reactor")?;
     let ending = runtime.block_on(async {
-        drop(ring::spawn(async move {
+        drop(reactor::spawn(async move {
             loop {
                 let command = match signals.recv().await {
                     SIGHUP => ::union::Command::Replace,

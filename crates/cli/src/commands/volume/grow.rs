@@ -4,7 +4,7 @@ use super::{backing, size};
 use anyhow::{Context, bail};
 use block::Backing;
 use clap::Args;
-use ring::File;
+use reactor::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use volume::Pool;

@@ -7,7 +7,7 @@ use crate::namespace::Found;
 use nvme::Nsid;
 use nvme::identify::IdentifyController;
 use nvme::log_page::{AnaGroup, AnaHeader, AnaState, lid};
-use ring::time;
+use reactor::time;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) fn start(inner: &Rc<Inner>, index: usize) {
     // Not the handle: its last drop ends the controller, which wakes this task.
     let controller = Rc::clone(path.controller.inner());
     let inner = Rc::downgrade(inner);
-    let _watcher = ring::spawn(async move {
+    let _watcher = reactor::spawn(async move {
         loop {
             let changed = controller.link_changed.notified();
             let Some(pause) = look(&inner, index).await else { return };

@@ -12,7 +12,7 @@ use protocol::client::Call;
 use protocol::client::{Answer, ChangeCall, Response};
 use protocol::lock::Lock;
 use protocol::{Errno, InodeId, Rights};
-use ring::time::{Instant, now};
+use reactor::time::{Instant, now};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl Shared {
         let session = &work.session;
         let alone = self.locks.borrow().alone(session.id, inode, TRAVELLERS_MAX);
         let alone = alone.or_else(|| {
-            let is_planted = ring::mutant!("locks-right-beside-others");
+            let is_planted = reactor::mutant!("locks-right-beside-others");
             is_planted.then(|| self.locks.borrow().held(session.id, inode))
         });
         let Some(held) = alone else {
@@ -97,9 +97,9 @@ impl Shared {
             return refusal(Errno::ESTALE);
         }
         let mut is_sound = true;
-        if !ring::mutant!("report-ignored") {
+        if !reactor::mutant!("report-ignored") {
             let mut locks = self.locks.borrow_mut();
-            if is_first && !ring::mutant!("report-added") {
+            if is_first && !reactor::mutant!("report-added") {
                 locks.clear(session.id, inode);
             }
             for lock in reported {
@@ -107,7 +107,7 @@ impl Shared {
             }
         }
         let unstored = self.locks.borrow().unstored(session.id, inode);
-        let unstored = unstored.into_iter().filter(|_| !ring::mutant!("report-unstored"));
+        let unstored = unstored.into_iter().filter(|_| !reactor::mutant!("report-unstored"));
         for owner in unstored {
             if let Some(errno) = self.store_owner(session.id, inode, owner) {
                 return refusal(errno);

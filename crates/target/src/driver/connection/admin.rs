@@ -13,7 +13,7 @@ use nvme::auth::is_authentication;
 use nvme::command::Abort;
 use nvme::opcode::{AdminOpcode, DataDirection, FabricsType};
 use nvme::{Status, SubmissionQueueEntry};
-use ring::{Chunk, Sparse};
+use reactor::{Chunk, Sparse};
 use std::pin::Pin;
 use std::task::Context;
 

@@ -7,8 +7,8 @@ use crate::queue_pair::QueuePair;
 use crate::target::Target;
 use nvme::fabrics::Connect;
 use nvme::opcode::FabricsType;
-use ring::Buffer;
-use ring::time::Instant;
+use reactor::Buffer;
+use reactor::time::Instant;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::pin;
@@ -68,8 +68,8 @@ impl Connection {
                 Wire::Tcp(stream) => stream.poll_send(&mut op, cx),
                 Wire::Rdma(_) => Poll::Pending,
             });
-            match ring::race(pin!(sent), pin!(ring::time::sleep_until(until))).await {
-                ring::Either::First((Ok(()), _)) => self.pair.release(sending.reserved_bytes),
+            match reactor::race(pin!(sent), pin!(reactor::time::sleep_until(until))).await {
+                reactor::Either::First((Ok(()), _)) => self.pair.release(sending.reserved_bytes),
                 // The peer does not take its ICResp, or has gone.
                 _ => return self.close().await,
             }
@@ -79,8 +79,8 @@ impl Connection {
             Wire::Rdma(_) => Poll::Pending,
         });
         let until = self.handshake_deadline;
-        match ring::race(pin!(idle), pin!(ring::time::sleep_until(until))).await {
-            ring::Either::First(Ok(())) => {}
+        match reactor::race(pin!(idle), pin!(reactor::time::sleep_until(until))).await {
+            reactor::Either::First(Ok(())) => {}
             _ => return self.close().await,
         }
         let Some(threads) = self.outside.take() else { return };

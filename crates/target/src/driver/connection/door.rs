@@ -19,9 +19,9 @@ use auth::Progress;
 use nvme::auth::{Authentication, Reason, is_authentication};
 use nvme::opcode::FabricsType;
 use nvme::{Status, SubmissionQueueEntry};
-use ring::thread::JoinHandle;
-use ring::time::Instant;
-use ring::{Buffer, Chunk, Sparse};
+use reactor::thread::JoinHandle;
+use reactor::time::Instant;
+use reactor::{Buffer, Chunk, Sparse};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -254,7 +254,7 @@ impl Door {
             }
         };
         let message = message.to_vec();
-        let judging = ring::thread::compute(move || {
+        let judging = reactor::thread::compute(move || {
             controller.receive(&message);
             controller
         });

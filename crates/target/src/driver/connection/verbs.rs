@@ -8,7 +8,7 @@ use crate::queue_pair::{QueuePair, Tag, Work};
 use crate::target::Target;
 use nvme::rdma::KeyedSgl;
 use rdma::{Completion, Endpoint, Remote};
-use ring::time::Instant;
+use reactor::time::Instant;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 

@@ -9,7 +9,7 @@ use nvme::command::ReadWrite;
 use nvme::rdma::KeyedSgl;
 use nvme::sgl::SglDescriptor;
 use nvme::{CommandId, Status, SubmissionQueueEntry, U16};
-use ring::{Buffer, Chunk};
+use reactor::{Buffer, Chunk};
 use std::sync::Arc;
 
 const KEYED: KeyedSgl =

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use ring::time::Instant;
+use reactor::time::Instant;
 
 use super::{Filler, Stop, is_partial};
 use crate::tree::Union;
@@ -48,7 +48,7 @@ impl Pace {
     pub(super) fn count(&self, bytes: u64) {
         let rate = self.rate_bytes.get();
         if rate > 0 {
-            let now = ring::time::now();
+            let now = reactor::time::now();
             let from = self.next.get().map_or(now, |next| next.max(now));
             self.next.set(Some(from + Duration::from_secs_f64(bytes as f64 / rate as f64)));
         }
@@ -88,9 +88,9 @@ impl Filler {
                 return Err(Stop::NoRoom);
             }
             match self.pace.next.get() {
-                Some(next) if next > ring::time::now() => {
+                Some(next) if next > reactor::time::now() => {
                     let changed = std::pin::pin!(self.changed.notified());
-                    let _ = ring::race(changed, ring::time::sleep_until(next)).await;
+                    let _ = reactor::race(changed, reactor::time::sleep_until(next)).await;
                 }
                 _ => return self.check_room(union, bytes),
             }

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-use ring::local::Permit;
-use ring::{File, Handle};
+use reactor::local::Permit;
+use reactor::{File, Handle};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 

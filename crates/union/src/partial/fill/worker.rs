@@ -6,8 +6,8 @@
 use std::cell::{Cell, RefCell};
 use std::os::fd::BorrowedFd;
 
-use ring::File;
-use ring::mailbox::{self, Receiver, Sender};
+use reactor::File;
+use reactor::mailbox::{self, Receiver, Sender};
 use rustix::io::Errno;
 
 use crate::commit::errno_of;
@@ -68,14 +68,14 @@ impl Worker {
             return Ok(sender.clone());
         }
         let (sender, receiver) = mailbox::channel(CALLS_MAX);
-        let config = ring::Config { entries: 8, ..ring::Config::default() };
-        ring::thread::spawn("fill", &config, move || serve(receiver)).map_err(errno_of)?;
+        let config = reactor::Config { entries: 8, ..reactor::Config::default() };
+        reactor::thread::spawn("fill", &config, move || serve(receiver)).map_err(errno_of)?;
         Ok(calls.insert(sender).clone())
     }
 }
 
 async fn serve(mut calls: Receiver<Call>) {
-    if let Err(error) = ring::thread::yield_to_all() {
+    if let Err(error) = reactor::thread::yield_to_all() {
         tracing::warn!(%error, "partial copies are filled at the priority of everything else");
     }
     while let Some(call) = calls.recv().await {

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use eval::units::parse_bytes;
 use host::{ConnectOptions, Controller, Namespace};
 use nvme::{Nqn, Nsid};
-use ring::{Buffer, Chunk, File, Segments, Shared};
+use reactor::{Buffer, Chunk, File, Segments, Shared};
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;

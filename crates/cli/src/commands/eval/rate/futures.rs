@@ -4,9 +4,9 @@ use super::job::{CATCH_UP_MAX, Ended, Job, STOP_PERIOD};
 use super::schedule::Schedule;
 use super::times::{Begun, Times};
 use block::Device;
-use ring::local::Notify;
-use ring::time::{Instant, now, sleep_until, timeout_at};
-use ring::{Buffer, Direction, Shared};
+use reactor::local::Notify;
+use reactor::time::{Instant, now, sleep_until, timeout_at};
+use reactor::{Buffer, Direction, Shared};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -53,7 +53,7 @@ pub(super) async fn run(
     let none = Times::new(deadline, deadline)?;
     Ok(Ended {
         times: state.times.replace(none),
-        submissions: ring::submissions(),
+        submissions: reactor::submissions(),
         ios: state.ios.get(),
         unfinished: state.in_flight.get(),
         has_registered_memory: false,
@@ -82,7 +82,7 @@ impl State {
                 if self.in_flight.get() < self.job.load.room() && is_due() {
                     // One turn of the loop, so that the next batch is a system call of its own. Without
                     // one the call that waits submits this batch, too.
-                    ring::yield_now().await;
+                    reactor::yield_now().await;
                 }
             }
         }
@@ -112,11 +112,11 @@ impl State {
         match direction {
             Direction::Write => {
                 let io = device.write(offset, self.payload.clone().into());
-                drop(ring::spawn(async move { state.complete(io.await.err(), begun) }));
+                drop(reactor::spawn(async move { state.complete(io.await.err(), begun) }));
             }
             Direction::Read => {
                 let io = device.read(offset, self.job.load.args.bs as usize);
-                drop(ring::spawn(async move { state.complete(io.await.err(), begun) }));
+                drop(reactor::spawn(async move { state.complete(io.await.err(), begun) }));
             }
         }
     }

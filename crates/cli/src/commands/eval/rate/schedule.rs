@@ -3,8 +3,8 @@
 use super::RateArgs;
 use super::job::{Job, Load, Unit};
 use crate::load::{Mode, Spread};
-use ring::Direction;
-use ring::time::Instant;
+use reactor::Direction;
+use reactor::time::Instant;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -9,8 +9,8 @@ use super::device::Target;
 use super::job::{CATCH_UP_MAX, DRAIN_TIME_MAX, Ended, Job, Load, STOP_PERIOD};
 use super::schedule::Schedule;
 use super::times::{Begun, Times};
-use ring::time::{Instant, now};
-use ring::{Buffer, Direction, FileQueue, FileQueueConfig};
+use reactor::time::{Instant, now};
+use reactor::{Buffer, Direction, FileQueue, FileQueueConfig};
 use std::io;
 
 /// Most requests of several batches that go with one system call.

@@ -1,7 +1,7 @@
 //! What a job saw of its requests, in histograms of fixed size.
 
 use hdrhistogram::Histogram;
-use ring::time::Instant;
+use reactor::time::Instant;
 
 /// Longest time that is told apart, in ns.
 const TIME_NS_MAX: u64 = 600_000_000_000;

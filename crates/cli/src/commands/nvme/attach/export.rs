@@ -8,7 +8,7 @@ use crate::one_file::OneFile;
 use block::{Device, Error};
 use fuse::{Errno, FileSystem, Negotiated, Operation, Request, Response, Transport};
 use host::Namespace;
-use ring::Chunk;
+use reactor::Chunk;
 use std::rc::Rc;
 
 /// Name of the file.

@@ -6,7 +6,7 @@ use crate::load::{self, Done, Mode, Spread};
 use hdrhistogram::Histogram;
 use host::{Namespace, PathStatus};
 use nvme::Nsid;
-use ring::{Buffer, Shared, time};
+use reactor::{Buffer, Shared, time};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ async fn load(job: Job) -> anyhow::Result<JobResult> {
     let tasks: Vec<_> = (0..state.job.args.iodepth)
         .map(|_| {
             let state = Rc::clone(&state);
-            ring::spawn(async move {
+            reactor::spawn(async move {
                 let result = state.work().await;
                 if result.is_err() {
                     state.job.control.stop();

@@ -470,10 +470,10 @@ impl Control {
 
     /// Waits until nothing runs on removed namespaces, and makes what was written there durable.
     async fn close(closing: Vec<Closing>, report: &mut Report) {
-        let deadline = ring::time::now() + CLOSE_PATIENCE;
+        let deadline = reactor::time::now() + CLOSE_PATIENCE;
         for Closing { name, namespace, backing, shrunk } in closing {
-            while namespace.strong_count() > 0 && ring::time::now() < deadline {
-                ring::time::sleep(CLOSE_PAUSE).await;
+            while namespace.strong_count() > 0 && reactor::time::now() < deadline {
+                reactor::time::sleep(CLOSE_PAUSE).await;
             }
             if let Err(error) = backing.attach().flush().await {
                 report.warnings.push(format!("{name} cannot be flushed: {error}"));

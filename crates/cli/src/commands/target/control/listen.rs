@@ -1,7 +1,7 @@
 //! Listeners belong to the reactor that serves them: changes of them are orders to its task.
 
 use anyhow::{Context, bail};
-use ring::mailbox::{Receiver, Sender};
+use reactor::mailbox::{Receiver, Sender};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::mpsc;
@@ -36,7 +36,7 @@ pub(in crate::commands::target) struct Order {
 pub(in crate::commands::target) struct Orders(Receiver<Order>);
 
 pub(super) fn channel() -> (Sender<Order>, Orders) {
-    let (sender, receiver) = ring::mailbox::channel(ORDERS_MAX);
+    let (sender, receiver) = reactor::mailbox::channel(ORDERS_MAX);
     (sender, Orders(receiver))
 }
 
@@ -70,7 +70,7 @@ async fn add(server: &mut Server, address: SocketAddr) -> Result<SocketAddr, Err
     for _ in 1..TRIES {
         match server.listen(address) {
             Err(Error::Listen { source, .. }) if source.kind() == ErrorKind::AddrInUse => {
-                ring::time::sleep(PAUSE).await;
+                reactor::time::sleep(PAUSE).await;
             }
             result => return result,
         }

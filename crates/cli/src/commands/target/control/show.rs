@@ -45,7 +45,7 @@ impl Control {
 
     /// The controllers that are connected.
     pub(super) fn connections(&self) -> Value {
-        let now = ring::time::now();
+        let now = reactor::time::now();
         let controllers = self.target.controllers();
         let all = controllers.iter().map(|it| {
             json!({

@@ -270,7 +270,7 @@ mod tests {
         assert!(check(&good()).is_ok());
         let wrong: [(&str, Change); 7] = [
             ("--cores", |it| it.cores = Some(CoreCount::Number(2))),
-            ("--poll-us", |it| it.poll_us = Some(ring::Spin::Auto)),
+            ("--poll-us", |it| it.poll_us = Some(reactor::Spin::Auto)),
             ("chooses no port", |it| it.listen[0].set_port(0)),
             ("read-only", |it| {
                 it.subsystems[0].namespaces = vec!["/dev/x,read-only".parse().unwrap()];

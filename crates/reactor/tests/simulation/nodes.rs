@@ -11,7 +11,7 @@ fn nodes_die_and_return() {
         simulation
             .run(async move {
                 let task = server.spawn(echo_server(PORT));
-                let (connected, ready) = ring::local::oneshot();
+                let (connected, ready) = reactor::local::oneshot();
                 let waiting = client.spawn(async move {
                     let options = SocketOptions::default();
                     let stream = TcpStream::connect(address, &options).await.unwrap();

@@ -1,7 +1,7 @@
 //! Planted bugs (*mutants*), to see whether the tests of the crates above catch them.
 //!
 //! A bug is one condition in the code that is shipped, with a name: `if epoch <= fenced ||
-//! ring::mutant!("fence-epoch-lt")`. Without the feature `mutants` the condition is the constant `false`
+//! reactor::mutant!("fence-epoch-lt")`. Without the feature `mutants` the condition is the constant `false`
 //! and leaves no trace in the program. With it, at most one mutant of a process is *active*: the one
 //! that [`activate`] names, or the environment variable [`VARIABLE`]. Its conditions are `true`. A thread can
 //! note which conditions it comes to ([`note_reached`]): a run that comes to none of a mutant's does not show it.

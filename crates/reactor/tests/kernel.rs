@@ -1,9 +1,9 @@
 //! The reactor on the real kernel: tasks, time, sockets, files, threads, cancellation.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use ring::engine::Kind;
-use ring::local::{Notify, Semaphore, WaitGroup, oneshot};
-use ring::{
+use reactor::engine::Kind;
+use reactor::local::{Notify, Semaphore, WaitGroup, oneshot};
+use reactor::{
     Aborted, Buffer, Chunk, Config, Either, File, OpenOptions, Region, Runtime, Segment,
     SocketOptions, TcpListener, TcpStream, mailbox, race, random, spawn, thread, time, yield_now,
 };
@@ -187,7 +187,7 @@ fn queues_may_overflow() {
 
 async fn overflow() {
     let file = tempfile::tempfile().unwrap();
-    let file = File::from_handle(ring::Handle::from_fd(file.into()));
+    let file = File::from_handle(reactor::Handle::from_fd(file.into()));
     let writes: Vec<_> = (0..500_u64)
         .map(|index| file.write_at(Buffer::copy_from(&[index as u8; 512]), index * 512))
         .collect();
@@ -238,7 +238,7 @@ fn mailboxes_cross_threads() {
 fn cross_threads(kind: Kind) {
     let (to_worker, mut work) = mailbox::channel::<u64>(4);
     let (to_main, mut results) = mailbox::channel::<u64>(4);
-    let config = Config { spin: ring::Spin::micros(20), ..on(kind) };
+    let config = Config { spin: reactor::Spin::micros(20), ..on(kind) };
     let worker = thread::spawn("worker", &config, move || async move {
         let mut sum = 0;
         while let Some(number) = work.recv().await {
@@ -320,8 +320,8 @@ fn handles_read_and_poll() {
     run(async || {
         for flags in [rustix::pipe::PipeFlags::empty(), rustix::pipe::PipeFlags::NONBLOCK] {
             let (reader, writer) = rustix::pipe::pipe_with(flags).unwrap();
-            let reader = ring::Handle::from_fd(reader);
-            let writer = ring::Handle::from_fd(writer);
+            let reader = reactor::Handle::from_fd(reader);
+            let writer = reactor::Handle::from_fd(writer);
             let polled = spawn({
                 let reader = reader.clone();
                 async move { reader.poll_readable().await.unwrap() }
@@ -349,8 +349,8 @@ fn driver_commands_are_refused_cleanly() {
     for (kind, sqe128) in cases {
         let mut runtime = Runtime::new(&Config { sqe128, ..on(kind) }).unwrap();
         runtime.block_on(async {
-            let file = ring::Handle::from_fd(tempfile::tempfile().unwrap().into());
-            let command = ring::UringCmd { operation: 1, command: [0; 80], address: 0, len: 2 };
+            let file = reactor::Handle::from_fd(tempfile::tempfile().unwrap().into());
+            let command = reactor::UringCmd { operation: 1, command: [0; 80], address: 0, len: 2 };
             // SAFETY: the command names no memory.
             #[allow(unsafe_code)]
             let result = unsafe { file.uring_cmd(command) }.await;

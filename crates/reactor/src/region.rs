@@ -7,7 +7,7 @@
 //! received into). A caller that needs bytes to stay, such as for a digest, copies them first.
 //!
 //! ```compile_fail
-//! let region = ring::Region::new(4096).unwrap();
+//! let region = reactor::Region::new(4096).unwrap();
 //! let view = region.range(0, 4096);
 //! let bytes: &[u8] = view.as_slice();
 //! region.copy_in(0, &[1]);

@@ -58,7 +58,7 @@ impl Drop for Entered {
 /// # Panics
 /// If the thread runs no reactor.
 pub(crate) fn with_context<T>(f: impl FnOnce(&Rc<Context>) -> T) -> T {
-    try_with_context(f).expect("this needs a ring::Runtime running on the thread")
+    try_with_context(f).expect("this needs a reactor::Runtime running on the thread")
 }
 
 /// Runs `f` with the thread's context, if there is one.

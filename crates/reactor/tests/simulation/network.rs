@@ -33,7 +33,7 @@ fn partitions_hold_bytes() {
                     async move { echo(address, &sent).await.unwrap() == sent }
                 });
                 // An established connection that speaks again during the cut.
-                let (say, said) = ring::local::oneshot();
+                let (say, said) = reactor::local::oneshot();
                 let third = client.spawn(async move {
                     let options = SocketOptions::default();
                     let stream = TcpStream::connect(address, &options).await.unwrap();

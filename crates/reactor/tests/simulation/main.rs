@@ -5,8 +5,8 @@ mod network;
 mod nodes;
 mod storage;
 
-use ring::sim::{DiskError, DiskFault, Network, Node, SimConfig, Simulation, Stalled};
-use ring::{
+use reactor::sim::{DiskError, DiskFault, Network, Node, SimConfig, Simulation, Stalled};
+use reactor::{
     Aborted, Buffer, Chunk, Config, File, OpenOptions, SocketOptions, TcpListener, TcpStream,
     mailbox, random, spawn, thread, time, yield_now,
 };
@@ -189,7 +189,7 @@ fn threads_are_tasks() {
                 worker.await.unwrap()
             });
             assert_eq!(sum.await, Ok(4950));
-            let (sender, receiver) = ring::local::oneshot();
+            let (sender, receiver) = reactor::local::oneshot();
             server.spawn(async move {
                 let never = std::future::pending::<()>;
                 let worker = thread::spawn("worker", &Config::default(), never).unwrap();

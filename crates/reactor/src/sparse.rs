@@ -20,7 +20,7 @@ struct State {
 /// seconds, which states how many were left out.
 ///
 /// ```
-/// static REFUSALS: ring::Sparse = ring::Sparse::new();
+/// static REFUSALS: reactor::Sparse = reactor::Sparse::new();
 /// if let Some(suppressed) = REFUSALS.pass() {
 ///     println!("a connection is refused ({suppressed} more since the last line)");
 /// }

@@ -1,8 +1,8 @@
 //! What both engines must do alike, where it is easy to do it differently.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use ring::engine::Kind;
-use ring::{
+use reactor::engine::Kind;
+use reactor::{
     Buffer, Chunk, Config, File, Handle, OpenOptions, Runtime, Segment, SocketOptions, TcpListener,
     TcpStream, spawn, time, yield_now,
 };

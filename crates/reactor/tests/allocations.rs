@@ -1,8 +1,8 @@
 //! The hot-path rule: in the steady state, no operation allocates.
 #![allow(missing_docs, clippy::unwrap_used, unsafe_code)]
 
-use ring::engine::Kind;
-use ring::{
+use reactor::engine::Kind;
+use reactor::{
     Buffer, Chunk, Config, File, Handle, Inline, Runtime, SocketOptions, TcpListener, TcpStream,
     mailbox, spawn, time,
 };

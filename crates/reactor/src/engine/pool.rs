@@ -127,7 +127,8 @@ impl<W: Work> Pool<W> {
     fn start(&self) -> io::Result<JoinHandle<()>> {
         let shared = Arc::clone(&self.shared);
         let home = crate::affinity::home();
-        let thread = std::thread::Builder::new().name("ring-file".into()).stack_size(STACK_BYTES);
+        let thread =
+            std::thread::Builder::new().name("reactor-file".into()).stack_size(STACK_BYTES);
         thread.spawn(move || {
             crate::affinity::adopt(home);
             shared.serve();

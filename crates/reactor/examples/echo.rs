@@ -1,12 +1,12 @@
 //! Message rates of a TCP echo over loopback: one server thread, one client thread, each with its
 //! own ring, sleeping and with a short spin.
 //!
-//! `cargo run --release -p tsumugi-ring --example echo [-- seconds]`
+//! `cargo run --release -p tsumugi-reactor --example echo [-- seconds]`
 //!
 //! Each connection keeps a window of messages outstanding; the client sends as many anew as came
 //! back, the server sends back what it received, so that both coalesce as a real protocol would.
 
-use ring::{
+use reactor::{
     Buffer, Chunk, Config, SocketOptions, Spin, TcpListener, TcpStream, local, spawn, thread, time,
 };
 use std::cell::Cell;
