@@ -1,4 +1,4 @@
-//! From the client's words to FUSE's and back.
+//! Conversions between the types of the client and those of FUSE.
 
 use client::Setting;
 use fuse::{
@@ -8,7 +8,7 @@ use protocol::attr::AttrChanges;
 use protocol::{Attr, FileKind, Timestamp};
 use std::time::Duration;
 
-/// What `st_blksize` says: the size of I/O that suits the file system.
+/// The value of `st_blksize`: the size of I/O that suits the file system.
 const PREFERRED_IO_BYTES: u32 = 1 << 20;
 
 pub(crate) fn errno(errno: protocol::Errno) -> Errno {

@@ -1,11 +1,12 @@
-//! What a mount counts, and shows as JSON in an extended attribute of its root.
+//! The counts of a mount, which an extended attribute of its root shows as JSON.
 
 use client::ClientCounts;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// How often the kernel has asked for each operation: the rest its caches answered.
+/// The number of requests that the kernel sent, by operation. The kernel's caches answered the
+/// rest.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct RequestCounts(RefCell<BTreeMap<&'static str, u64>>);
@@ -17,7 +18,7 @@ impl RequestCounts {
     }
 }
 
-/// Everything that a mount counts.
+/// All counts of a mount.
 #[derive(Debug, Serialize)]
 pub(crate) struct MountCounts<'a> {
     #[serde(flatten)]

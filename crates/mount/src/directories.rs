@@ -8,7 +8,8 @@ use protocol::client::Entry;
 use protocol::{Errno, FileKind, InodeId};
 use std::rc::Rc;
 
-/// The entries that the metadata service does not list, and their cookies; its own begin at 3.
+/// The entries that the metadata service does not list, with their cookies; the service's begin at
+/// 3.
 const OWN_ENTRIES: [(u64, &[u8]); 2] = [(1, b"."), (2, b"..")];
 
 impl Server {
@@ -73,7 +74,7 @@ impl Server {
         }
     }
 
-    /// What `.` or `..` of a directory names.
+    /// Returns the inode that `.` or `..` of a directory names.
     async fn own_entry(self: &Rc<Self>, id: InodeId, name: &[u8]) -> Result<InodeId, Errno> {
         if name == b"." || id == InodeId::ROOT {
             return Ok(id);
@@ -83,7 +84,7 @@ impl Server {
                 self.client.forget(attr.inode, 1);
                 Ok(attr.inode)
             }
-            // A directory that was removed has no parent any more.
+            // A removed directory has no parent any more.
             Err(Errno::ENOENT | Errno::ESTALE) => Ok(id),
             Err(errno) => Err(errno),
         }
@@ -110,8 +111,8 @@ impl Server {
     }
 }
 
-/// The listing that was fetched last, if entries after a cookie can be taken from it. From the
-/// start it is always fetched anew: that is what rewinddir(3) promises.
+/// Returns the listing that was fetched last, if it contains the entries after a cookie. A listing
+/// from the start is always fetched anew, as rewinddir(3) promises.
 fn fetched(directory: &OpenDirectory, after: u64) -> Option<Rc<Listing>> {
     let listing = directory.listing.as_ref()?;
     let last = listing.entries.last()?.cookie;

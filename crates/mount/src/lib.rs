@@ -1,13 +1,14 @@
 //! The file system's FUSE front end.
 //!
-//! Names, attributes and listings are cached in the client, under rights that the metadata service recalls.
-//! The kernel is lent them for a few seconds (`entry_valid`, `attr_valid`, `FOPEN_CACHE_DIR`); what others
-//! change is taken back before the client answers a recall (`client::lent` has the rules). The kernel also
-//! caches pages, kept from one open to the next as long as the data has the same version; which writers go
-//! through them is chosen in `writers`.
+//! The client caches names, attributes and listings, under rights that the metadata service
+//! recalls. It lends them to the kernel for a few seconds (`entry_valid`, `attr_valid`,
+//! `FOPEN_CACHE_DIR`). Before the client answers a recall, it takes back what another node wants to
+//! change (`client::lent` has the rules). The kernel also caches pages and keeps them from one open
+//! to the next as long as the data has the same version; `writers` chooses which writers go through
+//! these pages.
 //!
-//! [`Server`] answers requests and [`notices`] carries what the kernel has to drop. [`Mount`] connects both to
-//! `/dev/fuse`; the simulation connects them to a model of the kernel.
+//! [`Server`] answers requests, and [`notices`] carries what the kernel has to drop. [`Mount`]
+//! connects both to `/dev/fuse`; the simulation connects them to a model of the kernel.
 
 mod closes;
 mod convert;

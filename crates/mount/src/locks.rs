@@ -31,7 +31,7 @@ fn lock(id: InodeId, request: &LockRequest) -> Lock {
     }
 }
 
-/// All that an owner may hold of an inode by flock.
+/// Returns a lock of everything that an owner may hold of an inode by flock.
 pub(crate) fn whole_flock(id: InodeId, owner: fuse::LockOwner) -> Lock {
     Lock {
         inode: id,
@@ -45,7 +45,7 @@ pub(crate) fn whole_flock(id: InodeId, owner: fuse::LockOwner) -> Lock {
 }
 
 impl Server {
-    /// Answers which lock stands in the way of another.
+    /// Returns the lock that conflicts with another one.
     pub(crate) async fn test_lock(
         self: &Rc<Self>,
         id: InodeId,
@@ -68,7 +68,7 @@ impl Server {
         }))
     }
 
-    /// Takes or drops a lock.
+    /// Takes or releases a lock.
     pub(crate) async fn set_lock(
         self: &Rc<Self>,
         request: &Request,
@@ -92,8 +92,8 @@ impl Server {
         Ok(Response::Done)
     }
 
-    /// Takes a lock; an interrupted wait is ended at the metadata service, whose answer tells
-    /// whether the lock was taken in the end.
+    /// Takes a lock. If the wait is interrupted, this ends it at the metadata service; the
+    /// service's answer says whether the lock was taken in the end.
     async fn take(self: &Rc<Self>, request: &Request, lock: Lock, wait: bool) -> Result<(), Errno> {
         if !wait {
             return self.client.lock(lock, false).await;
@@ -104,7 +104,8 @@ impl Server {
             Either::First(result) => result,
             Either::Second(()) => loop {
                 self.client.cancel_lock(lock.inode, lock.family, lock.owner).await?;
-                // It may not have waited yet: what was written is published before, and locks reported.
+                // The wait may not have begun: written data is published and locks are reported
+                // before it.
                 match reactor::race(locking.as_mut(), pin!(sleep(CANCEL_RETRY))).await {
                     Either::First(result) => return result,
                     Either::Second(()) => {}
@@ -113,7 +114,8 @@ impl Server {
         }
     }
 
-    /// A file was closed by this owner: its POSIX locks of the file go, as POSIX has it.
+    /// Releases the POSIX locks that an owner holds on a file, because it has closed the file (as
+    /// POSIX requires).
     pub(crate) async fn release_posix(
         self: &Rc<Self>,
         id: InodeId,
@@ -126,7 +128,7 @@ impl Server {
         Box::pin(self.client.unlock(Lock { family, ..whole_flock(id, owner) })).await
     }
 
-    /// An open file has ended: the locks that are its own go.
+    /// Releases the locks that belong to an open file, because the file has been released.
     pub(crate) async fn release_own(self: &Rc<Self>, id: InodeId, handle: fuse::FileHandle) {
         let owners: Vec<u64> = {
             let owners = self.posix_owners.borrow();

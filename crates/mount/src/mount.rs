@@ -1,4 +1,4 @@
-//! The mount in the kernel: how it starts and ends, and what is agreed.
+//! The mount in the kernel: its start, its end, and the agreement about capabilities.
 
 use crate::notices::{Notices, notices};
 use crate::server::Server;
@@ -13,27 +13,28 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Most bytes of one READ. The kernel sends all requests of an `O_DIRECT` read or of read-ahead at
-/// once, so that it copies what has come while the device reads the rest. (Reads of 1 MiB as one
-/// request leave the device idle during copy and wake-ups: three quarters of its rate.)
+/// Most bytes of one READ. The kernel sends all requests of an `O_DIRECT` read or of a read-ahead
+/// at once, so it copies what has arrived while the device reads the rest. (With reads of 1 MiB as
+/// one request the device is idle during copies and wake-ups, and reaches three quarters of its
+/// rate.)
 pub const READ_BYTES_MAX: u32 = 256 << 10;
 
-/// Entries of the ring of a thread that tells the kernel of changes: it waits for its queue only.
+/// Entries in the ring of a thread that notifies the kernel: the thread waits only for its queue.
 const NOTICE_ENTRIES: u32 = 8;
 
-/// How to mount.
+/// The settings of a mount.
 #[derive(Clone, Debug)]
 pub struct MountSettings {
-    /// Where; the directory must exist.
+    /// The mount point; the directory must exist.
     pub mountpoint: PathBuf,
-    /// Let other users than the mounting one in (root may always ask for it; others need
-    /// `user_allow_other` in `/etc/fuse.conf`).
+    /// Lets users other than the mounting one access the mount. Root may always ask for it; others
+    /// need `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
     /// Mount read-only.
     pub read_only: bool,
-    /// Which FUSE transport to use.
+    /// The FUSE transport to use.
     pub transport: TransportChoice,
-    /// The process that mounts, where this one cannot because it is confined.
+    /// The process that mounts, if this process is confined and cannot.
     pub mounter: Option<Arc<Mounter>>,
 }
 
@@ -48,7 +49,7 @@ impl Mount {
     /// Mounts; requests wait until [`Mount::run`] serves them.
     ///
     /// # Errors
-    /// What and where, and how to fix it.
+    /// A [`FuseError`] says what failed and where, and how to fix it.
     pub fn new(settings: &MountSettings) -> Result<Mount, FuseError> {
         let mount_options = mount_options(settings);
         let options = session_options(settings.transport);
@@ -58,16 +59,16 @@ impl Mount {
         Ok(Mount { session, notices })
     }
 
-    /// What to hand to the client, so that the kernel hears of changes by others.
+    /// Returns what the client calls with changes by others, so that the kernel learns of them.
     pub fn changes(&self) -> Box<dyn Fn(Change)> {
         self.notices.changes()
     }
 
-    /// Serves the mount until it is unmounted. `agreed` gets what was agreed with the kernel: from
-    /// then on the mount answers.
+    /// Serves the mount until it is unmounted. `agreed` receives what was agreed with the kernel;
+    /// from then on the mount answers.
     ///
     /// # Errors
-    /// If nothing could be agreed, or the connection to the kernel broke.
+    /// If the kernel and the mount could not agree, or the connection to the kernel broke.
     pub async fn run(
         &self,
         client: Rc<Client>,
@@ -79,14 +80,14 @@ impl Mount {
         ended
     }
 
-    /// What ends the mount, from any thread.
+    /// Returns a handle that ends the mount, from any thread.
     pub fn unmounter(&self) -> Unmounter {
         self.session.unmounter()
     }
 }
 
-/// Serves the [`Mounter`] at the other end of `socket`: mounts with these settings on its order. For
-/// a process of its own; ends when the other side does.
+/// Serves the [`Mounter`] at the other end of `socket`: mounts with these settings when it asks.
+/// This runs in a process of its own and returns when the other side ends.
 ///
 /// # Errors
 /// If the socket fails.
@@ -94,7 +95,7 @@ pub fn serve_mounter(socket: &OwnedFd, settings: &MountSettings) -> std::io::Res
     fuse::serve_mounter(socket, &settings.mountpoint, &mount_options(settings))
 }
 
-/// Returns what [`Server`] asks of the kernel.
+/// Returns the options that [`Server`] requests from the kernel.
 pub fn session_options(transport: TransportChoice) -> SessionOptions {
     SessionOptions {
         capabilities: SessionOptions::default().capabilities
@@ -102,7 +103,8 @@ pub fn session_options(transport: TransportChoice) -> SessionOptions {
             | Capabilities::FLOCK_LOCKS
             | Capabilities::DO_READDIRPLUS
             | Capabilities::READDIRPLUS_AUTO
-            // A symbolic link's target never changes, and its inode number is never used again.
+            // The target of a symbolic link never changes, and its inode number is never used
+            // again.
             | Capabilities::CACHE_SYMLINKS
             | Capabilities::EXPLICIT_INVAL_DATA
             | Capabilities::DIRECT_IO_ALLOW_MMAP
@@ -128,8 +130,8 @@ fn mount_options(settings: &MountSettings) -> MountOptions {
     }
 }
 
-/// Tells the kernel of changes on threads of their own: a notification may wait for requests that
-/// this process has yet to answer.
+/// Starts the threads that notify the kernel of changes. They are separate threads because a
+/// notification may wait for requests that this process has yet to answer.
 fn notice_threads(session: &Session) -> Result<Notices, FuseError> {
     let (notices, pages, names, prompt) = notices();
     let config = reactor::Config { entries: NOTICE_ENTRIES, ..reactor::Config::default() };

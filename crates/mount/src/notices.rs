@@ -1,12 +1,13 @@
-//! Telling the kernel of changes that others made: queues between the client and the kernel.
+//! Notifications of the kernel about changes that others made: queues between client and kernel.
 //!
-//! A notification may wait for requests that this process has yet to answer, so the task that serves
-//! requests only queues it. Other threads take it from a queue, one for each thing that it may wait for:
+//! A notification may wait for requests that this process has yet to answer, so the task that
+//! serves requests only queues it. Other threads take notifications from the queues. There is one
+//! queue for each thing that a notification may wait for:
 //!
 //! | queue | what the kernel drops | what that may wait for |
 //! | --- | --- | --- |
 //! | [`PageQueue`] | pages of a file | reads and writes of them |
-//! | [`NameQueue`] | names of a directory | the directory's lock, which creates, removals and renames hold |
+//! | [`NameQueue`] | names of a directory | the lock of the directory, held by each change of it |
 //! | [`PromptQueue`] | attributes; all names at once | nothing of its own |
 //!
 //! Attributes of directories need no queue: each create and removal drops those of its directory.
@@ -16,13 +17,14 @@ use client::{Change, LentName};
 use fuse::{FuseError, Name, NodeId, Notifier};
 use reactor::mailbox::{Receiver, Sender, channel};
 
-/// Changes that may wait in a queue. Of pages more are dropped: the kernel then keeps those of a file that
-/// is open until it is opened anew, which is what mode `close` promises anyway. Who sends others is told.
+/// Most changes in a queue. Further notifications about pages are dropped: for an open file the
+/// kernel then keeps its pages until the file is opened anew, which is what mode `close` promises
+/// anyway. For further changes of other kinds the sender gets an error.
 const NOTICES_MAX: usize = 65536;
 
-/// A file whose pages the kernel is to drop, and where to send that it has.
+/// A file whose pages the kernel has to drop, and the channel that reports when it has.
 type OfPages = (NodeId, Option<Sender<()>>);
-/// Directories (one, with all its numbers) and their names, and where to send that they are dropped.
+/// A directory (all its numbers), names in it, and the channel that reports when they are dropped.
 type OfNames = (Vec<NodeId>, Vec<LentName>, Sender<()>);
 
 #[derive(Debug)]
@@ -31,13 +33,13 @@ enum Prompt {
     AllNames(Sender<bool>),
 }
 
-/// The ends of the queues into which changes go.
+/// The sending ends of the queues.
 #[derive(Clone, Debug)]
 pub struct Notices {
     pages: Sender<OfPages>,
     names: Sender<OfNames>,
     prompt: Sender<Prompt>,
-    /// What has the kernel drop attributes of directories without a queue.
+    /// Makes the kernel drop attributes of directories without a queue.
     pub(crate) at_once: Option<Notifier>,
     pub(crate) numbers: Numbers,
 }
@@ -50,7 +52,7 @@ pub struct PageQueue(Receiver<OfPages>);
 #[derive(Debug)]
 pub struct NameQueue(Receiver<OfNames>);
 
-/// What the kernel can drop without waiting.
+/// Attributes and names that the kernel can drop without waiting.
 #[derive(Debug)]
 pub struct PromptQueue(Receiver<Prompt>);
 
@@ -64,11 +66,12 @@ pub fn notices() -> (Notices, PageQueue, NameQueue, PromptQueue) {
 }
 
 impl Notices {
-    /// Has the kernel drop attributes of directories at once, on the thread that serves requests.
+    /// Makes the kernel drop attributes of directories at once, on the thread that serves requests.
     ///
-    /// The kernel takes no lock for that, and waits for nothing but an inode that is being freed at that moment
-    /// (`ilookup5`). Freeing waits for writes of its pages, which that thread would have to answer. A directory has
-    /// none; whether a file has is not known here.
+    /// The kernel takes no lock for that. It waits for nothing but an inode that is being freed at
+    /// that moment (`ilookup5`). Freeing waits for writes of the inode's pages, which that thread
+    /// would have to answer. A directory has no such pages; this code does not know whether a file
+    /// has.
     pub(crate) fn drop_at_once(self, notifier: Notifier) -> Notices {
         Notices { at_once: Some(notifier), ..self }
     }
@@ -99,16 +102,16 @@ impl Notices {
             Change::AllNames(done) => self.prompt.try_send(Prompt::AllNames(done)).is_ok(),
         };
         if !is_queued {
-            tracing::debug!("too many changes for the kernel to be told");
+            tracing::debug!("too many changes wait for the kernel; one is dropped");
         }
     }
 }
 
-/// Has the kernel drop the attributes of a directory; answers whether it knows all numbers of it.
+/// Makes the kernel drop the attributes of a directory. Returns whether it knows all its numbers.
 fn drop_at_once(notifier: &Notifier, nodes: &[NodeId]) -> bool {
     let dropped = |node: &NodeId| {
         notifier.drop_attributes(*node).unwrap_or_else(|error| {
-            tracing::debug!(node = node.0, %error, "the kernel was not told");
+            tracing::debug!(node = node.0, %error, "kernel not notified of attributes");
             false
         })
     };
@@ -116,8 +119,8 @@ fn drop_at_once(notifier: &Notifier, nodes: &[NodeId]) -> bool {
 }
 
 impl PageQueue {
-    /// Has the kernel drop the pages of each inode in the queue, one after the other, and then sends
-    /// that it has. Returns when nothing is left that could queue a change.
+    /// Makes the kernel drop the pages of each inode in the queue, one after the other, and reports
+    /// each. Returns when no sender is left.
     pub async fn serve(mut self, drop_pages: impl AsyncFn(NodeId) -> Result<(), FuseError>) {
         while let Some((node, mut done)) = self.0.recv().await {
             if reactor::mutant!("dropped-too-early")
@@ -127,7 +130,7 @@ impl PageQueue {
             }
             // ENOENT: the kernel does not know the inode (any more).
             if let Err(error) = drop_pages(node).await {
-                tracing::debug!(node = node.0, %error, "the kernel was not told of a change");
+                tracing::debug!(node = node.0, %error, "kernel not notified of a change");
             }
             if let Some(done) = done {
                 let _ = done.try_send(());
@@ -137,8 +140,8 @@ impl PageQueue {
 }
 
 impl NameQueue {
-    /// Has the kernel drop names, given by their directory; the flag says that only their validity has to
-    /// go. Returns when nothing is left that could queue a change.
+    /// Makes the kernel drop names, given by their directory; the flag says that the kernel need
+    /// only end their validity. Returns when no sender is left.
     pub async fn serve(
         mut self,
         drop_name: impl AsyncFn(NodeId, &Name, bool) -> Result<(), FuseError>,
@@ -149,7 +152,7 @@ impl NameQueue {
                 let Some(name) = Name::new(&lent.name) else { continue };
                 for node in &nodes {
                     if let Err(error) = drop_name(*node, &name, lent.expires_only).await {
-                        tracing::debug!(node = node.0, %error, "the kernel was not told of a name");
+                        tracing::debug!(node = node.0, %error, "kernel not notified of a name");
                         is_dropped = false;
                     }
                 }
@@ -162,8 +165,8 @@ impl NameQueue {
 }
 
 impl PromptQueue {
-    /// Has the kernel drop attributes of inodes (the answer is whether it knows them), and all names of the
-    /// mount at once (whether it could). Returns when nothing is left that could queue a change.
+    /// Makes the kernel drop attributes of inodes (and sends whether it knows them), or all names
+    /// of the mount at once (and sends whether it could). Returns when no sender is left.
     pub async fn serve(
         mut self,
         drop_attributes: impl AsyncFn(NodeId) -> Result<bool, FuseError>,
@@ -176,7 +179,7 @@ impl PromptQueue {
                     for node in nodes {
                         let answer = drop_attributes(node).await;
                         if let Err(error) = &answer {
-                            tracing::debug!(node = node.0, %error, "the kernel was not told");
+                            tracing::debug!(node = node.0, %error, "kernel not notified of attributes");
                         }
                         all_known &= answer.unwrap_or(false);
                     }
@@ -197,7 +200,7 @@ mod tests {
     use std::cell::{Cell, RefCell};
     use std::time::Duration;
 
-    /// Goal: that pages are dropped is reported when the kernel has dropped them, not before (K3).
+    /// Goal: the queue reports dropped pages when the kernel has dropped them, not before (K3).
     #[test]
     fn dropped_pages_are_reported_when_they_are_dropped() {
         let mut simulation = reactor::sim::Simulation::new(1);

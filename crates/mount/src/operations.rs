@@ -1,8 +1,8 @@
-//! What is done for each FUSE operation.
+//! The work for each FUSE operation.
 
 use crate::convert::{attributes, changes, setting};
 use crate::server::{Server, UNSUPPORTED};
-use crate::writers::Way;
+use crate::writers::WriteCaching;
 use client::{NamesHeld, OpenMode, SeekTo};
 use fuse::{
     CopyFileRange, Creation, Extensions, FileHandle, FileSystemStatistics, Name, NodeId, OpenFlags,
@@ -18,10 +18,10 @@ use std::time::Duration;
 /// Unit in which `statfs` counts, in bytes.
 const FRAGMENT_BYTES: u64 = 4096;
 
-/// Who writes and reads so little at once wants pages.
+/// Largest size of reads and writes that suggests a file of small accesses, which pages serve best.
 const SMALL_READ_BYTES: usize = 16 << 10;
 
-/// Reads go past the kernel's pages.
+/// With this flag reads bypass the kernel's pages.
 const O_DIRECT: u32 = libc::O_DIRECT.cast_unsigned();
 
 type Answer = Result<Response, Errno>;
@@ -40,9 +40,9 @@ fn open_mode(flags: u32) -> OpenMode {
 }
 
 impl Server {
-    /// Answers a request. This is the only list of operations: what an operation needs is handed on in parts.
-    /// A future is copied as a whole when it begins, so what is long in one operation is boxed there: it would make
-    /// the others long.
+    /// Answers a request. This is the only list of operations; each gets the parts of the request
+    /// that it needs. A future is copied as a whole when it begins. So an operation with a large
+    /// state boxes it; otherwise it would enlarge the state of all other operations.
     pub(crate) async fn answer(self: &Rc<Self>, request: Request) -> Answer {
         let id = self.inode(request.node);
         let client = &self.client;
@@ -104,7 +104,7 @@ impl Server {
                 Ok(Response::Offset(client.seek(id, offset, seek_to(whence)?).await?))
             }
             Operation::CopyFileRange(ref copy) => self.copy(&request, copy).await,
-            // The kernel checks permissions by the attributes, and makes do without the others.
+            // The kernel checks permissions by the attributes, and has fallbacks for the others.
             Operation::Access { .. }
             | Operation::Statx(_)
             | Operation::TemporaryFile { .. }
@@ -170,13 +170,13 @@ impl Server {
         Ok(Response::Done)
     }
 
-    /// Makes a change of an inode that the kernel does not count as one of its attributes.
+    /// Changes something of an inode that the kernel does not count as one of its attributes.
     fn change_here<'a>(
         &'a self,
         id: InodeId,
         change: impl Future<Output = Result<(), Errno>> + 'a,
     ) -> impl Future<Output = Answer> + 'a {
-        // Not an argument of the future, which would have room for it twice.
+        // Not moved into the future, which would reserve space for it twice.
         let change = Box::pin(change);
         async move {
             let changed = change.await;
@@ -208,7 +208,7 @@ impl Server {
     async fn set_attributes(self: &Rc<Self>, request: &Request, set: &SetAttributes) -> Answer {
         let id = self.inode(request.node);
         let changes = changes(set);
-        // The flag comes with every change of the owner or group, root's too.
+        // The flag comes with every change of the owner or group, even one by root.
         let is_roots = request.uid == 0 && changes.size.is_none();
         if changes.kill_privileges && changes.mode.is_none() && !is_roots {
             Box::pin(self.clear_of_stranger(id, request.gid)).await?;
@@ -218,17 +218,17 @@ impl Server {
         } else {
             Box::pin(self.client.set_attr(id, changes)).await?
         };
-        // An older answer to who only looks may come to the kernel later.
+        // An older answer to a request for attributes may reach the kernel after this one.
         Ok(attributes_response(&attr, Duration::ZERO))
     }
 
     async fn read(&self, id: InodeId, read: Read) -> Answer {
         let (size, room) = (read.size as usize, read.destination.as_ref());
-        let (_, way) = self.file_and_way(read.handle)?;
-        if size <= SMALL_READ_BYTES && way.is_some() {
+        let (_, caching) = self.file_and_caching(read.handle)?;
+        if size <= SMALL_READ_BYTES && caching.is_some() {
             self.client.note_use(id, size);
         }
-        if read.flags & libc::O_DIRECT.cast_unsigned() == 0 && way != Some(Way::Past) {
+        if read.flags & libc::O_DIRECT.cast_unsigned() == 0 && caching != Some(WriteCaching::Past) {
             self.client.reads_through_pages(id);
         }
         self.client.look_ahead(id, read.offset, size);
@@ -281,36 +281,38 @@ impl Server {
         Ok(Response::Opened(self.opened(handle, &attr, flags)))
     }
 
-    /// A file opened read-only uses the kernel's pages, one open for writing does on one of its ways
-    /// ([`crate::writers`]); it keeps those that there are if the data is still the same. With `O_DIRECT` the
-    /// kernel passes them by all the same, and sends the requests of one read at once; `DIRECT_IO` would have
-    /// it send one after the other.
+    /// Returns the answer to an open. A file that is open only for reading uses the kernel's pages;
+    /// one that is open for writing uses them or not, as [`crate::writers`] chooses. The kernel
+    /// keeps the present pages if the data is still the same. With `O_DIRECT` the kernel bypasses
+    /// them in any case, and sends the requests of one read at once; with `DIRECT_IO` it would send
+    /// them one after the other.
     fn opened(&self, handle: client::Handle, attr: &Attr, flags: u32) -> Opened {
         let id = handle.inode();
         let habit = self.client.habit(id);
         let knows_end = self.client.kernel_knows_end(id);
         let size = knows_end.then_some(attr.size);
-        let way = handle.mode.write.then(|| self.writers.enter(id, flags, size, habit));
-        let mut flags = if way.is_none() && !knows_end && self.client.is_written_through_pages(id) {
-            OpenFlags::DIRECT_IO | OpenFlags::KEEP_CACHE
-        } else if way == Some(Way::Past) {
-            self.client.opened_past_pages(id);
-            OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
-        } else if self.client.keeps_cache(attr)
-            || reactor::mutant!("pages-always-kept")
-            || way.is_none() && flags & O_DIRECT == 0 && self.fill_pages(attr)
-        {
-            OpenFlags::KEEP_CACHE
-        } else {
-            OpenFlags::default()
-        };
-        if way.is_none() && self.closes.go_unreported(id, &self.posix_owners.borrow()) {
+        let caching = handle.mode.write.then(|| self.writers.enter(id, flags, size, habit));
+        let mut flags =
+            if caching.is_none() && !knows_end && self.client.is_written_through_pages(id) {
+                OpenFlags::DIRECT_IO | OpenFlags::KEEP_CACHE
+            } else if caching == Some(WriteCaching::Past) {
+                self.client.opened_past_pages(id);
+                OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
+            } else if self.client.keeps_cache(attr)
+                || reactor::mutant!("pages-always-kept")
+                || caching.is_none() && flags & O_DIRECT == 0 && self.fill_pages(attr)
+            {
+                OpenFlags::KEEP_CACHE
+            } else {
+                OpenFlags::default()
+            };
+        if caching.is_none() && self.closes.go_unreported(id, &self.posix_owners.borrow()) {
             flags |= OpenFlags::NOFLUSH;
         }
-        Opened { handle: self.keep_file(handle, way), flags, backing: None }
+        Opened { handle: self.keep_file(handle, caching), flags, backing: None }
     }
 
-    /// Makes and opens a file; `held` are the names of the directory, if they are.
+    /// Makes and opens a file. `held` holds the names of the directory, after a second walk.
     pub(crate) async fn create(
         self: &Rc<Self>,
         request: &Request,
@@ -338,8 +340,8 @@ impl Server {
                 let entry = self.new_entry(request.node, name, &attr);
                 Ok(Response::Created(entry, self.opened(handle, &attr, flags)))
             }
-            // Another node was faster. What it made is not opened here, as the kernel checks nothing
-            // after a CREATE: it walks the path again (crate::walks).
+            // Another node was faster. This does not open its file, because the kernel checks
+            // nothing after a CREATE. With ESTALE the kernel walks the path again (crate::walks).
             Err(Errno::EEXIST) if flags as i32 & libc::O_EXCL == 0 => Err(Errno::ESTALE),
             Err(errno) => Err(errno),
         }
@@ -350,17 +352,18 @@ impl Server {
             Box::pin(self.clear_of_stranger(id, gid)).await?;
         }
         let came = reactor::time::now();
-        let (file, way) = self.file_and_way(write.handle)?;
+        let (file, caching) = self.file_and_caching(write.handle)?;
         let length = write.data.len();
         let bytes = write.data;
         self.client.note_use(id, length);
         if write.is_from_cache {
-            // Pages of a shared mapping go where they are, whatever the file was opened with.
+            // Pages of a shared mapping are written in place, independent of the flags of the open
+            // file.
             self.client.write_at(&file, write.offset, bytes, write.kill_suid_sgid).await?;
             return Ok(Response::Written(length as u32));
         }
         let is_direct = write.flags & libc::O_DIRECT.cast_unsigned() != 0;
-        let passes_by = is_direct || way != Some(Way::Through);
+        let passes_by = is_direct || caching != Some(WriteCaching::Through);
         let passing = passes_by.then(|| self.client.pass_pages_by(id));
         self.client.write(&file, write.offset, bytes, write.kill_suid_sgid).await?;
         if passing.is_some() {

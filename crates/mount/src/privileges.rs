@@ -1,12 +1,14 @@
-//! What a change of a file's data takes away: suid, sgid and file capabilities.
+//! The privileges that a change of a file's data removes: suid, sgid and file capabilities.
 //!
-//! The metadata service removes capabilities with every change of data or size, whoever makes it. For suid
-//! and sgid the kernel sets a flag in WRITE, SETATTR and OPEN, unless the caller has `CAP_FSETID`. It has
-//! none in FALLOCATE and `COPY_FILE_RANGE`, and clears nothing itself (`HANDLE_KILLPRIV_V2`): there, root is
-//! taken to have that capability, and others not to. They are cleared before the change, as on ext4.
+//! The metadata service removes capabilities with every change of data or size. For suid and sgid
+//! the kernel sets a flag in WRITE, SETATTR and OPEN, unless the caller has `CAP_FSETID`. FALLOCATE
+//! and `COPY_FILE_RANGE` have no such flag, and the kernel itself clears nothing
+//! (`HANDLE_KILLPRIV_V2`). For these two the mount assumes that root has the capability and others
+//! do not. It clears the bits before the change, as ext4 does.
 //!
-//! sgid without the group's execute bit stays for members of the file's group. The kernel tells only the
-//! caller's own group, not its supplementary ones: who is a member by those alone counts as a stranger.
+//! sgid without the group's execute bit stays for members of the file's group. A request contains
+//! only the caller's primary group. So a caller that is a member through a supplementary group
+//! counts as a stranger.
 
 use crate::server::Server;
 use protocol::attr::AttrChanges;
@@ -16,14 +18,16 @@ use std::rc::Rc;
 const SUID: u16 = 0o4000;
 const SGID: u16 = 0o2000;
 
-/// The mode of a file after a caller of this group without `CAP_FSETID` has changed its data.
+/// Returns the mode of a file after a caller with this group and without `CAP_FSETID` has changed
+/// its data.
 fn mode_after_change(attr: &Attr, gid: u32) -> u16 {
     let is_stranger = attr.gid != gid;
     attr.without_privileges() & if is_stranger { !SGID } else { !0 }
 }
 
 impl Server {
-    /// Before a FALLOCATE or `COPY_FILE_RANGE` of a caller: clears what it takes away.
+    /// Clears the privileges that a caller's FALLOCATE or `COPY_FILE_RANGE` removes; called before
+    /// it.
     pub(crate) async fn clear_privileges(
         self: &Rc<Self>,
         id: InodeId,
@@ -32,14 +36,14 @@ impl Server {
         if uid == 0 { Ok(()) } else { self.clear_to(id, gid).await }
     }
 
-    /// Before a change whose flag says that its caller has no `CAP_FSETID`: clears sgid for a stranger
-    /// to the file's group, which the flag does not.
+    /// Clears sgid if the caller is a stranger to the file's group, before a change whose flag says
+    /// that the caller has no `CAP_FSETID`. The flag itself does not cover sgid.
     pub(crate) async fn clear_of_stranger(
         self: &Rc<Self>,
         id: InodeId,
         gid: u32,
     ) -> Result<(), Errno> {
-        // A write before, not committed yet, has looked.
+        // An earlier write that is not committed yet has checked this already.
         if self.client.kills_privileges(id) { Ok(()) } else { self.clear_to(id, gid).await }
     }
 

@@ -1,7 +1,8 @@
-//! What serves a mount's requests: its open files, its node numbers, and the way to each operation.
+//! The server of a mount's requests: its open files, its node numbers, and the dispatch of
+//! operations.
 //!
-//! Nothing here needs a kernel: [`crate::Mount`] serves requests of `/dev/fuse`, the simulation those of
-//! a model of the kernel.
+//! It needs no kernel: [`crate::Mount`] serves requests of `/dev/fuse`, the simulation those of a
+//! model of the kernel.
 
 use crate::closes::{Closes, PosixOwners};
 use crate::convert::errno;
@@ -9,7 +10,7 @@ use crate::counts::RequestCounts;
 use crate::nodes::Nodes;
 use crate::notices::Notices;
 use crate::walks::Walks;
-use crate::writers::{AllWriters, Way};
+use crate::writers::{AllWriters, WriteCaching};
 use client::{Client, Handle, Lending, Listing, Pin};
 use fuse::{Errno, FileHandle, FileSystem, Negotiated, NodeId, Notifier, Request, Response};
 use reactor::local::{InFlight, OneshotSender};
@@ -18,10 +19,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// On kernels without epochs names are lent for such a part of the time.
+/// Kernels without epochs are lent names for this fraction of the time.
 const NAMES_PART: u32 = 5;
 
-/// An open directory: the part of its listing that was fetched last.
+/// An open directory with the part of its listing that was fetched last.
 #[derive(Debug)]
 pub(crate) struct OpenDirectory {
     pub(crate) listing: Option<Rc<Listing>>,
@@ -34,9 +35,9 @@ pub(crate) struct OpenDirectory {
 #[derive(Debug)]
 struct OpenFile {
     handle: Rc<Handle>,
-    /// Of a writer.
-    way: Option<Way>,
-    /// The client knows who writes through the kernel's pages.
+    /// The choice for a writer; none for a file that is open only for reading.
+    caching: Option<WriteCaching>,
+    /// Registers a writer that goes through the kernel's pages with the client.
     _through: Option<InFlight>,
 }
 
@@ -47,11 +48,11 @@ pub struct Server {
     files: RefCell<Slab<OpenFile>>,
     pub(crate) writers: AllWriters,
     directories: RefCell<Slab<Rc<RefCell<OpenDirectory>>>>,
-    /// Gets what was agreed with the kernel, once.
+    /// Receives once what was agreed with the kernel.
     agreed: RefCell<Option<OneshotSender<Negotiated>>>,
-    /// The owners of POSIX locks, with the open files through which they took them. Other closes need no
-    /// unlock. The owner of an open file description's lock (`F_OFD_SETLK`) is that file, of whose end only
-    /// its release tells.
+    /// The owners of POSIX locks, with the open files through which they took them. Closes by other
+    /// owners need no unlock. The owner of an open file description's lock (`F_OFD_SETLK`) is that
+    /// open file; only its release reports its end.
     pub(crate) posix_owners: RefCell<PosixOwners>,
     pub(crate) closes: Closes,
     /// Puts bytes into the kernel's pages.
@@ -67,8 +68,8 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Serves a client's files. `agreed` gets what was agreed with the kernel: from then on there may be
-    /// requests. `notices` are those that the client's changes go to.
+    /// Makes the server of a client's files. `agreed` receives what was agreed with the kernel;
+    /// from then on there may be requests. `notices` receives the client's changes.
     pub fn new(
         client: Rc<Client>,
         agreed: OneshotSender<Negotiated>,
@@ -90,7 +91,7 @@ impl Server {
     }
 }
 
-/// What a [`Server`] keeps because the kernel refers to it.
+/// The things that a [`Server`] keeps because the kernel refers to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Lookups that the kernel has not taken back, and one of the root.
@@ -108,8 +109,8 @@ pub struct Kept {
 }
 
 impl Server {
-    /// Returns what is kept for the kernel. When the kernel has closed and forgotten everything, only the
-    /// reference to the root is left.
+    /// Returns what this server keeps for the kernel. When the kernel has closed and forgotten
+    /// everything, only the reference to the root is left.
     pub fn kept(&self) -> Kept {
         Kept {
             references: self.client.references(),
@@ -157,43 +158,43 @@ impl FileSystem for Server {
 }
 
 impl Server {
-    /// The inode that the kernel means.
+    /// Returns the inode that the kernel means.
     pub(crate) fn inode(&self, node: NodeId) -> protocol::InodeId {
         self.nodes.borrow().inode(node)
     }
 
-    /// From now on the kernel may use what it is given for some time without asking.
+    /// From now on the kernel may use lent names and attributes for some time without asking.
     fn begin_lending(&self, negotiated: &Negotiated) {
         let longest = self.client.lending_max();
         // Without epochs, names that cannot be dropped have to expire, and changes wait for that.
         let names = if negotiated.has_epochs() { longest } else { longest / NAMES_PART };
-        tracing::info!(attributes = ?longest, ?names, "what the kernel may cache, and how long at most");
+        tracing::info!(attributes = ?longest, ?names, "longest times of the kernel's caches");
         self.client.set_lending(Lending { attributes: longest, names });
     }
 
-    /// Tells the kernel of an entry of `parent` that it has looked up; it remembers it until it says
-    /// otherwise.
+    /// Returns the answer about an entry of `parent` that the kernel has looked up. The kernel
+    /// remembers the entry until it sends a FORGET.
     pub(crate) fn entry(&self, parent: NodeId, name: &[u8], attr: &protocol::Attr) -> fuse::Entry {
         let mut entry = self.new_entry(parent, name, attr);
         entry.attributes_valid = self.client.lend_attributes(attr);
         entry
     }
 
-    /// As [`Server::entry`], in answer to what makes the entry. Attributes in such an answer are never
-    /// valid: the kernel takes them for newer than it was told to drop before (`attr_version` of
-    /// `fuse_iget` in `create_new_entry`, fs/fuse/dir.c).
+    /// Returns the answer about an entry that the request has made. Other than in [`Server::entry`]
+    /// its attributes are never valid: the kernel would take them for newer than a notification
+    /// that arrived before (`attr_version` of `fuse_iget` in `create_new_entry`, fs/fuse/dir.c).
     pub(crate) fn new_entry(
         &self,
         parent: NodeId,
         name: &[u8],
         attr: &protocol::Attr,
     ) -> fuse::Entry {
-        let node = self.nodes.borrow_mut().tell(parent, attr.inode, attr.kind);
+        let node = self.nodes.borrow_mut().give_number(parent, attr.inode, attr.kind);
         let entry_valid = self.client.lend_name(self.inode(parent), name, Some(attr));
         fuse::Entry { entry_valid, ..crate::convert::entry(node, attr) }
     }
 
-    /// Tells the kernel that a name names nothing, if it may remember that.
+    /// Returns the answer that a name does not exist, if the kernel may remember that.
     pub(crate) fn absent(&self, parent: NodeId, name: &[u8]) -> Option<fuse::Entry> {
         let entry_valid = self.client.lend_name(self.inode(parent), name, None);
         let nothing = fuse::Attributes::default();
@@ -206,16 +207,17 @@ impl Server {
         })
     }
 
-    /// Keeps an open file, with the way of a writer; answers its handle.
-    pub(crate) fn keep_file(&self, handle: Handle, way: Option<Way>) -> FileHandle {
-        let through =
-            (way == Some(Way::Through)).then(|| self.client.writes_through_pages(handle.inode()));
-        let file = OpenFile { handle: Rc::new(handle), way, _through: through };
+    /// Keeps an open file, with the caching of a writer. Returns its handle.
+    pub(crate) fn keep_file(&self, handle: Handle, caching: Option<WriteCaching>) -> FileHandle {
+        let through = (caching == Some(WriteCaching::Through))
+            .then(|| self.client.writes_through_pages(handle.inode()));
+        let file = OpenFile { handle: Rc::new(handle), caching, _through: through };
         FileHandle(self.files.borrow_mut().insert(file) as u64)
     }
 
-    /// Puts all of a small file into the kernel's pages, as it is opened to be read: that takes less time than the
-    /// READ that would follow. Waits for nothing, as nobody else has it open.
+    /// Puts a whole small file into the kernel's pages when it is opened for reading. That takes
+    /// less time than the READ that would follow. It never waits, because the file is not open
+    /// elsewhere.
     pub(crate) fn fill_pages(&self, attr: &protocol::Attr) -> bool {
         let Some(kernel) = &self.pages else { return false };
         let Some(bytes) = self.client.bytes_for_pages(attr) else { return false };
@@ -225,29 +227,29 @@ impl Server {
         })
     }
 
-    /// An open file.
+    /// Returns an open file.
     pub(crate) fn file(&self, handle: FileHandle) -> Result<Rc<Handle>, protocol::Errno> {
         let files = self.files.borrow();
         let file = files.get(handle.0 as usize).ok_or(protocol::Errno::EBADF)?;
         Ok(Rc::clone(&file.handle))
     }
 
-    /// An open file, and the way that its writer goes.
-    pub(crate) fn file_and_way(
+    /// Returns an open file and the caching of its writer.
+    pub(crate) fn file_and_caching(
         &self,
         handle: FileHandle,
-    ) -> Result<(Rc<Handle>, Option<Way>), protocol::Errno> {
+    ) -> Result<(Rc<Handle>, Option<WriteCaching>), protocol::Errno> {
         let files = self.files.borrow();
         let file = files.get(handle.0 as usize).ok_or(protocol::Errno::EBADF)?;
-        Ok((Rc::clone(&file.handle), file.way))
+        Ok((Rc::clone(&file.handle), file.caching))
     }
 
-    /// Takes an open file out.
+    /// Removes an open file and returns it.
     pub(crate) fn take_file(&self, handle: FileHandle) -> Result<Rc<Handle>, protocol::Errno> {
         let file = self.files.borrow_mut().try_remove(handle.0 as usize);
         let file = file.ok_or(protocol::Errno::EBADF)?;
-        if let Some(way) = file.way {
-            self.writers.leave(file.handle.inode(), way);
+        if let Some(caching) = file.caching {
+            self.writers.leave(file.handle.inode(), caching);
         }
         Ok(file.handle)
     }
@@ -259,7 +261,7 @@ impl Server {
         FileHandle(self.directories.borrow_mut().insert(directory) as u64)
     }
 
-    /// An open directory.
+    /// Returns an open directory.
     pub(crate) fn directory(
         &self,
         handle: FileHandle,
@@ -268,29 +270,30 @@ impl Server {
         directories.get(handle.0 as usize).cloned().ok_or(protocol::Errno::EBADF)
     }
 
-    /// Takes an open directory out.
+    /// Removes an open directory.
     pub(crate) fn drop_directory(&self, handle: FileHandle) -> Response {
         self.directories.borrow_mut().try_remove(handle.0 as usize);
         Response::Done
     }
 }
 
-/// Errors of FUSE operations that the client has no word for.
+/// Answer to FUSE operations that the client does not support.
 pub(crate) const UNSUPPORTED: Errno = Errno::NOSYS;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What one request may carry from one wait to the next. It is moved several times before its first.
+    /// Most bytes of a request's state between waits. The state is moved several times before the
+    /// first.
     const REQUEST_STATE_MAX_BYTES: usize = 5 << 10;
 
     fn state_bytes<T: Future>(_: impl Fn(Rc<Server>, Request) -> T) -> usize {
         size_of::<T>()
     }
 
-    /// Goal: the state of a request stays small; what few operations need is boxed. (With 13 KiB, copying it
-    /// was the largest part of what the process itself does for an open or a close.)
+    /// Goal: the state of a request stays small; what few operations need is boxed. (With 13 KiB,
+    /// copying it was the largest part of the process's own work for an open or a close.)
     #[test]
     fn requests_carry_little_state() {
         let bytes = state_bytes(<Server as FileSystem>::handle);

@@ -1,27 +1,28 @@
 //! Paths that the kernel walks a second time, and renames between two names of one file.
 //!
-//! The kernel walks a path by LOOKUPs, checks permissions, and then sends what is to be done with the
-//! inode or name that it has found. Another node may change both in between. Then the answer is ESTALE:
-//! the kernel walks the whole path again, once, and looks every name up anew (`LOOKUP_REVAL`). That is
-//! also the answer to a create that another node's create has overtaken: the kernel has to check the
-//! permissions of the file that won.
+//! The kernel walks a path by LOOKUPs, checks permissions, and then sends the operation on the
+//! inode or name that it has found. Another node may change both in between. Then the answer is
+//! ESTALE: the kernel walks the whole path again, once, and looks every name up anew
+//! (`LOOKUP_REVAL`). A create that another node's create has overtaken gets the same answer: the
+//! kernel has to check the permissions of the file that won.
 //!
 //! A second ESTALE would reach the program. So the second walk of a caller is made safe:
 //!
-//! - What it finds is pinned (`client::Pin`) until the caller acts: it cannot vanish any more, and is
-//!   used as an unlinked file is on a local file system.
-//! - Where it finds nothing, no other node adds names to the directory (`client::NamesHeld`) until the
-//!   caller acts, or for [`NAME_HELD`]: its create cannot lose again. On this node the kernel holds the
-//!   directory's lock from that LOOKUP to the CREATE.
+//! - An inode that it finds is pinned (`client::Pin`) until the caller acts: the inode cannot
+//!   vanish any more, and works like an unlinked file of a local file system.
+//! - Where it finds no inode, no other node adds names to the directory (`client::NamesHeld`) until
+//!   the caller acts, or for [`NAME_HELD`]: the caller's create cannot lose again. On this node the
+//!   kernel holds the directory's lock from that LOOKUP to the CREATE.
 //!
-//! A caller is known by its thread. Callers of other process namespaces all have the number 0; those
-//! of one user share a second walk then, which pins more than is needed, and nothing less.
+//! A caller is identified by its thread. Callers of other process namespaces all have the number 0.
+//! Such callers of one user share a second walk, which pins more than is needed and never less.
 //!
-//! The kernel itself answers a rename(2) between two names of one inode: it does nothing, with success.
-//! If another node renames the old name to the new one between the two LOOKUPs, the kernel takes both
-//! for names of one inode, and two nodes would have moved one file. So a LOOKUP that finds the inode
-//! that the caller's LOOKUP just before has found under another name looks at that name again; if
-//! it is gone, the answer is ESTALE, and the second walk ends with ENOENT.
+//! The kernel itself answers a rename(2) between two names of one inode: it does nothing and
+//! reports success. If another node renames the old name to the new one between the two LOOKUPs,
+//! the kernel takes both for names of one inode, and two nodes would have moved one file. So when a
+//! LOOKUP finds the same inode as the caller's previous LOOKUP did under another name, it looks
+//! that other name up again. If that name is gone, the answer is ESTALE, and the second walk ends
+//! with ENOENT.
 
 use crate::server::Server;
 use client::{NamesHeld, Pin};
@@ -32,23 +33,25 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long a second walk may take. Its pins go then: later requests are those of another walk.
+/// Longest time of a second walk. After it the pins are released: later requests belong to another
+/// walk.
 const WALK_LASTS: Duration = Duration::from_secs(5);
 
-/// How long a directory gets no other names because of a name that a second walk has not found. The
-/// caller's CREATE follows within microseconds; other nodes' creates in that directory wait for it.
+/// Longest time for which a directory gets no new names because a second walk found a name absent.
+/// The caller's CREATE follows within microseconds; other nodes' creates in that directory wait for
+/// it.
 const NAME_HELD: Duration = Duration::from_secs(1);
 
-/// How often a second walk asks again for a name that leads to nothing.
+/// How often a second walk looks up a name again whose inode has gone.
 const LOOKUPS_MAX: usize = 3;
 
-/// Second walks at once; further ones are not made safe.
+/// Most second walks at a time; further ones are not made safe.
 const WALKS_MAX: usize = 1024;
 
-/// Callers whose last LOOKUP is known.
+/// Number of callers whose last LOOKUP is remembered.
 const SEEN: usize = 256;
 
-/// Who walks.
+/// The caller that walks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Caller {
     thread: u32,
@@ -56,18 +59,18 @@ struct Caller {
     gid: u32,
 }
 
-/// What a request means for its caller's walk.
+/// The meaning of a request for its caller's walk.
 #[derive(Clone, Copy, Debug)]
 enum Step<'a> {
     /// Finds a name.
     Lookup(&'a Name),
-    /// Looks at what was found, for the kernel's checks perhaps.
+    /// Looks at what was found, perhaps for the kernel's checks.
     Look,
     /// Ends the walk.
     Act(Act<'a>),
 }
 
-/// What a walk was for.
+/// The purpose of a walk.
 #[derive(Clone, Copy, Debug)]
 enum Act<'a> {
     /// Makes and opens a file, with these open flags.
@@ -76,15 +79,15 @@ enum Act<'a> {
     Rename,
     /// Gives this inode a further name.
     Link(NodeId),
-    /// Anything else, done with what the walk has led to.
+    /// Any other operation on what the walk has found.
     Other,
 }
 
-/// What a LOOKUP has found.
+/// The result of a LOOKUP.
 #[derive(Debug)]
 enum Named {
     Inode(Attr),
-    /// An inode that the caller's LOOKUP just before has found under another name, which has gone.
+    /// An inode that the caller's previous LOOKUP has found under another name, which has gone.
     Lost,
 }
 
@@ -97,14 +100,14 @@ struct Absent {
     is_repeated: bool,
 }
 
-/// What a LOOKUP is that comes after one that has found a name absent.
+/// The meaning of a LOOKUP with regard to an earlier one that found a name absent.
 #[derive(Debug)]
 enum After {
-    /// None has.
+    /// There was no such LOOKUP.
     Nothing,
-    /// It is of the same name.
+    /// It is for the same name.
     Same,
-    /// That walk is over.
+    /// It is for another name: the earlier walk is over.
     Other(Option<Walk>),
 }
 
@@ -114,13 +117,13 @@ struct Walk {
     number: u64,
     pins: Vec<Pin>,
     absent: Option<Absent>,
-    /// A name was looked up in it.
+    /// The caller has looked up a name in it.
     has_looked: bool,
-    /// It is a rename whose old name has gone.
+    /// The walk is for a rename whose old name has gone.
     has_lost_name: bool,
 }
 
-/// A caller's last LOOKUP, if nothing came after it.
+/// A caller's last LOOKUP, if no other request followed it.
 #[derive(Debug)]
 struct Seen {
     thread: u32,
@@ -129,11 +132,11 @@ struct Seen {
     inode: InodeId,
 }
 
-/// All second walks, and last LOOKUPs.
+/// All second walks and all last LOOKUPs.
 #[derive(Debug)]
 pub(crate) struct Walks {
     second: RefCell<HashMap<Caller, Walk>>,
-    /// Numbers walks and absent names.
+    /// The last number given to a walk or an absent name.
     count: Cell<u64>,
     seen: RefCell<Vec<Option<Seen>>>,
 }
@@ -156,8 +159,8 @@ impl Walks {
         !second.is_empty() && second.contains_key(&caller)
     }
 
-    /// Notes what a LOOKUP has found; gives the caller's LOOKUP just before, if that has found the same
-    /// inode under another name.
+    /// Records what a LOOKUP has found. Returns the caller's previous LOOKUP if it has found the
+    /// same inode under another name.
     fn note(&self, thread: u32, parent: InodeId, name: &[u8], inode: InodeId) -> Option<Seen> {
         let new = Seen { thread, parent, name: name.into(), inode };
         let last = self.seen.borrow_mut()[thread as usize % SEEN].replace(new)?;
@@ -165,8 +168,8 @@ impl Walks {
         (last.thread == thread && last.inode == inode && !is_same_name).then_some(last)
     }
 
-    /// What a LOOKUP means for a walk that has found a name absent. The kernel may look at it once
-    /// more, with the directory's lock; other LOOKUPs are those of another walk.
+    /// Returns what a LOOKUP means for a walk that has found a name absent. The kernel may look up
+    /// the same name once more, with the directory's lock; other LOOKUPs belong to another walk.
     fn after_absent(&self, caller: Caller, parent: InodeId, name: &[u8]) -> After {
         let mut second = self.second.borrow_mut();
         let Some(absent) = second.get_mut(&caller).and_then(|walk| walk.absent.as_mut()) else {
@@ -267,21 +270,21 @@ impl Server {
             return answer;
         }
         if is_safe {
-            // What was found is pinned: it is the session that has ended.
+            // What the walk found is pinned, so the reason is that the session has ended.
             return Err(Errno::EIO);
         }
-        // The kernel did not mind the first ESTALE, and has walked once: of some checks it needs no
+        // The kernel ignored the first ESTALE and has walked only once: some of its checks need no
         // answer.
         self.begin_second(caller);
         answer
     }
 
-    /// Whether a caller's second walk has led to what its request acts on.
+    /// Returns whether a caller's second walk has led to what its request acts on.
     fn is_safe(&self, caller: Caller, request: &Request) -> bool {
         let second = self.walks.second.borrow();
         let Some(walk) = second.get(&caller) else { return false };
         let node = match step(&request.operation) {
-            // A create that has lost again, as it came too late: see NAME_HELD.
+            // A create that lost again because it came too late: see NAME_HELD.
             Step::Act(Act::Create(..)) => return walk.has_looked && caller.thread != 0,
             Step::Act(Act::Link(inode)) => inode,
             Step::Act(Act::Rename | Act::Other) | Step::Look | Step::Lookup(_) => request.node,
@@ -309,7 +312,7 @@ impl Server {
         });
     }
 
-    /// LOOKUP in a second walk.
+    /// Answers a LOOKUP in a second walk.
     async fn look_up_again(
         self: &Rc<Self>,
         caller: Caller,
@@ -334,7 +337,7 @@ impl Server {
                         }
                         return Ok(attr);
                     }
-                    // It went in between; while names are held, no other comes in its place.
+                    // The inode has gone in between; while names are held, no other takes its name.
                     Err(Errno::ESTALE) => {
                         self.client.forget(attr.inode, 1);
                         if held.is_none() {
@@ -352,8 +355,8 @@ impl Server {
                         && !reactor::mutant!("second-walk-unheld") =>
                 {
                     match self.client.hold_names(parent).await {
-                        // The directory itself has gone: nothing is made in it any more. Or the session
-                        // has ended, which the next answer shows.
+                        // The directory itself has gone: no file can be made in it any more. Or the
+                        // session has ended, which the next answer shows.
                         Err(Errno::ESTALE) => has_directory = false,
                         names => held = Some(names?),
                     }
@@ -365,14 +368,15 @@ impl Server {
                     return Err(Errno::ENOENT);
                 }
                 Ok(Named::Lost) => {
-                    // Two names of one inode, one of which has gone: see the module's head.
+                    // Two names of one inode, and one of the names has gone: see the module's head.
                     let mut second = self.walks.second.borrow_mut();
                     if let Some(walk) = second.get_mut(&caller) {
                         walk.has_lost_name = true;
                     }
                     return Err(Errno::ENOENT);
                 }
-                // What the name led to has gone, or the session has ended: then nothing is known of names.
+                // The inode of the name has gone, or the session has ended: then this node knows
+                // nothing about names.
                 Err(Errno::ESTALE) if reactor::mutant!("ended-session-finds-nothing") => {
                     return Err(Errno::ENOENT);
                 }
@@ -404,14 +408,14 @@ impl Server {
         });
     }
 
-    /// What a second walk was for.
+    /// Executes the operation that the second walk was for.
     async fn act_after_second(
         self: &Rc<Self>,
         caller: Caller,
         request: Request,
     ) -> Result<Response, Errno> {
         let ended = self.walks.second.borrow_mut().remove(&caller);
-        // Pinned until the end of this.
+        // The pins last until the end of this function.
         let Walk { absent, pins: _pins, has_lost_name, .. } = ended.unwrap_or_default();
         match step(&request.operation) {
             Step::Act(Act::Rename) if has_lost_name => Err(Errno::ENOENT),
@@ -430,8 +434,8 @@ impl Server {
         }
     }
 
-    /// LOOKUP: the inode of a name, with a reference; ESTALE if the caller may take two names that an
-    /// inode has had one after the other for names that it has at once.
+    /// Answers a LOOKUP: returns the inode of a name, with a reference. Returns ESTALE if an inode
+    /// had two names one after the other and the caller may take them for names at the same time.
     pub(crate) async fn look_up(
         self: &Rc<Self>,
         thread: u32,

@@ -1,35 +1,36 @@
-//! The two ways of a file that is open for writing: through the kernel's page cache, or past it.
+//! The choice for a file that is open for writing: through the kernel's page cache, or past it.
 //!
-//! Through the cache, reads of what was read or written before cost no request, and a write still reaches the
-//! mount before it returns, with exactly its bytes (`FUSE_WRITEBACK_CACHE` is off). It is copied twice, and one
-//! that neither begins nor ends with a page that the kernel has is cut into several WRITEs (`fuse_fill_write_pages`
-//! of fs/fuse/file.c). Past the cache it is one WRITE, and several writers go on at once: streams are twice to
-//! four times as fast there.
+//! Through the cache, a read of data that was read or written before costs no request. A write
+//! still reaches the mount before it returns, with exactly its bytes (`FUSE_WRITEBACK_CACHE` is
+//! off). It is copied twice, and a write that neither begins nor ends at a page that the kernel has
+//! is split into several WRITEs (`fuse_fill_write_pages` of fs/fuse/file.c). Past the cache it is
+//! one WRITE, and several writers run at once: streams are two to four times as fast there.
 //!
-//! The way is chosen at OPEN, for good. All who write a file on this node go the same way: with both, a page
-//! that is read while a WRITE passes it by would stay as it was before, if it were not dropped once more.
-//! Only where others change a file that is written through pages here, new writers go past them, and readers
-//! too: the kernel takes no size from answers while a write is under way that goes further than the end that it
-//! knows (`FUSE_I_SIZE_UNSTABLE`).
+//! The choice is made at OPEN and stays. All writers of a file on this node get the same: with both
+//! kinds at once, a page that is read while a WRITE bypasses it would keep its old content unless
+//! it were dropped once more. There is one exception: if others change a file that is written
+//! through pages here, new writers go past them, and new readers too. The kernel takes no size from
+//! answers while a write is under way that goes beyond the end that it knows
+//! (`FUSE_I_SIZE_UNSTABLE`).
 
 use client::Habit;
 use protocol::InodeId;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// A file of this size that was not used here yet is more likely a stream's.
+/// A file of this size without earlier use here is more likely used for streams.
 const STREAM_BYTES: u64 = 16 << 20;
 
-/// The way of a file that is open.
+/// Whether an open file's writes go through the kernel's page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum WriteCaching {
     /// Through the page cache.
     Through,
-    /// Past it.
+    /// Past the page cache.
     Past,
 }
 
-/// How many have one file open for writing on each way.
+/// The number of writers of one file, by their caching.
 #[derive(Clone, Copy, Debug, Default)]
 struct Writers {
     through: u32,
@@ -41,64 +42,71 @@ struct Writers {
 pub(crate) struct AllWriters(RefCell<HashMap<InodeId, Writers>>);
 
 impl AllWriters {
-    /// Chooses the way of a writer who opens a file, and counts it. The size is given if the kernel knows it.
-    pub(crate) fn enter(&self, id: InodeId, flags: u32, size: Option<u64>, habit: Habit) -> Way {
+    /// Chooses the caching of a writer that opens a file, and counts the writer. `size` is given if
+    /// the kernel knows it.
+    pub(crate) fn enter(
+        &self,
+        id: InodeId,
+        flags: u32,
+        size: Option<u64>,
+        habit: Habit,
+    ) -> WriteCaching {
         let mut all = self.0.borrow_mut();
         let writers = all.entry(id).or_default();
-        let way = choose(*writers, flags.cast_signed(), size, habit);
-        match way {
-            Way::Through => writers.through += 1,
-            Way::Past => writers.past += 1,
+        let caching = choose(*writers, flags.cast_signed(), size, habit);
+        match caching {
+            WriteCaching::Through => writers.through += 1,
+            WriteCaching::Past => writers.past += 1,
         }
-        way
+        caching
     }
 
-    /// A writer has closed the file.
-    pub(crate) fn leave(&self, id: InodeId, way: Way) {
+    /// Removes a writer that has closed the file.
+    pub(crate) fn leave(&self, id: InodeId, caching: WriteCaching) {
         let mut all = self.0.borrow_mut();
         let writers = all.entry(id).or_default();
-        let count = match way {
-            Way::Through => &mut writers.through,
-            Way::Past => &mut writers.past,
+        let count = match caching {
+            WriteCaching::Through => &mut writers.through,
+            WriteCaching::Past => &mut writers.past,
         };
-        assert!(*count > 0, "a writer of {id} leaves that has not come");
+        assert!(*count > 0, "a writer leaves {id} that never entered");
         *count -= 1;
         if writers.through + writers.past == 0 {
             all.remove(&id);
         }
     }
 
-    /// Files that somebody has open for writing.
+    /// Returns the number of files that are open for writing.
     pub(crate) fn len(&self) -> usize {
         self.0.borrow().len()
     }
 }
 
-fn choose(writers: Writers, flags: i32, size: Option<u64>, habit: Habit) -> Way {
-    // The kernel would append at the end that it knows, and O_DIRECT asks for nothing else.
+fn choose(writers: Writers, flags: i32, size: Option<u64>, habit: Habit) -> WriteCaching {
+    // The kernel would append at the end that it knows; O_DIRECT requests uncached writes.
     let is_appending = flags & libc::O_APPEND != 0 && !reactor::mutant!("append-through-pages");
     if is_appending || flags & libc::O_DIRECT != 0 {
-        return Way::Past;
+        return WriteCaching::Past;
     }
-    // While a write goes further than the end that the kernel knows, readers would see no other end.
+    // While a write goes beyond the end that the kernel knows, readers would see no other end.
     let Some(size) = size.or_else(|| reactor::mutant!("unknown-end-through").then_some(1)) else {
-        return Way::Past;
+        return WriteCaching::Past;
     };
     if writers.through > 0 && !reactor::mutant!("writers-part-ways") {
-        return Way::Through;
+        return WriteCaching::Through;
     }
     let reads = flags & libc::O_ACCMODE == libc::O_RDWR;
     if !reads || writers.past > 0 {
-        return Way::Past;
+        return WriteCaching::Past;
     }
-    // There is nothing to read yet, and much to write perhaps.
+    // The file has no data to read yet, and perhaps much will be written.
     if size == 0 {
-        return Way::Past;
+        return WriteCaching::Past;
     }
     match habit {
-        Habit::Streams => Way::Past,
-        Habit::Unknown if size >= STREAM_BYTES => Way::Past,
-        Habit::Small | Habit::Unknown => Way::Through,
+        Habit::Streams => WriteCaching::Past,
+        Habit::Unknown if size >= STREAM_BYTES => WriteCaching::Past,
+        Habit::Small | Habit::Unknown => WriteCaching::Through,
     }
 }
 
@@ -108,58 +116,64 @@ mod tests {
 
     const FILE: InodeId = InodeId(7);
 
-    fn way(all: &AllWriters, flags: i32, size: u64, habit: Habit) -> Way {
+    fn open(all: &AllWriters, flags: i32, size: u64, habit: Habit) -> WriteCaching {
         all.enter(FILE, flags.cast_unsigned(), Some(size), habit)
     }
 
-    /// Goal: where the kernel does not know the end of a file, nobody begins to write it through pages.
+    /// Goal: no writer starts to write a file through pages if the kernel does not know the file's
+    /// end.
     #[test]
     fn who_opens_a_file_of_unknown_end_goes_past() {
         let all = AllWriters::default();
         let enter =
             |all: &AllWriters| all.enter(FILE, libc::O_RDWR.cast_unsigned(), None, Habit::Small);
-        assert_eq!(enter(&all), Way::Past);
+        assert_eq!(enter(&all), WriteCaching::Past);
         let all = AllWriters::default();
-        way(&all, libc::O_RDWR, 4096, Habit::Small);
-        assert_eq!(enter(&all), Way::Past, "beside one who goes through pages");
+        open(&all, libc::O_RDWR, 4096, Habit::Small);
+        assert_eq!(enter(&all), WriteCaching::Past, "beside a writer through pages");
     }
 
-    /// Goal: who reads as well goes through pages, but for streams; who only writes goes past them.
+    /// Goal: a writer that also reads goes through pages, except for streams; one that only writes
+    /// does not.
     #[test]
     fn a_writer_goes_by_what_it_is_likely_to_do() {
-        let first = |flags, size, habit| way(&AllWriters::default(), flags, size, habit);
-        assert_eq!(first(libc::O_RDWR, 4096, Habit::Unknown), Way::Through);
-        assert_eq!(first(libc::O_RDWR, 1 << 40, Habit::Small), Way::Through);
-        assert_eq!(first(libc::O_RDWR, 1 << 40, Habit::Unknown), Way::Past);
-        assert_eq!(first(libc::O_RDWR, 4096, Habit::Streams), Way::Past);
-        assert_eq!(first(libc::O_RDWR, 0, Habit::Small), Way::Past, "a new file");
-        assert_eq!(first(libc::O_RDWR | libc::O_DIRECT, 4096, Habit::Small), Way::Past);
-        assert_eq!(first(libc::O_WRONLY, 4096, Habit::Small), Way::Past);
+        let first = |flags, size, habit| open(&AllWriters::default(), flags, size, habit);
+        assert_eq!(first(libc::O_RDWR, 4096, Habit::Unknown), WriteCaching::Through);
+        assert_eq!(first(libc::O_RDWR, 1 << 40, Habit::Small), WriteCaching::Through);
+        assert_eq!(first(libc::O_RDWR, 1 << 40, Habit::Unknown), WriteCaching::Past);
+        assert_eq!(first(libc::O_RDWR, 4096, Habit::Streams), WriteCaching::Past);
+        assert_eq!(first(libc::O_RDWR, 0, Habit::Small), WriteCaching::Past, "a new file");
+        assert_eq!(first(libc::O_RDWR | libc::O_DIRECT, 4096, Habit::Small), WriteCaching::Past);
+        assert_eq!(first(libc::O_WRONLY, 4096, Habit::Small), WriteCaching::Past);
     }
 
-    /// Goal: the kernel would append at the end that it knows: that is left to the mount.
+    /// Goal: appends go past pages, because the kernel would append at the end that it knows.
     #[test]
     fn who_appends_goes_past() {
         let all = AllWriters::default();
-        assert_eq!(way(&all, libc::O_RDWR | libc::O_APPEND, 4096, Habit::Small), Way::Past);
         assert_eq!(
-            way(&all, libc::O_RDWR, 4096, Habit::Small),
-            Way::Past,
-            "beside one who appends"
+            open(&all, libc::O_RDWR | libc::O_APPEND, 4096, Habit::Small),
+            WriteCaching::Past
+        );
+        assert_eq!(
+            open(&all, libc::O_RDWR, 4096, Habit::Small),
+            WriteCaching::Past,
+            "beside an appending writer"
         );
     }
 
-    /// Goal: while a file is written on one way, others who open it take the same (but for those who append).
+    /// Goal: while a file is written in one way, other writers that open it get the same (except
+    /// appends).
     #[test]
     fn all_writers_of_a_file_go_the_same_way() {
         let all = AllWriters::default();
-        let through = way(&all, libc::O_RDWR, 4096, Habit::Small);
-        assert_eq!(way(&all, libc::O_WRONLY, 4096, Habit::Streams), Way::Through);
+        let through = open(&all, libc::O_RDWR, 4096, Habit::Small);
+        assert_eq!(open(&all, libc::O_WRONLY, 4096, Habit::Streams), WriteCaching::Through);
         all.leave(FILE, through);
         all.leave(FILE, through);
         assert_eq!(all.len(), 0);
-        let past = way(&all, libc::O_WRONLY, 4096, Habit::Small);
-        assert_eq!(way(&all, libc::O_RDWR, 4096, Habit::Small), Way::Past);
+        let past = open(&all, libc::O_WRONLY, 4096, Habit::Small);
+        assert_eq!(open(&all, libc::O_RDWR, 4096, Habit::Small), WriteCaching::Past);
         all.leave(FILE, past);
     }
 }

@@ -1,4 +1,4 @@
-//! Extended attributes, and those by which layouts are shown and set.
+//! Extended attributes, including those that show and set layouts.
 
 use crate::counts::MountCounts;
 use crate::server::Server;
@@ -9,19 +9,19 @@ use protocol::files::NewFile;
 use protocol::{Errno, InodeId};
 use std::rc::Rc;
 
-/// Shows and sets how a file's data is spread, as `stripe_size=BYTES,stripe_count=N`.
+/// Shows and sets the layout of a file's data, as `stripe_size=BYTES,stripe_count=N`.
 pub(crate) const LAYOUT_XATTR: &[u8] = b"user.tsumugi.layout";
 
-/// Shows, on the root directory, what this mount has counted, as JSON.
+/// Shows this mount's counts, on the root directory, as JSON.
 const COUNTS_XATTR: &[u8] = b"user.tsumugi.counts";
 
-/// A label of a security module.
+/// The label of the security module SELinux.
 const SELINUX_XATTR: &[u8] = b"security.selinux";
 
-/// A directory hands its group on.
+/// The mode bit of a directory that passes its group on to new files.
 const SGID: u16 = 0o2000;
 
-/// Bounds of a stripe, in bytes; it is a multiple of the lower.
+/// Bounds of a stripe, in bytes; a stripe is a multiple of the lower.
 const STRIPE_BYTES_MIN: u32 = 64 << 10;
 const STRIPE_BYTES_MAX: u32 = 1 << 30;
 
@@ -47,8 +47,8 @@ impl Server {
         Ok(Response::xattr(&value, size))
     }
 
-    /// Makes files in a directory. The kernel has checked that the caller may write to the directory, as for any
-    /// extended attribute; a create asks for search permission, too.
+    /// Makes files in a directory. The kernel has checked that the caller may write to the
+    /// directory, as for any extended attribute; a create also requires search permission.
     pub(crate) async fn create_files(
         self: &Rc<Self>,
         id: InodeId,
@@ -56,7 +56,7 @@ impl Server {
         value: &[u8],
     ) -> Result<(), Errno> {
         let mut files = protocol::files::decode(value)?;
-        // Only root gives files away.
+        // Only root may create files of other owners.
         if caller.0 != 0 {
             let directory = self.client.attr(id).await?;
             if !may_search(directory.mode, directory.uid == caller.0) {
@@ -106,8 +106,9 @@ impl Server {
     }
 }
 
-/// Whether a user that may write to a directory may search it for certain. A request does not name all groups of
-/// its caller, so either class has to grant both or nothing.
+/// Returns whether a user that may write to a directory may certainly search it. A request does not
+/// contain all groups of its caller, so neither group nor others may have write permission without
+/// search permission.
 fn may_search(mode: u16, is_owner: bool) -> bool {
     let grants_more_than_write = |shift: u16| (mode >> shift) & 0o3 != 0o2;
     if is_owner {
@@ -117,8 +118,8 @@ fn may_search(mode: u16, is_owner: bool) -> bool {
     }
 }
 
-/// Makes an ordinary user the owner of a file, as a create would. A directory with sgid hands its group on, which
-/// need not be one of the user's: the file gets no sgid for it then, as in the kernel.
+/// Makes an ordinary user the owner of a file, as a create would. A directory with sgid passes its
+/// group on. If that is not the user's own group, the file gets no sgid bit, as in the kernel.
 fn give(file: &mut NewFile, (uid, gid): (u32, u32), handed_on: Option<u32>) {
     (file.uid, file.gid) = (uid, handed_on.unwrap_or(gid));
     if file.gid != gid {
@@ -126,8 +127,9 @@ fn give(file: &mut NewFile, (uid, gid): (u32, u32), handed_on: Option<u32>) {
     }
 }
 
-/// Whether an attribute is refused. ACLs and security labels would be stored but not enforced. Programs that
-/// look for them, such as `ls -l`, stop asking about further files of the mount after this answer.
+/// Returns whether an attribute is refused. ACLs and security labels would be stored but not
+/// enforced. Programs that look for them, such as `ls -l`, stop asking about further files of the
+/// mount after this answer.
 fn is_unsupported(name: &[u8]) -> bool {
     name.starts_with(b"system.posix_acl_") || name == SELINUX_XATTR
 }
@@ -158,7 +160,7 @@ fn parse(value: &[u8]) -> Option<Layout> {
 mod tests {
     use super::*;
 
-    /// Goal: what is shown can be set, and nonsense cannot.
+    /// Goal: a layout that is shown can be set, and invalid ones cannot.
     #[test]
     fn layouts_are_read_as_they_are_shown() {
         let layout = Layout { stripe_size_bytes: 4 << 20, stripe_count: -1 };
@@ -167,7 +169,7 @@ mod tests {
             assert_eq!(parse(bad.as_bytes()), None, "{bad}");
         }
     }
-    /// Goal: a user for whom a directory is certainly searchable makes files there, and no other.
+    /// Goal: only a user that can certainly search a directory makes files there.
     #[test]
     fn only_searchable_directories_take_files() {
         for (mode, is_owner, may) in [
@@ -183,7 +185,8 @@ mod tests {
         }
     }
 
-    /// Goal: an ordinary user owns what is made, and gets no sgid file of a group that may not be the user's.
+    /// Goal: an ordinary user owns the new file, and gets no sgid bit for a group that may not be
+    /// the user's.
     #[test]
     fn users_give_no_files_away() {
         let given = |gid, handed_on| {
