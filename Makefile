@@ -55,8 +55,9 @@ test: ## all that has to pass before a change goes in, with a table of times at 
 fmt: ## check the formatting
 	cargo fmt --all --check
 
-lint: ## clippy and the compiler's warnings as errors; links and messages of the docs
+lint: ## clippy and the compiler's warnings as errors; ruff for Python; links and messages of the docs
 	tools/check-docs
+	tools/ruff
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 deny: ## check crates for licences, duplicates and sources

@@ -1,4 +1,5 @@
 """Somebody who stands between a client and a service: sees, keeps and changes what passes."""
+import contextlib
 import ctypes
 import os
 import socket
@@ -44,7 +45,7 @@ class Between:
         self.there, self.back, self.streams = bytearray(), bytearray(), []
         self.change = self.change_back = None
         self.listener = listen(self.service if namespace else ("127.0.0.1", 0), namespace)
-        self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -75,10 +76,8 @@ class Between:
         except OSError:
             pass
         for end in (source, sink):
-            try:
+            with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
     def sees(self, word):
         """Whether a word has passed in the open."""

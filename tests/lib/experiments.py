@@ -1,4 +1,5 @@
 """What tests of experiments on layers have in common: samples, and what an experiment has left."""
+import contextlib
 import os
 import sqlite3
 import time
@@ -43,10 +44,8 @@ def left(data):
         # In any mount namespace.
         found += [line.decode() for line in mounts.splitlines() if where in line]
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-        try:
+        with contextlib.suppress(OSError):
             found += [text for text in [backing.read_text()] if where.decode() in text]
-        except OSError:
-            pass
     return found
 
 

@@ -5,6 +5,7 @@ end and its answer, as a line of JSON; `tsumugi-simulation linear` looks for an 
 (crates/simulation/src/linear.rs says what a line holds). Times are those of the monotonic clock, which
 all processes of a machine share. A call that fails in a way that leaves open whether it was made is *lost*.
 """
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -69,7 +70,7 @@ class Worker:
                     self.at = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
                 self.step()
             except OSError as error:
-                if error.errno not in GONE | {errno.ENOENT} or self.at is not None and error.errno == errno.ENOENT:
+                if error.errno not in GONE | {errno.ENOENT} or (self.at is not None and error.errno == errno.ENOENT):
                     raise
                 self.leave()
                 time.sleep(0.05)
@@ -102,7 +103,7 @@ class Worker:
             if call["op"] == "rename" and verdict in ("isdirectory", "notdirectory", "notempty"):
                 return None
             # It may be the file that has no name any more.
-            if call["op"] == "link" and verdict == "absent" or call["op"] == "create" and verdict == "absent":
+            if (call["op"] == "link" and verdict == "absent") or (call["op"] == "create" and verdict == "absent"):
                 return None
             if verdict:
                 self.record(call, begin, verdict, end)
@@ -150,10 +151,8 @@ class Worker:
     @staticmethod
     def close(fd):
         """Closes what has nothing to write."""
-        try:
+        with contextlib.suppress(OSError):
             os.close(fd)
-        except OSError:
-            pass
 
     def mkdir(self):
         """A directory is made."""

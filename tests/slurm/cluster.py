@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONTRIB = ROOT / "contrib/slurm"
 sys.path.insert(0, str(ROOT / "tests/deploy"))
 
-from common import TSUMUGI, wait_until  # noqa: E402
+from common import TSUMUGI, wait_until
 
 INSIDE = "TSUMUGI_TEST_CLUSTER"
 SHARED = Path("/srv")

@@ -11,8 +11,7 @@ from pathlib import Path
 from . import containers, manifest, measure, report
 from .cluster import Cluster
 from .job import RECORD_BYTES, RECORDS_MAX
-from .processes import (Failed, Interrupted, catch_signals, end_all, finish, ignore_signals,
-                        start)
+from .processes import Failed, Interrupted, catch_signals, end_all, finish, ignore_signals, start
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_DATA = "/usr/share/doc"

@@ -4,6 +4,7 @@ Each runs in a session of its own, so that the terminal's Ctrl-C reaches the dem
 ends its children in order. SIGINT, SIGTERM and SIGHUP become the exception Interrupted, once; while
 things are being undone they are ignored.
 """
+import contextlib
 import os
 import signal
 import subprocess
@@ -80,13 +81,9 @@ def end_all():
     for number, seconds in ((signal.SIGTERM, KILL_AFTER_SECONDS), (signal.SIGKILL, 5)):
         for child in _running:
             if child.poll() is None:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, number)
-                except ProcessLookupError:
-                    pass
         for child in _running:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(seconds)
-            except subprocess.TimeoutExpired:
-                pass
     _running.clear()

@@ -177,7 +177,7 @@ def qemu_command(image, scratch, options, forwards):
     """QEMU's command line."""
     share = image.tree / "usr/share"
     accelerator = ["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max,la57=off"]
-    if options.accel == "kvm" or options.accel == "auto" and can_use_kvm():
+    if options.accel == "kvm" or (options.accel == "auto" and can_use_kvm()):
         accelerator = ["-accel", "kvm", "-cpu", "host"]
     net = "user,id=net,ipv6=off" + "".join(
         f",hostfwd=tcp:127.0.0.1:{host}-:{guest}" for host, guest in forwards)

@@ -1,6 +1,5 @@
 """The command line of kernel-guest."""
 import argparse
-import os
 import signal
 import sys
 import tempfile
