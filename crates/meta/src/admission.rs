@@ -1,12 +1,11 @@
-//! The targets' agents: which devices they serve, when their admissions lapse, fencing.
+//! The targets' agents: the devices they serve, the expiry of their admissions, and fencing.
 //!
-//! Every call of an agent carries a [`Beat`], the agent's own clock when it sent it; `Admit` and
-//! `Renew` name the newest beat received, and the target lets the admission lapse so long after that
-//! beat by its own clock. The service counts the same span from the *receipt* of the beat, which is
-//! later than its sending. So however late an `Admit` or `Renew` arrives, it never admits anybody
-//! for longer than the service counts.
-//! After a restart nothing is known of the beats before it, so the start counts as the receipt of the
-//! last one.
+//! Every call of an agent carries a [`Beat`]: the agent's own clock at the moment of sending.
+//! `Admit` and `Renew` name the newest beat that the service has received. The target lets the
+//! admission lapse a fixed span after that beat, by its own clock. The service counts the same span
+//! from the *receipt* of the beat, which is later than its sending. So an `Admit` or `Renew` never
+//! admits a session for longer than the service counts, even if it arrives late. After a restart
+//! the service knows no earlier beats, so it takes its start as the receipt of the last one.
 
 use protocol::DeviceId;
 use protocol::agent::{Beat, DeviceCounts};
@@ -23,21 +22,21 @@ pub(crate) type AgentConnection = Connection<Acceptor<Agent>>;
 /// The target of an agent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeTarget {
-    /// The node that it is part of.
+    /// The node that the target is part of.
     pub(crate) node: String,
-    /// It takes connections under TLS alone.
+    /// Whether the target takes connections under TLS only.
     pub(crate) takes_tls: bool,
 }
 
 /// An agent in contact.
 pub(crate) struct AgentState {
-    /// What it last said of its target, with the node that its key is of.
+    /// What the agent last reported of its target, with the node that owns the agent's key.
     pub(crate) target: RefCell<NodeTarget>,
     pub(crate) connection: RefCell<Option<AgentConnection>>,
     pub(crate) devices: RefCell<Vec<DeviceId>>,
-    /// The newest beat, and when it was received.
+    /// The newest beat, and the time of its receipt.
     beat: Cell<(Beat, Instant)>,
-    /// Told of every beat.
+    /// Notified at every beat.
     pub(crate) beaten: Notify,
 }
 
@@ -54,20 +53,20 @@ impl AgentState {
             target: RefCell::default(),
             connection: RefCell::new(None),
             devices: RefCell::default(),
-            // Lapsed since long, should it ever be named.
+            // Has lapsed long ago if a message ever names it.
             beat: Cell::new((Beat(0), reactor::time::now())),
             beaten: Notify::new(),
         })
     }
 
-    /// A call with this beat has been received.
+    /// Records the receipt of a call with this beat.
     pub(crate) fn heard(&self, beat: Beat) {
         let (newest, _) = self.beat.get();
         self.beat.set((newest.max(beat), reactor::time::now()));
         self.beaten.notify();
     }
 
-    /// When the agent was last heard of.
+    /// Returns the time of the last call from the agent.
     pub(crate) fn last_heard(&self) -> Instant {
         self.beat.get().1
     }
@@ -81,13 +80,13 @@ impl AgentState {
 #[derive(Debug)]
 pub(crate) struct Agents {
     by_device: RefCell<BTreeMap<DeviceId, Rc<AgentState>>>,
-    /// When the beat was received that was last named in an `Admit` or `Renew` for a device.
+    /// For each device, the receipt time of the beat that the last `Admit` or `Renew` named.
     named: RefCell<BTreeMap<DeviceId, Instant>>,
-    /// Since when devices have been out of contact that were in contact before.
+    /// For devices that have lost contact, the time of the loss.
     lost_at: RefCell<BTreeMap<DeviceId, Instant>>,
     counts: RefCell<BTreeMap<DeviceId, DeviceCounts>>,
     started: Instant,
-    /// Told when an agent has registered.
+    /// Notified when an agent registers.
     pub(crate) registered: Notify,
 }
 
@@ -103,8 +102,8 @@ impl Agents {
         }
     }
 
-    /// The agent serves these devices from now on; answers the agents that served some of them
-    /// before.
+    /// Records that the agent serves these devices from now on. Returns the agents that served some
+    /// of them before.
     pub(crate) fn register(
         &self,
         agent: &Rc<AgentState>,
@@ -125,7 +124,8 @@ impl Agents {
         replaced
     }
 
-    /// The agent is out of contact; answers the devices that are offline by that.
+    /// Records that the agent is out of contact. Returns the devices that are offline because of
+    /// it.
     pub(crate) fn lost(&self, agent: &Rc<AgentState>) -> Vec<DeviceId> {
         let mut by_device = self.by_device.borrow_mut();
         let mut lost = std::mem::take(&mut *agent.devices.borrow_mut());
@@ -138,29 +138,29 @@ impl Agents {
         lost
     }
 
-    /// Since when a device that is out of contact has been so.
+    /// Returns the time at which a device lost contact; the service's start if it had none.
     pub(crate) fn lost_at(&self, device: DeviceId) -> Instant {
         self.lost_at.borrow().get(&device).copied().unwrap_or(self.started)
     }
 
-    /// A device's agent, if it is in contact.
+    /// Returns a device's agent, if it is in contact.
     pub(crate) fn agent(&self, device: DeviceId) -> Option<Rc<AgentState>> {
         self.by_device.borrow().get(&device).cloned()
     }
 
-    /// The connection to a device's agent, if it is in contact.
+    /// Returns the connection to a device's agent, if it is in contact.
     pub(crate) fn connection(&self, device: DeviceId) -> Option<AgentConnection> {
         self.by_device.borrow().get(&device)?.connection()
     }
 
-    /// The devices in contact whose targets take no TLS.
+    /// Returns the devices in contact whose targets take no TLS.
     pub(crate) fn plain(&self) -> Vec<DeviceId> {
         let by_device = self.by_device.borrow();
         let plain = by_device.iter().filter(|(_, agent)| !agent.target.borrow().takes_tls);
         plain.map(|(device, _)| *device).collect()
     }
 
-    /// All agents, each once.
+    /// Returns all agents, each once.
     pub(crate) fn all(&self) -> Vec<Rc<AgentState>> {
         let mut agents: Vec<Rc<AgentState>> = Vec::new();
         for agent in self.by_device.borrow().values() {
@@ -171,7 +171,8 @@ impl Agents {
         agents
     }
 
-    /// The beat to name in an `Admit` or `Renew` for the devices, which is about to be sent.
+    /// Returns the beat for an `Admit` or `Renew` that is about to be sent for the devices, and
+    /// records that it was named.
     pub(crate) fn name(&self, agent: &AgentState, devices: &[DeviceId]) -> Beat {
         let (beat, received) = agent.beat.get();
         let mut named = self.named.borrow_mut();
@@ -184,19 +185,19 @@ impl Agents {
         beat
     }
 
-    /// When the last beat that an admission at a device counts from can have been sent, at the
-    /// latest.
+    /// Returns the latest time at which the agent can have sent the newest beat that an admission
+    /// at the device counts from.
     pub(crate) fn last_named(&self, device: DeviceId) -> Instant {
         self.named.borrow().get(&device).copied().unwrap_or(self.started).max(self.started)
     }
 
-    /// What a target has counted.
+    /// Records what a target has counted.
     pub(crate) fn count(&self, counts: &[DeviceCounts]) {
         let mut known = self.counts.borrow_mut();
         known.extend(counts.iter().map(|counts| (counts.device, *counts)));
     }
 
-    /// What all targets last reported.
+    /// Returns what all targets last reported.
     pub(crate) fn counts(&self) -> Vec<DeviceCounts> {
         self.counts.borrow().values().copied().collect()
     }

@@ -1,7 +1,8 @@
 //! A check of everything that must hold between the stored records: from the tree to free space.
 //!
-//! Walks all records, so it is for tests, for `tsumugi check`, and after a crash that one does not trust; the
-//! service itself never needs it. [`store`] checks a store that no service has open, without changing it.
+//! It walks all records, so it is for tests, for `tsumugi check`, and for use after a crash; the
+//! service itself never needs it. [`store`] checks a store that no service has open, without
+//! changing it.
 
 pub mod data;
 mod finding;
@@ -21,28 +22,29 @@ use crate::tree::Core;
 use protocol::{DeviceId, Extent, FileKind, FreeEpoch, InodeId, SessionId};
 use std::collections::BTreeMap;
 
-/// What was found so far.
+/// What a check has found so far.
 #[derive(Default)]
 struct Check {
     problems: Vec<Finding>,
-    /// What is being checked.
+    /// The area that is being checked.
     area: Area,
     inodes: BTreeMap<InodeId, Inode>,
-    /// Of each inode: how many entries name it, and of a directory, entries and subdirectories.
+    /// For each inode, the number of entries that name it; for a directory, also its entries and
+    /// subdirectories.
     names: BTreeMap<InodeId, u32>,
     entries: BTreeMap<InodeId, (u64, u32)>,
     cookies: u64,
     dentries: u64,
     held_bytes: BTreeMap<InodeId, u64>,
-    /// Of each chunk: how many extents touch each of its blocks.
+    /// For each chunk, the number of extents that touch each of its blocks.
     references: BTreeMap<ChunkId, Vec<u32>>,
-    /// Of each device: first block, blocks, and what they are.
+    /// For each device: first block, number of blocks, and their state.
     blocks: BTreeMap<DeviceId, Vec<(u64, u64, &'static str)>>,
 }
 
 impl Core {
-    /// Checks that the stored records agree with each other and with what is kept in memory; gives
-    /// a sentence for each contradiction.
+    /// Checks that the stored records agree with each other and with what is kept in memory.
+    /// Returns a sentence for each contradiction.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -50,7 +52,7 @@ impl Core {
         Ok(self.findings()?.into_iter().map(|finding| finding.what).collect())
     }
 
-    /// The same, with what each contradiction concerns.
+    /// As [`Core::check`], but returns what each contradiction concerns as well.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -78,7 +80,7 @@ impl Core {
         Ok(check.problems)
     }
 
-    /// Calls `visit` with each record of a kind. One that makes no sense is a finding.
+    /// Calls `visit` with each record of a kind. A record that makes no sense is a finding.
     fn each<R: Record>(
         &self,
         check: &mut Check,
@@ -228,7 +230,7 @@ impl Core {
         }
     }
 
-    /// A block is live exactly if an extent touches it, and counts how many do.
+    /// Checks that a block is live exactly if an extent touches it, and that its count is right.
     fn check_live(&self, check: &mut Check) -> Result<(), Error> {
         self.each(check, &Key::Blocks(DeviceId(0), 0), |check, key, chunk: Chunk| {
             let device = DeviceId(key_number(key, 0)? as u32);
@@ -273,7 +275,7 @@ impl Core {
         self.each(check, &any, |check, key, lease: SpaceLease| {
             let device = DeviceId(key_number(key, 1)? as u32);
             if !self.base.sessions.contains_key(&SessionId(key_number(key, 0)?)) {
-                check.problem("a session that ended leases space".to_owned());
+                check.problem("a session that has ended holds a lease on space".to_owned());
             }
             for range in lease.free.as_slice() {
                 check.add_blocks(device, range.start, range.count, "leased");
@@ -282,7 +284,7 @@ impl Core {
         })?;
         self.each(check, &Key::Resting(FreeEpoch(0)), |check, key, resting: Resting| {
             if FreeEpoch(key_number(key, 0)?) < self.base.resting_from {
-                check.problem("blocks rest that will never be freed".to_owned());
+                check.problem("resting blocks will never be freed".to_owned());
             }
             for (allocation, blocks) in resting.freed {
                 check.add_blocks(allocation.device, allocation.block, blocks.into(), "resting");
@@ -293,7 +295,7 @@ impl Core {
         Ok(())
     }
 
-    /// Every block of every device is in exactly one state, and the index counts them so.
+    /// Checks that every block of every device is in exactly one state, and that the index agrees.
     fn check_blocks(&self, check: &mut Check) {
         let mut blocks = std::mem::take(&mut check.blocks);
         for (id, device) in &self.base.space.devices {
@@ -327,7 +329,10 @@ impl Core {
             check.problem("the stored counters are not those in memory".to_owned());
         }
         if self.base.counters.inodes != check.inodes.len() as u64 {
-            check.problem(format!("{} inodes, not as counted", check.inodes.len()));
+            check.problem(format!(
+                "found {} inodes, but the stored count differs",
+                check.inodes.len()
+            ));
         }
         for (id, inode) in std::mem::take(&mut check.inodes) {
             let held = check.held_bytes.get(&id).copied().unwrap_or(0);
@@ -352,10 +357,13 @@ impl Core {
             let is_dead = self.base.dead.contains(&id);
             let is_orphan = inode.attr.nlink == 0;
             if is_dead != inode.is_dead || (is_orphan != (is_dead || is_kept)) {
-                check.of(id, format!("{id}: nlink, openers and death do not agree"));
+                check.of(
+                    id,
+                    format!("{id}: link count, open sessions and the mark of death do not agree"),
+                );
             }
             if !is_dead && inode.truncating.is_some() != self.base.truncating.contains(&id) {
-                check.of(id, format!("{id}: truncation is not marked"));
+                check.of(id, format!("{id}: its truncation is not marked"));
             }
         }
         Ok(())
@@ -367,12 +375,12 @@ impl Check {
         self.problems.push(Finding::general(self.area, what));
     }
 
-    /// Adds what concerns an inode.
+    /// Adds a finding that concerns an inode.
     fn of(&mut self, inode: InodeId, what: String) {
         self.problems.push(Finding::of(self.area, inode, what));
     }
 
-    /// Tells of blocks of a chunk that extents touch and that do not count as live.
+    /// Reports the blocks of a chunk that extents touch but that do not count as live.
     fn not_live(&mut self, (device, chunk): ChunkId, named: &[u32]) {
         let first = chunk.saturating_mul(CHUNK_BLOCKS);
         for (at, count) in (0..).zip(named).filter(|(_, count)| **count > 0) {

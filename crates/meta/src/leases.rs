@@ -1,18 +1,19 @@
 //! The lease table: which session holds which rights over which inode, and their recall.
 //!
 //! A state machine without I/O; the rules are in `docs/protocol.md`. The service asks
-//! [`Leases::clear`] whether a call may be executed now. If others hold what conflicts, the table
-//! queues recalls in its outbox, *bars* the inodes and says [`Clearance::Wait`]; when the last of
-//! the answers has come (or its session has ended) the call is in the list of ready calls and asks
-//! again. [`Leases::done`] lifts the bars.
+//! [`Leases::clear`] whether a call may be executed now. If other sessions hold conflicting rights,
+//! the table queues recalls in its outbox, *bars* the inodes and returns [`Clearance::Wait`]. When
+//! the last answer has come, or its session has ended, the table lists the call as ready, and the
+//! service asks again. [`Leases::done`] lifts the bars.
 //!
-//! Why nothing waits in a circle: a recall of READ waits for local reads only. A recall of WRITE or
-//! SIZE waits for commits, and a commit waits for recalls of READ, or of a SIZE right whose holder's
-//! own commits wait for recalls of READ only; SOLE is as WRITE. Therefore READ is always recalled by a message of its
-//! own, never together with WRITE or SIZE. Acquirers wait for *earlier* bars only.
+//! Why no waits form a circle: a recall of READ waits for local reads only. A recall of WRITE or
+//! SIZE waits for commits. A commit waits for recalls of READ, or of a SIZE right if the commits of
+//! its holder wait for recalls of READ only; SOLE is like WRITE. Therefore READ is always recalled
+//! by a message of its own, never together with WRITE or SIZE. Acquirers wait for *earlier* bars
+//! only.
 //!
-//! Most inodes have one holder, and few are being recalled at any time: holders are kept in place,
-//! bars and recalls in maps of their own.
+//! Most inodes have one holder, and few are being recalled at any time. So holders are stored in
+//! place, bars and recalls in separate maps.
 
 mod ask;
 mod grant;
@@ -27,20 +28,20 @@ use protocol::{InodeId, LeaseStamp, Rights, SessionId};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// When more sessions than this hold READ over a directory, a change of it recalls them instead of
-/// naming the changed entry to each: they would else be told of every change.
+/// When more sessions than this hold READ over a directory, a change recalls their rights, so that
+/// they need not be notified of every later change. Otherwise it names the changed entry to each.
 pub const INVALIDATE_HOLDERS_MAX: usize = 16;
 
-/// Inodes over which a session may hold rights before the oldest are recalled.
+/// Number of inodes over which a session may hold rights before the oldest are recalled.
 pub const HOLDINGS_PER_SESSION: usize = 1 << 16;
 
-/// Recalls of a session's oldest rights that are under way at once.
+/// Most simultaneous recalls of a session's oldest rights.
 const EVICTIONS_MAX: usize = 64;
 
-/// Oldest holdings that are looked at to find one that can be recalled.
+/// Number of oldest holdings that are checked to find one that can be recalled.
 const EVICTION_LOOK_MAX: usize = 16;
 
-/// A call that is being worked out.
+/// A call that the service is processing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
@@ -48,31 +49,32 @@ pub struct CallId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AskId(pub u64);
 
-/// What a call needs of sessions, other ones but for [`Demand::Tell`], before it may be executed.
+/// A condition that sessions must meet before a call may be executed. It concerns the other
+/// sessions, except for [`Demand::ReportOpen`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Demand {
     /// They hold none of these rights over the inode.
     Give(InodeId, Rights),
     /// They have forgotten these entries of the directory, and its attributes.
     Forget(InodeId, Vec<Name>),
-    /// The call's own session holds no rights over the inode but OPEN: by the answers to their recall it
-    /// has said whether it has it open.
-    Tell(InodeId),
+    /// The call's own session holds no rights over the inode except OPEN: its answers to the recall
+    /// report whether it has the inode open.
+    ReportOpen(InodeId),
 }
 
 impl Demand {
     fn inode(&self) -> InodeId {
         match self {
-            Demand::Give(inode, _) | Demand::Forget(inode, _) | Demand::Tell(inode) => *inode,
+            Demand::Give(inode, _) | Demand::Forget(inode, _) | Demand::ReportOpen(inode) => *inode,
         }
     }
 
-    /// What nobody else is granted until the call is executed.
+    /// Returns the rights that no other session gets until the call is executed.
     fn bars(&self) -> Rights {
         match self {
             Demand::Give(_, rights) => *rights,
             Demand::Forget(..) => Rights::READ,
-            Demand::Tell(_) => Rights::NONE,
+            Demand::ReportOpen(_) => Rights::NONE,
         }
     }
 }
@@ -80,24 +82,24 @@ impl Demand {
 /// Whether a call may be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clearance {
-    /// Now, without waiting.
+    /// It may be executed now.
     Clear,
-    /// Not before the call is in [`Leases::take_ready`].
+    /// It must wait until [`Leases::take_ready`] returns it.
     Wait,
 }
 
 /// A message for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Which answer it awaits, for [`Leases::answered`].
+    /// Identifies the awaited answer for [`Leases::answered`].
     pub id: AskId,
-    /// To whom.
+    /// The receiving session.
     pub session: SessionId,
-    /// What is asked.
+    /// The request.
     pub what: Asked,
 }
 
-/// What a session is asked.
+/// A request to a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// To give rights back.
@@ -117,13 +119,13 @@ pub enum Asked {
 struct Holder {
     session: SessionId,
     rights: Rights,
-    /// Of the newest grant.
+    /// Stamp of the newest grant.
     stamp: LeaseStamp,
 }
 
 type Holders = SmallVec<[Holder; 1]>;
 
-/// Nobody but `session` is granted `rights` until `call` is done.
+/// Until `call` is done, only `session` is granted `rights`.
 #[derive(Clone, Copy, Debug)]
 struct Bar {
     call: CallId,
@@ -132,12 +134,12 @@ struct Bar {
     order: u64,
 }
 
-/// What is going on at an inode.
+/// The asks and waiting calls of an inode.
 #[derive(Debug, Default)]
 struct Busy {
     bars: Vec<Bar>,
     asks: Vec<AskId>,
-    /// Calls that wait for bars to be lifted.
+    /// Calls that wait until bars are lifted.
     acquirers: Vec<CallId>,
 }
 
@@ -146,24 +148,24 @@ struct Busy {
 struct Open {
     session: SessionId,
     inode: InodeId,
-    /// What goes with the answer; nothing for a [`Asked::Forget`].
+    /// The rights that the answer gives back; none for a [`Asked::Forget`].
     rights: Rights,
     is_forget: bool,
     stamp: LeaseStamp,
-    /// Asked to make room.
+    /// The ask only makes room.
     is_eviction: bool,
-    /// Who waits for it.
+    /// Calls that wait for it.
     calls: Vec<CallId>,
 }
 
-/// A call that was told to wait.
+/// A call that has to wait.
 #[derive(Debug)]
 struct Waiting {
     order: u64,
     inodes: SmallVec<[InodeId; 4]>,
-    /// Unanswered asks that it waits for.
+    /// Number of unanswered asks that it waits for.
     missing: usize,
-    /// What sessions were asked to forget for it.
+    /// Entries that sessions had to forget for it.
     forgotten: Vec<(SessionId, InodeId, Name)>,
 }
 
@@ -171,9 +173,9 @@ struct Waiting {
 struct Held {
     /// The session's inodes by the stamp of the newest grant.
     by_stamp: BTreeMap<LeaseStamp, InodeId>,
-    /// Recalls to make room that are not answered.
+    /// Number of unanswered recalls that make room.
     evictions: usize,
-    /// While the session says what it holds after a resume: the inodes so far.
+    /// While the session reports its rights after a resume: the inodes so far.
     reclaiming: Option<HashSet<InodeId>>,
 }
 
@@ -186,7 +188,7 @@ pub struct Leases {
     next_order: u64,
     holders: HashMap<InodeId, Holders>,
     sessions: HashMap<SessionId, Held>,
-    /// Who holds SOLE, by inode.
+    /// The holder of SOLE, by inode.
     soles: HashMap<InodeId, SessionId>,
     busy: HashMap<InodeId, Busy>,
     asks: HashMap<AskId, Open>,
@@ -196,8 +198,8 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// An empty table. `first_stamp` must be later than all stamps that an earlier life of the
-    /// service gave (nanoseconds since 1970 will do).
+    /// Creates an empty table. `first_stamp` must be later than all stamps that an earlier life of
+    /// the service gave (nanoseconds since 1970 will do).
     pub fn new(first_stamp: u64, holdings_max: usize) -> Leases {
         Leases {
             holdings_max,
@@ -215,37 +217,37 @@ impl Leases {
         }
     }
 
-    /// What has to be sent, in this order; each must be answered by [`Leases::answered`], or its
-    /// session ended.
+    /// Returns the messages to send, in this order. Each must be answered through
+    /// [`Leases::answered`], or its session ended.
     pub fn take_outbox(&mut self) -> Vec<Ask> {
         std::mem::take(&mut self.outbox)
     }
 
-    /// Calls that should ask for clearance again.
+    /// Returns the calls that should ask for clearance again.
     pub fn take_ready(&mut self) -> Vec<CallId> {
         std::mem::take(&mut self.ready)
     }
 
-    /// What a session holds over an inode.
+    /// Returns the rights of a session over an inode.
     pub fn rights(&self, session: SessionId, inode: InodeId) -> Rights {
         self.holders.get(&inode).map_or(Rights::NONE, |holders| {
             holders.iter().find(|h| h.session == session).map_or(Rights::NONE, |h| h.rights)
         })
     }
 
-    /// The sessions that are known to have an inode open.
+    /// Returns the sessions that are known to have an inode open.
     pub fn openers(&self, inode: InodeId) -> Vec<SessionId> {
         let holders = self.holders.get(&inode).map_or(&[][..], |holders| holders.as_slice());
         let open = holders.iter().filter(|h| h.rights.contains(Rights::OPEN));
         open.map(|h| h.session).collect()
     }
 
-    /// Inodes over which anybody holds rights.
+    /// Returns the number of inodes over which sessions hold rights.
     pub fn len(&self) -> usize {
         self.holders.len()
     }
 
-    /// Whether nobody holds anything.
+    /// Whether no session holds rights.
     pub fn is_empty(&self) -> bool {
         self.holders.is_empty()
     }

@@ -1,4 +1,5 @@
-//! The metadata service: inodes, directories, extents, segments, leases and sessions over a transactional ordered key-value store.
+//! The metadata service: inodes, directories, extents, segments, leases and sessions over a
+//! transactional ordered key-value store.
 
 mod admission;
 pub mod check;

@@ -1,8 +1,8 @@
 //! What the metadata service stores: typed records and their keys.
 //!
-//! A value is one byte that says the version of the record's form, then the record in postcard. A
-//! key is a tag and big-endian numbers, so that the store's order is the order of the numbers and
-//! what belongs together lies together: all entries of a directory, all extents of a file.
+//! A value is one byte with the version of the record's form, then the record in postcard. A key is
+//! a tag and big-endian numbers, so that the store's order is the order of the numbers. Records
+//! that belong together are adjacent: all entries of a directory, all extents of a file.
 
 mod key;
 
@@ -25,11 +25,11 @@ use uuid::Uuid;
 
 /// A stored record.
 pub(crate) trait Record: Serialize + DeserializeOwned {
-    /// Version of the record's form, its value's first byte.
+    /// Version of the record's form: the first byte of its value.
     const VERSION: u8 = 1;
 }
 
-/// The bytes of a record.
+/// Returns the bytes of a record.
 pub(crate) fn encode<R: Record>(record: &R) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::with_capacity(128);
     bytes.push(R::VERSION);
@@ -37,7 +37,7 @@ pub(crate) fn encode<R: Record>(record: &R) -> Result<Vec<u8>, Error> {
         .map_err(|source| Error::Store { operation: "encode a record", source: Box::new(source) })
 }
 
-/// The record in `bytes`.
+/// Returns the record in `bytes`.
 pub(crate) fn decode<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R, Error> {
     match bytes.split_first() {
         Some((version, body)) if *version == R::VERSION => {
@@ -48,7 +48,7 @@ pub(crate) fn decode<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R, Error> {
     }
 }
 
-/// The error for a record that makes no sense.
+/// Returns the error for a record that makes no sense.
 pub(crate) fn corrupt(key: &[u8], reason: &(impl ToString + ?Sized)) -> Error {
     use std::fmt::Write;
     let mut hex = String::new();
@@ -59,24 +59,24 @@ pub(crate) fn corrupt(key: &[u8], reason: &(impl ToString + ?Sized)) -> Error {
     Error::Corrupt { key: hex, reason: reason.to_string() }
 }
 
-/// Numbers of which the file system has one each. Written with every transaction that changes one.
+/// Numbers that exist once per file system. Each transaction that changes one writes this record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Counters {
     /// The file system's identity.
     pub(crate) file_system: Uuid,
     /// The machine's boot in which the store was last opened.
     pub(crate) boot: Uuid,
-    /// Inode to be made next.
+    /// Number of the next new inode.
     pub(crate) next_inode: u64,
-    /// Session to be made next.
+    /// Number of the next new session.
     pub(crate) next_session: u64,
-    /// Device to be made next.
+    /// Number of the next new device.
     pub(crate) next_device: u32,
-    /// Epoch to be admitted under next.
+    /// Epoch of the next admission.
     pub(crate) next_epoch: u64,
-    /// Transactions that freed blocks.
+    /// Number of transactions that freed blocks.
     pub(crate) free_epoch: FreeEpoch,
-    /// Inode records.
+    /// Number of inode records.
     pub(crate) inodes: u64,
     /// The present flush epoch.
     pub(crate) flush_epoch: u64,
@@ -87,8 +87,7 @@ impl Record for Counters {
 }
 
 impl Counters {
-    /// Whether the numbers are such as a service can have given out: none can be given out until it
-    /// wraps.
+    /// Whether a service can have given out these numbers: none can be given out until it wraps.
     pub(crate) fn are_sound(&self) -> bool {
         let numbers = [
             self.next_inode,
@@ -105,7 +104,7 @@ impl Counters {
 /// Lease stamps, see [`protocol::lease::Grant::stamp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stamps {
-    /// The first that the next life of the service gives out.
+    /// The first stamp that the next life of the service gives out.
     pub(crate) next: u64,
 }
 
@@ -114,27 +113,27 @@ impl Record for Stamps {}
 /// An inode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Inode {
-    /// What `stat` tells.
+    /// The attributes that `stat` returns.
     pub(crate) attr: Attr,
-    /// A directory's parent: for `..` and to find loops.
+    /// A directory's parent, for `..` and to find loops.
     pub(crate) parent: InodeId,
-    /// A directory's next entry gets this cookie.
+    /// The cookie of a directory's next new entry.
     pub(crate) next_cookie: u64,
     /// A symbolic link's target.
     pub(crate) target: Vec<u8>,
-    /// Extended attributes it has.
+    /// Number of extended attributes.
     pub(crate) xattrs: u32,
-    /// What a truncation cut off and has not removed yet.
+    /// The range that a truncation has cut off and not removed yet.
     pub(crate) truncating: Option<Truncation>,
-    /// Nobody can reach it any more: what it holds is being freed.
+    /// No path or open file leads to it any more: its data is being freed.
     pub(crate) is_dead: bool,
-    /// The last flush epoch in which unflushed data of it was committed; 0 if all of it is known to
-    /// be durable.
+    /// The last flush epoch in which its unflushed data was committed; 0 if all of its data is
+    /// known to be durable.
     pub(crate) flush_epoch: u64,
-    /// The session that made it and may keep changes of its attributes back: nobody else has seen it,
-    /// and no commit has come.
+    /// The session that made it and may hold back changes of its attributes: no other session has
+    /// seen it, and no commit has come.
     pub(crate) sole: Option<SessionId>,
-    /// Bytes of its data that lie in the store.
+    /// Bytes of its data in the store.
     pub(crate) inline: u32,
 }
 
@@ -143,8 +142,8 @@ impl Record for Inode {
 }
 
 impl Inode {
-    /// What about the record makes no sense for an inode of this number; `None` if all does. Checked when a
-    /// record is read, and asserted when one is written.
+    /// Returns the first fault of the record for an inode of this number; `None` if it has none.
+    /// Called when a record is read, and asserted when one is written.
     pub(crate) fn fault(&self, id: InodeId) -> Option<&'static str> {
         let Attr { inode, kind, mode, nlink, size, allocated_bytes, .. } = self.attr;
         let is_file = kind == FileKind::File;
@@ -160,7 +159,7 @@ impl Inode {
             (u64::from(self.inline) > INLINE_MAX_BYTES, "it has too many inline bytes"),
             (u64::from(self.inline) > size, "it has inline bytes past its end"),
             (!is_file && allocated_bytes > 0, "it is no file and has extents"),
-            (is_link == self.target.is_empty(), "a target does not go with its type"),
+            (is_link == self.target.is_empty(), "its target does not match its type"),
             (is_link && size != self.target.len() as u64, "its size is not that of its target"),
             (self.next_cookie < FIRST_COOKIE, "its next cookie is one that is reserved"),
             (self.is_dead && nlink > 0, "it is dead and has links"),
@@ -171,13 +170,13 @@ impl Inode {
     }
 }
 
-/// A truncation under way, from the end of the file down. It remembers how far it came, so that no
-/// step looks through what earlier ones removed.
+/// A truncation under way, from the end of the file down. It records its progress, so that no step
+/// searches the part that earlier steps removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Truncation {
-    /// Extents from this byte on are to go.
+    /// Extents from this byte on must be removed.
     pub(crate) from: u64,
-    /// None is left from this byte on.
+    /// No extent is left from this byte on.
     pub(crate) to: u64,
 }
 
@@ -190,7 +189,7 @@ impl Truncation {
 /// A directory's entry, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Dentry {
-    /// What it names.
+    /// The named inode.
     pub(crate) inode: InodeId,
     /// Its place in the order of `readdir`.
     pub(crate) cookie: u64,
@@ -201,7 +200,7 @@ impl Record for Dentry {}
 /// A directory's entry, by cookie.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CookieEntry {
-    /// What it names.
+    /// The named inode.
     pub(crate) inode: InodeId,
     /// Its name.
     pub(crate) name: Vec<u8>,
@@ -218,7 +217,7 @@ pub(crate) struct Xattr {
 
 impl Record for Xattr {}
 
-/// The data of a file that lies in the store: its first bytes.
+/// The data of a file that is in the store: its first bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Inline {
     /// The bytes.
@@ -230,18 +229,18 @@ pub(crate) struct Inline {
 impl Record for Inline {}
 
 impl Inline {
-    /// Bytes, with their checksum.
+    /// Stores bytes with their checksum.
     pub(crate) fn of(bytes: Vec<u8>) -> Inline {
         let checksum = checksum(&bytes);
         Inline { bytes: Bytes(bytes), checksum }
     }
 
-    /// Bytes with the checksum that their writer made.
+    /// Stores bytes with the checksum that their writer computed.
     pub(crate) fn summed(bytes: Vec<u8>, checksum: u32) -> Inline {
         Inline { bytes: Bytes(bytes), checksum }
     }
 
-    /// Whether the bytes are those that were stored.
+    /// Whether the bytes match their checksum.
     pub(crate) fn is_whole(&self) -> bool {
         checksum(&self.bytes.0) == self.checksum || reactor::mutant!("inline-unchecked")
     }
@@ -250,7 +249,7 @@ impl Inline {
 /// The extents of a part of a file: from the key's offset to `end`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ExtentPage {
-    /// One past the last byte of the file that this page speaks for.
+    /// One past the last byte of the page's range in the file.
     pub(crate) end: u64,
     /// Extents, ascending and apart from one another, all within the page's range.
     pub(crate) extents: ExtentList,
@@ -259,7 +258,7 @@ pub(crate) struct ExtentPage {
 impl Record for ExtentPage {}
 
 impl ExtentPage {
-    /// Whether the extents are as they must be in a page that begins at `start`.
+    /// Whether the extents are valid in a page that begins at `start`.
     pub(crate) fn is_sound(&self, start: u64) -> bool {
         let extents = &self.extents.0;
         start < self.end
@@ -269,7 +268,7 @@ impl ExtentPage {
     }
 }
 
-/// A segment that was touched: its free blocks that nobody leased.
+/// A segment that was used at least once: its free blocks that are not leased.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Segment {
     /// The blocks.
@@ -303,9 +302,9 @@ impl Record for Resting {}
 /// A device of the pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Device {
-    /// As registered last.
+    /// The device's latest registration.
     pub(crate) info: DeviceInfo,
-    /// What of it is durable, and what was lost.
+    /// The durable part of its data, and the lost part.
     pub(crate) durability: Durability,
 }
 
@@ -318,13 +317,14 @@ impl Record for Device {
 pub struct SessionRecord {
     /// The identifier by which its host connects to targets.
     pub host: HostId,
-    /// The node its client runs on.
+    /// The node that runs its client.
     pub node: String,
-    /// The epoch under which it is admitted.
+    /// The epoch of its admission.
     pub epoch: Epoch,
-    /// Devices where it was admitted.
+    /// Devices that admit it.
     pub admitted: Vec<DeviceId>,
-    /// It is being fenced, or the store may have lost what was acknowledged to it: it must not be resumed.
+    /// It is being fenced, or the store may have lost changes whose success the session knows: it
+    /// must not be resumed.
     pub is_void: bool,
 }
 
@@ -349,7 +349,7 @@ impl Record for DurableLock {
     const VERSION: u8 = 2;
 }
 
-/// Something whose key says all.
+/// The record of a key that carries all information itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark;
 

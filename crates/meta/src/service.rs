@@ -1,16 +1,17 @@
 //! The metadata service: sessions, rights and calls over the transaction core, on one ring thread.
 //!
-//! A call is worked out as: find conflicts → if there are none, execute at once, else recall them
-//! all, wait, and find conflicts again. Executing never waits. Everything that leaves the service
-//! (answers, recalls, admissions) goes through one *outbox*: at the end of a loop turn all finished
-//! transactions are flushed as one batch of the store, and only then is the outbox sent, in order.
-//! So nothing is told that a killed process could forget, grants and recalls keep their order, and
-//! many calls share one commit. Only answers that promise durability wait longer, for a sync on a
-//! thread of its own.
+//! The service processes a call in this order: it finds conflicts; if there are none, it executes
+//! the call at once, otherwise it recalls all conflicting rights, waits, and looks for conflicts
+//! again. Execution never waits. Everything that leaves the service (answers, recalls, admissions)
+//! goes through one *outbox*. At the end of a loop turn the service flushes all finished
+//! transactions as one batch of the store, and only then sends the outbox, in order. So it sends
+//! nothing that a killed process could forget, grants and recalls keep their order, and many calls
+//! share one commit. Only answers that promise durability wait longer, for a sync on a thread of
+//! its own.
 //!
-//! Every wait has a deadline: a session that does not answer a recall is ended, a call that cannot be
-//! carried out within [`protocol::times::REQUEST_DEADLINE`] is answered ETIMEDOUT; only a blocking
-//! file lock waits for as long as its session lives.
+//! Every wait has a deadline. The service ends a session that does not answer a recall, and answers
+//! ETIMEDOUT to a call that cannot be executed within [`protocol::times::REQUEST_DEADLINE`]. Only a
+//! blocking file lock waits for as long as its session lives.
 
 mod admin;
 mod agent;
@@ -43,19 +44,19 @@ use thiserror::Error;
 use tls::JobKey;
 use uuid::Uuid;
 
-/// A call under way, as its session keeps it.
+/// A call under way, as its session stores it.
 pub(crate) type WorkRef = Rc<call::Work>;
 
-/// Where the store is.
+/// The place of the store.
 pub enum StoreChoice {
     /// The embedded store, in a directory of the local file system.
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Open it though commits are missing: they are given up.
+        /// Open it even if commits are missing; they are given up.
         accept_loss: bool,
     },
-    /// One that is open already (tests, simulations).
+    /// A store that is open already (tests, simulations).
     Open(Box<dyn Store>),
 }
 
@@ -72,7 +73,7 @@ impl std::fmt::Debug for StoreChoice {
     }
 }
 
-/// How a metadata service is run.
+/// Settings of a metadata service.
 #[derive(Debug)]
 pub struct Config {
     /// Address to listen at; port 0 takes a free one.
@@ -81,10 +82,10 @@ pub struct Config {
     pub network_namespace: Option<PathBuf>,
     /// Where the store is.
     pub store: StoreChoice,
-    /// How those that connect are known; all others are refused.
+    /// The keys of the peers that may connect; all others are refused.
     pub guard: Guard,
-    /// What the keys of sessions at targets are derived from; without it targets are used that take data in the clear
-    /// alone.
+    /// The key from which the keys of sessions at targets are derived; without it the service uses
+    /// only targets that take data in the clear.
     pub data_keys: Option<JobKey>,
     /// Permission bits, owner and group of the root directory of a new file system.
     pub root: (u16, u32, u32),
@@ -94,19 +95,19 @@ pub struct Config {
     pub times: Times,
 }
 
-/// Why a service could not start, or had to end.
+/// The reason why a service could not start, or had to end.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The address cannot be listened at.
+    /// The service cannot listen at the address.
     #[error("metadata service cannot listen at {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// The store failed; what is in it is intact as of its last commit.
+    /// The store failed; its content is intact as of its last commit.
     #[error(transparent)]
     Store(#[from] Error),
     /// The machine's boot identifier cannot be read.
@@ -117,7 +118,7 @@ pub enum ServeError {
     Thread(std::io::Error),
 }
 
-/// A running service. Dropping it ends it like a crash would: nothing is synced.
+/// A running service. Dropping it has the effect of a crash: nothing is synced.
 #[derive(Debug)]
 pub struct Service {
     shared: Rc<Shared>,
@@ -125,8 +126,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Opens the store and starts serving on this ring thread. Sessions that the store knows may
-    /// resume; until each has, or has ended, the service is in grace.
+    /// Opens the store and starts serving on this ring thread. Sessions in the store may resume;
+    /// the service is in grace until each of them has resumed or ended.
     ///
     /// # Errors
     /// Any [`ServeError`].
@@ -158,18 +159,18 @@ impl Service {
         Ok(Service { shared, address })
     }
 
-    /// Where it listens, with the port that was taken.
+    /// Returns the address at which it listens, with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it has counted since its start.
+    /// Returns the service's counts since its start.
     pub fn counts(&self) -> MetaCounts {
         self.shared.counts()
     }
 
-    /// Checks that all stored records agree with each other and with what is kept in memory; gives a
-    /// sentence for each contradiction. Reads the whole store: for tests.
+    /// Checks that all stored records agree with each other and with what is kept in memory.
+    /// Returns a sentence for each contradiction. It reads the whole store: for tests.
     ///
     /// # Errors
     /// [`Error::Store`] if the store cannot be read.
@@ -177,7 +178,7 @@ impl Service {
         self.shared.core.borrow().check()
     }
 
-    /// Completes when the service wants to end: an administrator asked for it, or the store failed.
+    /// Completes when the service has to end: an administrator asked for it, or the store failed.
     ///
     /// # Errors
     /// [`ServeError::Store`] if the store failed.
@@ -185,8 +186,8 @@ impl Service {
         self.shared.ended().await
     }
 
-    /// Ends cleanly: no call is taken any more, what was executed is answered, the store is synced.
-    /// Sessions stay, to be resumed after the next start.
+    /// Ends cleanly: takes no more calls, answers the executed ones, and syncs the store. Sessions
+    /// stay, and can be resumed after the next start.
     ///
     /// # Errors
     /// [`ServeError::Store`] if the store failed.
@@ -202,7 +203,7 @@ impl Drop for Service {
 }
 
 /// Serves until `shutdown` completes, an administrator asks for the end, or the store fails; then
-/// ends cleanly. To be run on a ring thread of its own.
+/// ends cleanly. It needs a ring thread of its own.
 ///
 /// # Errors
 /// Any [`ServeError`].

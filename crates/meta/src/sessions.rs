@@ -1,8 +1,8 @@
-//! The live sessions: their connections, heart-beats, calls in their slots, and the order in which
-//! they end.
+//! The live sessions: their connections, heartbeats, calls in their slots, and the order of their
+//! end.
 //!
-//! What must survive a restart (identifier, host, epoch, admissions, slots, locks) is the core's;
-//! this is what a restart forgets.
+//! State that survives a restart (identifier, host, epoch, admissions, slots, locks) belongs to the
+//! core; this is the state that a restart forgets.
 
 use crate::service::WorkRef;
 use protocol::client::Slot;
@@ -18,14 +18,14 @@ use std::rc::Rc;
 /// The metadata service's end of a client's connection.
 pub(crate) type ClientConnection = Connection<Acceptor<Client>>;
 
-/// Where a session is in its life.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// Its calls are carried out.
+    /// Its calls are executed.
     Live,
-    /// It is being fenced: its calls are answered ESTALE, its rights are still nobody else's.
+    /// It is being fenced: its calls are answered ESTALE, and no other session gets its rights yet.
     Ending,
-    /// All that it had is gone.
+    /// It has lost everything that it had.
     Ended,
 }
 
@@ -36,25 +36,25 @@ pub(crate) struct Session {
     pub(crate) node: String,
     pub(crate) epoch: Epoch,
     pub(crate) connection: RefCell<Option<ClientConnection>>,
-    /// Devices that have changed and that its client has not been told of.
+    /// Changed devices that its client does not know yet.
     pub(crate) news: RefCell<BTreeMap<DeviceId, Rc<DeviceInfo>>>,
-    /// When the last heartbeat or pulse was answered.
+    /// Time of the last answer to a heartbeat or pulse.
     pub(crate) last_heartbeat: Cell<Instant>,
     pub(crate) life: Cell<Life>,
-    /// Its client does nothing more: it said so, or its process is dead. From then on nothing that it was
-    /// granted is used, by a kernel that outlives it either.
+    /// Its client does nothing more, because it has ended the session or its process is dead. From
+    /// this time on nothing uses what it was granted, not even a kernel that outlives it.
     pub(crate) gone_at: Cell<Option<Instant>>,
-    /// Devices that the store, come what may, says it was admitted at.
+    /// Devices at which it is admitted according to the synced store.
     pub(crate) kept_admissions: RefCell<Vec<DeviceId>>,
-    /// Told when the session has ended.
+    /// Notified when the session has ended.
     pub(crate) ended: Notify,
     /// Calls under way by slot, for retries that come before the answer.
     pub(crate) in_flight: RefCell<HashMap<u16, (u64, WorkRef)>>,
-    /// Calls that wait for something.
+    /// Number of waiting calls.
     pub(crate) waiting: Cell<usize>,
-    /// Calls that wait for file locks.
+    /// Number of calls that wait for file locks.
     pub(crate) lock_waits: Cell<usize>,
-    /// After a resume: when it must have said what it holds.
+    /// After a resume: the deadline for reporting its rights.
     pub(crate) reclaim_by: Cell<Option<Instant>>,
 }
 
@@ -90,12 +90,12 @@ impl Session {
         self.life.get() == Life::Live
     }
 
-    /// The connection, if there is one.
+    /// Returns the connection, if there is one.
     pub(crate) fn connection(&self) -> Option<ClientConnection> {
         self.connection.borrow().clone()
     }
 
-    /// The unanswered call in a slot with the same sequence.
+    /// Returns the unanswered call in a slot with the same sequence.
     pub(crate) fn retried(&self, slot: Slot) -> Option<WorkRef> {
         let in_flight = self.in_flight.borrow();
         let (sequence, work) = in_flight.get(&slot.slot)?;
@@ -108,7 +108,7 @@ impl Session {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     by_id: BTreeMap<SessionId, Rc<Session>>,
-    /// Sessions of before the restart that have not reclaimed what they held.
+    /// Sessions of before the restart that have not reclaimed their rights.
     grace: Vec<SessionId>,
 }
 
@@ -135,26 +135,26 @@ impl Sessions {
         self.by_id.values().cloned().collect()
     }
 
-    /// A session of before the restart: grace lasts until it has reclaimed or ended.
+    /// Adds a session of before the restart: grace lasts until it has reclaimed or ended.
     pub(crate) fn expect(&mut self, id: SessionId) {
         assert!(
             self.by_id.contains_key(&id) && !self.grace.contains(&id),
-            "{id} is to reclaim, and is not there, or is awaited already"
+            "{id} must reclaim, but does not exist or is awaited already"
         );
         self.grace.push(id);
     }
 
-    /// Whether some session has yet to reclaim.
+    /// Whether some session has not reclaimed yet.
     pub(crate) fn in_grace(&self) -> bool {
         !self.grace.is_empty()
     }
 
-    /// Whether the session has yet to reclaim.
+    /// Whether this session has not reclaimed yet.
     pub(crate) fn is_expected(&self, id: SessionId) -> bool {
         self.grace.contains(&id)
     }
 
-    /// The session has reclaimed; whether that ended the grace.
+    /// Records that the session has reclaimed; returns whether that ended the grace.
     pub(crate) fn reclaimed(&mut self, id: SessionId) -> bool {
         let was_in_grace = self.in_grace();
         self.grace.retain(|expected| *expected != id && !reactor::mutant!("grace-ends-with-first"));
@@ -167,7 +167,8 @@ impl Sessions {
         assert_eq!(life, Some(Life::Ended), "{id} is forgotten before it has ended");
     }
 
-    /// Live sessions whose last heartbeat was before `limit`, or that should have reclaimed by now.
+    /// Returns live sessions whose last heartbeat was before `limit`, or whose deadline to reclaim
+    /// has passed.
     pub(crate) fn silent_since(&self, limit: Instant) -> Vec<Rc<Session>> {
         let now = reactor::time::now();
         let is_late = |s: &Session| s.reclaim_by.get().is_some_and(|by| by < now);

@@ -1,12 +1,12 @@
-//! The pool's space: which blocks of which device are free, leased, resting or allocated.
+//! The pool's space: which blocks of each device are free, leased, resting or allocated.
 //!
-//! A device is cut into segments. A segment that was never touched has no record: all its blocks are
-//! free. Every block is in exactly one of: a segment's free blocks, a session's lease, a live
+//! A device is divided into segments. A segment that was never used has no record: all its blocks
+//! are free. Every block is in exactly one of: a segment's free blocks, a session's lease, a live
 //! allocation, a resting range.
 //!
-//! What is stored is indexed here in memory, by device, so that no call has to look through
-//! segments: counts of each state, and the touched segments ordered by their free blocks. The index
-//! is rebuilt when the store is opened and changed only by finished transactions.
+//! An index in memory has, by device, the counts of each state, and the used segments ordered by
+//! their free blocks. So no call has to search the stored segments. The index is rebuilt when the
+//! store is opened, and only finished transactions change it.
 
 mod durability;
 mod lease;
@@ -24,13 +24,15 @@ use protocol::space::{BlockRange, DeviceInfo, FIRST_GRANT_BYTES, PoolUse, SEGMEN
 use protocol::{DeviceId, Errno, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Free runs of so many bytes are leased first: an allocation is no longer, nor is a command that reads it.
+/// Free runs of at least this length are leased first: it is the longest allocation, and the most
+/// that one command reads.
 const RUN_BYTES: u64 = protocol::space::ALLOCATION_MAX_BYTES;
 
-/// Where there are none, runs of so many bytes are leased before shorter ones: a command for each costs little.
+/// Where there are none, runs of at least this length are leased before shorter ones: a command for
+/// each costs little.
 const SHORT_RUN_BYTES: u64 = 64 << 10;
 
-/// How many blocks of a device are in which state.
+/// The number of a device's blocks in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceUse {
     /// All blocks.
@@ -66,11 +68,12 @@ pub(crate) struct FreeIn {
 pub(crate) struct DeviceSpace {
     pub(crate) info: DeviceInfo,
     pub(crate) durability: Durability,
-    /// Segments below this have a record.
+    /// Segments below this number have a record.
     touched: u64,
-    /// Free blocks of each touched segment that has any.
+    /// Free blocks of each segment that has a record and free blocks.
     free_of: BTreeMap<u64, FreeIn>,
-    /// The same, ordered by free blocks in runs of [`DeviceSpace::run_blocks`], then by all free blocks.
+    /// The same segments, ordered by free blocks in runs of [`DeviceSpace::run_blocks`], then by
+    /// all free blocks.
     by_free: BTreeSet<(FreeIn, u64)>,
     usage: DeviceUse,
 }
@@ -88,17 +91,17 @@ impl DeviceSpace {
         }
     }
 
-    /// Whether a flush would make commits durable that are not.
+    /// Whether some commits are not durable and need a flush.
     pub(crate) fn is_unflushed(&self) -> bool {
         !self.info.is_volatile && self.durability.is_unflushed()
     }
 
-    /// Whether what was committed in an epoch waits for a flush.
+    /// Whether the commits of an epoch wait for a flush.
     pub(crate) fn awaits_flush(&self, epoch: u64) -> bool {
         !self.info.is_volatile && self.durability.awaits(epoch)
     }
 
-    /// Whether what was committed unflushed in an epoch is durable by now.
+    /// Whether the unflushed commits of an epoch are durable by now.
     pub(crate) fn has_durable(&self, epoch: u64) -> bool {
         epoch > 0
             && !self.info.is_volatile
@@ -106,22 +109,22 @@ impl DeviceSpace {
             && !self.durability.is_lost(epoch)
     }
 
-    /// Blocks of a run that holds the longest allocation.
+    /// Returns the number of blocks of a run that holds the longest allocation.
     pub(crate) fn run_blocks(&self) -> u64 {
         (RUN_BYTES / u64::from(self.info.block_size)).max(1)
     }
 
-    /// Blocks of a run that it still pays to read by itself.
+    /// Returns the number of blocks from which a run is worth reading by a command of its own.
     pub(crate) fn short_run_blocks(&self) -> u64 {
         (SHORT_RUN_BYTES / u64::from(self.info.block_size)).max(1)
     }
 
-    /// What is free in a segment.
+    /// Returns the free blocks of a segment, counted.
     pub(crate) fn free_in(&self, free: &Ranges) -> FreeIn {
         FreeIn { in_runs: free.blocks_in_runs(self.run_blocks()), blocks: free.blocks() }
     }
 
-    /// Blocks of a segment (the last one may be shorter).
+    /// Returns the number of blocks of a segment (the last one may be shorter).
     pub(crate) fn segment_blocks(&self) -> u64 {
         (SEGMENT_BYTES / u64::from(self.info.block_size)).max(1)
     }
@@ -155,14 +158,14 @@ impl DeviceSpace {
         self.info.blocks.div_ceil(self.segment_blocks())
     }
 
-    /// All blocks of a segment.
+    /// Returns all blocks of a segment.
     pub(crate) fn segment_range(&self, index: u64) -> BlockRange {
         let start = index.saturating_mul(self.segment_blocks());
         let count = self.segment_blocks().min(self.info.blocks.saturating_sub(start));
         BlockRange { start, count }
     }
 
-    /// The parts of a range that lie in one segment each, with the segment.
+    /// Splits a range at the borders of segments; returns the parts with their segments.
     pub(crate) fn split(&self, range: BlockRange) -> Vec<(u64, BlockRange)> {
         let mut parts = Vec::new();
         let mut start = range.start;
@@ -175,7 +178,7 @@ impl DeviceSpace {
         parts
     }
 
-    /// Free blocks of a segment.
+    /// Returns the number of free blocks of a segment.
     fn segment_free(&self, index: u64) -> u64 {
         match self.free_of.get(&index) {
             Some(free) => free.blocks,
@@ -196,7 +199,7 @@ impl DeviceSpace {
             self.info.device,
             self.usage
         );
-        // A segment below the first untouched one has a record: what has none counts as free.
+        // Segments below `touched` have a record; one without a record counts as free.
         assert!(
             index <= self.touched,
             "segment {index} of {} is touched out of turn",
@@ -204,7 +207,11 @@ impl DeviceSpace {
         );
         if let Some(before) = self.free_of.remove(&index) {
             let was_indexed = self.by_free.remove(&(before, index));
-            assert!(was_indexed, "segment {index} of {} is in one index of two", self.info.device);
+            assert!(
+                was_indexed,
+                "segment {index} of {} is in only one of the two indexes",
+                self.info.device
+            );
         }
         if blocks > 0 {
             self.by_free.insert((free, index));
@@ -215,18 +222,18 @@ impl DeviceSpace {
     }
 }
 
-/// A change of the index that a finished transaction makes.
+/// A change of the index by a finished transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SpaceEffect {
-    /// A segment has so many free blocks now.
+    /// The new number of free blocks in a segment.
     SegmentFree { device: DeviceId, index: u64, free: FreeIn },
-    /// A session's lease in a segment has so many blocks now.
+    /// The new number of blocks of a session's lease in a segment.
     Lease { session: SessionId, device: DeviceId, index: u64, blocks: u64 },
-    /// So many blocks began to rest.
+    /// The number of blocks that began to rest.
     Rest { device: DeviceId, blocks: u64 },
-    /// So many blocks rest no longer.
+    /// The number of blocks that no longer rest.
     Rested { device: DeviceId, blocks: u64 },
-    /// The next grant to a session on a device is of so many bytes.
+    /// The size of a session's next grant on a device.
     NextGrant { session: SessionId, device: DeviceId, bytes: u64 },
     /// Unflushed data was committed in a flush epoch.
     Unflushed { device: DeviceId, epoch: u64 },
@@ -244,13 +251,13 @@ pub(crate) fn is_sound(info: &DeviceInfo) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct SpaceIndex {
     pub(crate) devices: BTreeMap<DeviceId, DeviceSpace>,
-    /// Blocks of each lease; one without blocks has no record.
+    /// Blocks of each lease; one without blocks has no entry.
     leases: BTreeMap<(SessionId, DeviceId, u64), u64>,
     next_grant: HashMap<(SessionId, DeviceId), u64>,
 }
 
 impl SpaceIndex {
-    /// Rebuilds the index from what is stored.
+    /// Builds the index from the stored records.
     pub(crate) fn load(layers: &Layers, flush_epoch: u64) -> Result<SpaceIndex, Error> {
         let mut index = SpaceIndex::default();
         layers.each(&Key::Device(DeviceId(0)).prefix(0), |key, value| {
@@ -300,7 +307,7 @@ impl SpaceIndex {
             let resting: Resting = decode(key, value)?;
             for (allocation, blocks) in resting.freed {
                 if !index.devices.contains_key(&allocation.device) {
-                    return Err(corrupt(key, "blocks of a device rest that is not there"));
+                    return Err(corrupt(key, "blocks of a device that does not exist rest"));
                 }
                 let blocks = u64::from(blocks);
                 index.apply(SpaceEffect::Rest { device: allocation.device, blocks });
@@ -311,9 +318,9 @@ impl SpaceIndex {
         Ok(index)
     }
 
-    /// Returns an error if more blocks of a device would have a state than it has, were these effects
-    /// applied, or if blocks would leave a state that they are not in. Only records that contradict each
-    /// other do that.
+    /// Returns an error if these effects would give a state to more blocks than the device has, or
+    /// take blocks from a state that they are not in. Only records that contradict each other cause
+    /// that.
     pub(crate) fn check(&self, effects: &[SpaceEffect]) -> Result<(), Error> {
         if effects.is_empty() {
             return self.devices.values().try_for_each(|device| device.check([0; 3]));
@@ -349,7 +356,7 @@ impl SpaceIndex {
         Ok(())
     }
 
-    /// Adds a device, or takes over its new address and incarnation.
+    /// Adds a device, or updates its address and incarnation.
     pub(crate) fn add_device(&mut self, info: DeviceInfo, durability: Durability) {
         match self.devices.get_mut(&info.device) {
             Some(known) => (known.info, known.durability) = (info, durability),
@@ -359,7 +366,7 @@ impl SpaceIndex {
         }
     }
 
-    /// Takes over what a finished transaction changed.
+    /// Applies an effect of a finished transaction.
     pub(crate) fn apply(&mut self, effect: SpaceEffect) {
         match effect {
             SpaceEffect::SegmentFree { device, index, free } => {
@@ -416,7 +423,7 @@ impl SpaceIndex {
         }
     }
 
-    /// Stops if more blocks of a device have a state than it has, or its two indexes differ.
+    /// Asserts that the blocks of all states fit the device, and that its two indexes agree.
     pub(crate) fn assert_sums(&self) {
         for device in self.devices.values() {
             let (id, usage) = (device.info.device, &device.usage);
@@ -435,19 +442,19 @@ impl SpaceIndex {
         }
     }
 
-    /// Forgets what was counted for a session that ended.
+    /// Removes the counts of a session that has ended.
     pub(crate) fn forget_session(&mut self, session: SessionId) {
         let leased = self.leases_of(session, None);
         assert!(leased.is_empty(), "{session} has ended, and leases blocks in {leased:?}");
         self.next_grant.retain(|(holder, _), _| *holder != session);
     }
 
-    /// Bytes that the next grant is to have.
+    /// Returns the bytes of the next grant.
     fn next_grant_bytes(&self, session: SessionId, device: DeviceId) -> u64 {
         self.next_grant.get(&(session, device)).copied().unwrap_or(FIRST_GRANT_BYTES)
     }
 
-    /// The segments in which a session leases space, of one device or of all.
+    /// Returns the segments in which a session leases space, of one device or of all.
     pub(crate) fn leases_of(
         &self,
         session: SessionId,
@@ -458,12 +465,12 @@ impl SpaceIndex {
         self.leases.range(first..=last).map(|((_, device, index), _)| (*device, *index)).collect()
     }
 
-    /// How a device's blocks are used.
+    /// Returns the number of a device's blocks in each state.
     pub(crate) fn usage(&self, device: DeviceId) -> Option<DeviceUse> {
         self.devices.get(&device).map(|device| device.usage)
     }
 
-    /// What `statfs` tells; blocks that rest or are leased count as free.
+    /// Returns the result of `statfs`; blocks that rest or are leased count as free.
     pub(crate) fn pool_use(&self, inodes: u64) -> PoolUse {
         let mut total = PoolUse { inodes, ..PoolUse::default() };
         for device in self.devices.values() {
@@ -477,7 +484,7 @@ impl SpaceIndex {
         total
     }
 
-    /// [`SpaceIndex::pool_use`] as an answer.
+    /// Returns [`SpaceIndex::pool_use`] as an answer.
     pub(crate) fn answer(&self, inodes: u64) -> Answer {
         Answer::PoolUse(self.pool_use(inodes))
     }

@@ -1,5 +1,5 @@
-//! The live blocks of a store that no service has open, with their checksums: what `tsumugi check --data` compares
-//! the devices with.
+//! The live blocks of a store that no service has open, with their checksums. `tsumugi check
+//! --data` compares the devices with them.
 
 use super::store::open_frozen;
 use super::{Area, Finding, paths};
@@ -12,25 +12,26 @@ use protocol::{DeviceId, InodeId};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A live block, and the sum that its bytes must have.
+/// A live block and its expected checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SummedBlock {
-    /// The block, counted from the device's start.
+    /// The block's number, counted from the device's start.
     pub block: u64,
     /// The CRC-32C of its bytes.
     pub sum: u32,
-    /// No flush is known to cover it: a loss of power may have taken it.
+    /// No known flush covers it, so a loss of power may have taken it.
     pub is_unflushed: bool,
 }
 
 /// The live blocks of a part of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Those that have a sum, ascending, within 256 blocks.
+    /// The blocks that have a checksum, ascending, within 256 blocks.
     pub blocks: Vec<SummedBlock>,
-    /// How many have none.
+    /// The number of blocks without a checksum.
     pub unsummed: u64,
-    /// How many were lost with the device's power, which the service knows: they read as EIO.
+    /// The number of blocks that the device lost with its power. The service knows them: they read
+    /// as EIO.
     pub lost: u64,
     /// Where the next part begins.
     pub next: u64,
@@ -43,7 +44,7 @@ pub struct LiveBlocks {
 }
 
 impl LiveBlocks {
-    /// Opens the store in a directory, and writes nothing to it.
+    /// Opens the store in a directory without writing to it.
     ///
     /// # Errors
     /// If there is no store, a service has it open, or it is damaged.
@@ -56,7 +57,7 @@ impl LiveBlocks {
         LiveBlocks::of(FjallStore::read(directory, boot)?.0)
     }
 
-    /// Takes a store that is open, and writes nothing to it.
+    /// Takes a store that is open already, and does not write to it.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -69,7 +70,8 @@ impl LiveBlocks {
         self.core.base.space.devices.values().map(|device| device.info.clone()).collect()
     }
 
-    /// Returns the next part of a device that has live blocks, from a place on that [`Part::next`] gave, or 0.
+    /// Returns the next part of a device that has live blocks, starting at `from`: 0, or a value of
+    /// [`Part::next`].
     ///
     /// # Errors
     /// If a record cannot be read.
@@ -101,7 +103,7 @@ impl LiveBlocks {
         Ok(Some(part))
     }
 
-    /// Returns a finding for each file that has one of these blocks, with which something is wrong.
+    /// Returns a finding for each file that contains one of these faulty blocks.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -114,7 +116,7 @@ impl LiveBlocks {
         let mut without: BTreeSet<_> = wrong.clone();
         let any = Key::Extents(InodeId(0), 0).prefix(0);
         self.core.base.layers.each(&any, |key, value| {
-            // One that makes no sense is a finding of the records.
+            // A page that makes no sense is a finding of the check of records.
             let Ok(page) = decode::<ExtentPage>(key, value) else { return Ok(()) };
             let inode = InodeId(key_number(key, 0)?);
             for extent in &page.extents.0 {
@@ -145,12 +147,12 @@ impl LiveBlocks {
     }
 }
 
-/// What is wrong with a block.
+/// A fault of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrongness {
-    /// It has other bytes than were written.
+    /// Its bytes are not those that were written.
     Sum,
-    /// The device answers an error.
+    /// The device returns an error.
     Unreadable,
 }
 
@@ -166,7 +168,7 @@ impl Wrongness {
         format!("block {block} of {device} {}", self.words())
     }
 
-    /// Returns what is said of a block in which these bytes of a file lie, first and last.
+    /// Returns the sentence about a block that holds these bytes of a file, first and last.
     pub fn of_file(self, block: (DeviceId, u64), node: &str, (from, to): (u64, u64)) -> String {
         let (device, block) = block;
         let words = self.words();

@@ -1,25 +1,25 @@
-//! A contradiction between records, in words.
+//! A contradiction between records, as a sentence.
 
 use crate::store::Error;
 use protocol::{DeviceId, InodeId};
 
-/// What a contradiction concerns, which decides what it may cost.
+/// What a contradiction concerns, which decides its possible cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Area {
-    /// A record that makes no sense by itself.
+    /// A record that makes no sense on its own.
     #[default]
     Record,
     /// Commits that are missing from the store.
     Commits,
     /// Names and inodes.
     Tree,
-    /// What files hold: extents, inline bytes, extended attributes.
+    /// The content of files: extents, inline bytes, extended attributes.
     Data,
     /// Blocks: live, free, leased, resting.
     Space,
-    /// Counts that are kept of other records.
+    /// Stored counts of other records.
     Counts,
-    /// Data on devices that does not have its checksum.
+    /// Data on devices that does not match its checksum.
     Damage,
     /// Data that could not be read.
     Unread,
@@ -38,12 +38,12 @@ const AREAS: [Area; 8] = [
 ];
 
 impl Area {
-    /// Returns the area of a name.
+    /// Returns the area with a name.
     pub fn of_name(name: &str) -> Option<Area> {
         AREAS.into_iter().find(|area| area.name() == name)
     }
 
-    /// Returns its name.
+    /// Returns the area's name.
     pub fn name(self) -> &'static str {
         match self {
             Area::Record => "record",
@@ -57,7 +57,7 @@ impl Area {
         }
     }
 
-    /// Returns what such a contradiction may cost, as a sentence.
+    /// Returns the possible cost of such a contradiction, as a sentence.
     pub fn meaning(self) -> &'static str {
         match self {
             Area::Record => "the record cannot be used; calls that need it fail with EIO",
@@ -88,30 +88,30 @@ impl Area {
 /// A contradiction between stored records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it concerns.
+    /// The area that it concerns.
     pub area: Area,
-    /// The inode that it is about, if it is about one.
+    /// The inode that it concerns, if any.
     pub inode: Option<InodeId>,
     /// A path of that inode, if it has one; only [`super::store::check`] looks for it.
     pub path: Option<String>,
-    /// The block that it is about, if it is about one.
+    /// The block that it concerns, if any.
     pub block: Option<(DeviceId, u64)>,
-    /// What was found, as a sentence.
+    /// The sentence that describes it.
     pub what: String,
 }
 
 impl Finding {
-    /// A contradiction that concerns an inode.
+    /// Creates a finding that concerns an inode.
     pub(super) fn of(area: Area, inode: InodeId, what: String) -> Finding {
         Finding { inode: Some(inode), ..Finding::general(area, what) }
     }
 
-    /// A record that cannot be read.
+    /// Creates the finding for a record that cannot be read.
     pub(crate) fn of_record(error: &Error) -> Finding {
         Finding::general(Area::Record, error.to_string())
     }
 
-    /// A contradiction that concerns no inode.
+    /// Creates a finding that concerns no inode.
     pub fn general(area: Area, what: String) -> Finding {
         Finding { area, inode: None, path: None, block: None, what }
     }

@@ -1,4 +1,4 @@
-//! Paths of the inodes that findings are about.
+//! Paths of the inodes that findings concern.
 
 use super::Finding;
 use crate::records::{Dentry, Inode, Key, decode, key_number, key_tail};
@@ -7,14 +7,14 @@ use crate::tree::Core;
 use protocol::InodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Directories above a file that are followed: more are a loop.
+/// Most directories that are followed upwards from a file; more are a loop.
 const DEPTH_MAX: usize = 4096;
 
-/// Findings whose paths are looked for: the rest of a long list says no more.
+/// Findings that get a path: the rest of a long list adds nothing.
 const PATHS_MAX: usize = 100;
 
-/// A name, and the directory that has it.
-type Place = (InodeId, Vec<u8>);
+/// A directory, and a name in it.
+type EntryKey = (InodeId, Vec<u8>);
 
 /// Fills in the paths of findings, as far as names lead to the root.
 pub(super) fn fill(core: &Core, findings: &mut [Finding]) -> Result<(), Error> {
@@ -23,7 +23,7 @@ pub(super) fn fill(core: &Core, findings: &mut [Finding]) -> Result<(), Error> {
     if wanted.is_empty() {
         return Ok(());
     }
-    let mut places: BTreeMap<InodeId, Place> = BTreeMap::new();
+    let mut places: BTreeMap<InodeId, EntryKey> = BTreeMap::new();
     core.base.layers.each(&Key::Dentry(InodeId(0), b"").prefix(0), |key, value| {
         let Ok(dentry) = decode::<Dentry>(key, value) else { return Ok(()) };
         if wanted.contains(&dentry.inode) {
@@ -42,7 +42,7 @@ pub(super) fn fill(core: &Core, findings: &mut [Finding]) -> Result<(), Error> {
 fn path_of(
     core: &Core,
     inode: InodeId,
-    places: &BTreeMap<InodeId, Place>,
+    places: &BTreeMap<InodeId, EntryKey>,
 ) -> Result<Option<String>, Error> {
     if inode == InodeId::ROOT {
         return Ok(Some("/".to_owned()));
@@ -50,7 +50,7 @@ fn path_of(
     let Some((mut parent, name)) = places.get(&inode).cloned() else { return Ok(None) };
     let mut names = vec![name];
     while parent != InodeId::ROOT {
-        let Some((above, name)) = place_of_directory(core, parent)? else { return Ok(None) };
+        let Some((above, name)) = key_of_directory(core, parent)? else { return Ok(None) };
         if names.len() > DEPTH_MAX {
             return Ok(None);
         }
@@ -65,8 +65,8 @@ fn path_of(
     Ok(Some(path))
 }
 
-/// The name of a directory, which knows its parent.
-fn place_of_directory(core: &Core, directory: InodeId) -> Result<Option<Place>, Error> {
+/// Returns the name of a directory, through its record of its parent.
+fn key_of_directory(core: &Core, directory: InodeId) -> Result<Option<EntryKey>, Error> {
     let key = Key::Inode(directory).encode();
     let Some(value) = core.base.layers.get(&key)? else { return Ok(None) };
     let Ok(inode) = decode::<Inode>(&key, &value) else { return Ok(None) };

@@ -1,12 +1,15 @@
-//! Repairs the records of a store that no service has open, as far as nothing more is lost by it.
+//! The repair of the records of a store that no service has open, as far as it causes no further
+//! loss.
 //!
-//! Some records say what others say, too: a name and its cookie, counts, the state of each block. From those that
-//! are intact the others are made anew. A record that alone says something (an extent page, inline data, a device) is
-//! left as it is: then a finding stays. What is read as EIO before a repair is never read as other bytes after it.
+//! Some records repeat what other records contain: a name and its cookie, counts, the state of each
+//! block. The repair rebuilds the damaged ones from the intact ones. A record whose content is
+//! stored nowhere else (an extent page, inline data, a device) stays as it is, and so does its
+//! finding. Data that reads as EIO before a repair never reads as other bytes after it.
 //!
-//! All changes are one batch. It is tried in memory first, and written only if it leaves fewer contradictions than
-//! there were. Before it is written, [`journal`] keeps what every changed record held. Afterwards the next start of the
-//! service ends all sessions, as after a loss of power: what they know may contradict what was repaired.
+//! All changes are one batch. The repair tries it in memory first, and writes it only if it leaves
+//! fewer contradictions than before. Before the write, [`journal`] keeps the old value of every
+//! changed record. Afterwards the next start of the service ends all sessions, as after a loss of
+//! power, because their state may contradict the repaired records.
 
 mod data;
 pub mod journal;
@@ -30,12 +33,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use uuid::Uuid;
 
-/// What a repair came to.
+/// The result of a repair.
 #[derive(Clone, Debug)]
 pub struct Repaired {
     /// Contradictions before.
     pub before: Checked,
-    /// What was changed, as sentences.
+    /// The changes, as sentences.
     pub changes: Vec<String>,
     /// Records that were written or removed.
     pub records: usize,
@@ -43,7 +46,8 @@ pub struct Repaired {
     pub after: Checked,
 }
 
-/// Repairs the store in a directory; `keep` is given what changed records held before anything is written.
+/// Repairs the store in a directory. `keep` receives the old values of changed records before
+/// anything is written.
 ///
 /// # Errors
 /// If there is no store, a service has it open, commits are missing, it cannot be read or written, or `keep` fails.
@@ -56,7 +60,7 @@ pub fn repair(
         source: Box::new(source),
     };
     let opening = Opening::here().map_err(failed)?;
-    // Opening a store makes one where there is none.
+    // `FjallStore::open` would create a missing store.
     FjallStore::check(directory, opening.boot)?;
     let owner = owner_of(directory).map_err(|source| Error::Store {
         operation: "look at the store's directory",
@@ -65,13 +69,13 @@ pub fn repair(
     repair_as(Box::new(FjallStore::open(directory, opening)?), owner, keep)
 }
 
-/// User and group of a store: the job's.
+/// Returns user and group of a store: the job's.
 fn owner_of(directory: &Path) -> std::io::Result<(u32, u32)> {
     let metadata = std::fs::metadata(directory)?;
     Ok((metadata.uid(), metadata.gid()))
 }
 
-/// As [`repair`], of a store that is open; what has to be made anew belongs to root.
+/// As [`repair`], for a store that is open already; rebuilt inodes belong to root.
 ///
 /// # Errors
 /// As [`repair`].
@@ -131,8 +135,8 @@ fn repair_as(
     Ok(Repaired { before, changes: repair.notes, records: batch.writes.len(), after })
 }
 
-/// Fails for a store of another version of the program, whose records would all seem to be damaged. A version above
-/// [`FORMS_MAX`] is a damaged byte.
+/// Refuses a store of another version of the program, whose records would all seem damaged. A
+/// version above [`FORMS_MAX`] is a damaged byte.
 fn refuse_other_form(store: &dyn Store) -> Result<(), Error> {
     const FORMS_MAX: u8 = 64;
     let counters = store.get(&Key::Counters.encode())?;
@@ -141,12 +145,12 @@ fn refuse_other_form(store: &dyn Store) -> Result<(), Error> {
     if version.is_some_and(is_other) { Err(Error::OtherForm) } else { Ok(()) }
 }
 
-/// Whether a finding says that commits are missing: then records that seem to be all right may be old.
+/// Whether a finding reports missing commits: then even records that seem intact may be old.
 fn is_hopeless(finding: &Finding) -> bool {
     finding.area == Area::Commits
 }
 
-/// A store that several have, one after the other.
+/// A store that several owners use one after the other.
 #[derive(Clone)]
 struct Lent(Arc<Mutex<Box<dyn Store>>>);
 
@@ -174,19 +178,19 @@ impl Store for Lent {
     }
 }
 
-/// Records with the changes that are to be made.
+/// Records with the planned changes.
 struct Repair {
     layers: Layers,
     notes: Vec<String>,
     found: Numbers,
-    /// User and group of inodes that are made anew.
+    /// User and group of rebuilt inodes.
     owner: (u32, u32),
 }
 
 /// The greatest numbers that are in use.
 #[derive(Clone, Copy, Debug, Default)]
 struct Numbers {
-    /// How many inodes there are.
+    /// The number of inodes.
     inodes: u64,
     last_inode: u64,
     last_session: u64,
@@ -197,7 +201,7 @@ struct Numbers {
     flush_epoch: u64,
 }
 
-/// The records of one kind: those that make sense, and the keys of the others.
+/// The records of one kind: the readable ones, and the keys of the others.
 struct Kind<R> {
     sound: Vec<(Vec<u8>, R)>,
     bad: Vec<Vec<u8>>,
@@ -231,7 +235,7 @@ impl Repair {
         Ok(Kind { sound, bad })
     }
 
-    /// Writes a record unless it is there; returns whether it was not.
+    /// Writes a record unless the same one is stored; returns whether it wrote.
     fn put<R: Record>(&mut self, key: &Key<'_>, record: &R) -> Result<bool, Error> {
         let (key, value) = (key.encode(), encode(record)?);
         let is_new = self.layers.get(&key)?.as_ref() != Some(&value);
@@ -241,7 +245,7 @@ impl Repair {
         Ok(is_new)
     }
 
-    /// Removes a record; returns whether it was there.
+    /// Removes a record; returns whether it existed.
     fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
         let is_there = self.layers.get(key)?.is_some();
         if is_there {
@@ -250,7 +254,7 @@ impl Repair {
         Ok(is_there)
     }
 
-    /// Removes records that make no sense and that nothing needs; `what` they are.
+    /// Removes records that make no sense and that nothing needs; `what` names their kind.
     fn remove_bad(&mut self, bad: &[Vec<u8>], what: &str) -> Result<(), Error> {
         for key in bad {
             self.remove(key)?;
@@ -261,7 +265,7 @@ impl Repair {
         Ok(())
     }
 
-    /// The counters, if their record makes sense.
+    /// Returns the counters, if their record makes sense.
     fn stored_counters(&self) -> Result<Option<Counters>, Error> {
         let key = Key::Counters.encode();
         let value = self.layers.get(&key)?;
@@ -269,11 +273,11 @@ impl Repair {
         Ok(counters.filter(Counters::are_sound))
     }
 
-    /// Numbers that are given out lie above all that are in use; the next start ends all sessions.
+    /// Raises the counters above all numbers in use, and makes the next start end all sessions.
     fn finish(&mut self) -> Result<(), Error> {
         let stored = self.stored_counters()?;
         if stored.is_none() {
-            self.note("the counters were made anew: the file system has another identity now");
+            self.note("the counters were rebuilt: the file system has a new identity now");
         }
         let fresh = || Counters {
             file_system: Uuid::from_u128(reactor::random::u64().into()),
@@ -289,9 +293,9 @@ impl Repair {
         let key = Key::Stamps.encode();
         let stamps = self.layers.get(&key)?;
         if stamps.is_some_and(|value| decode::<Stamps>(&key, &value).is_err()) {
-            // Without them those of the next start lie above all earlier ones.
+            // Without this record the next start takes stamps above all earlier ones.
             self.remove(&key)?;
-            self.note("the stamps of rights were made anew");
+            self.note("the stamps of rights were rebuilt");
         }
         let mut counters = stored.unwrap_or_else(fresh);
         let (before, found) = (counters, self.found);
@@ -303,11 +307,11 @@ impl Repair {
         counters.free_epoch = counters.free_epoch.max(FreeEpoch(found.free_epoch));
         counters.flush_epoch = counters.flush_epoch.max(found.flush_epoch);
         if stored.is_some() && counters.inodes != before.inodes {
-            self.note("inodes were counted anew");
+            self.note("the inodes were recounted");
         }
         if self.layers.pending.len() > 0 || counters != before || stored.is_none() {
-            // No boot has it, so the next start ends all sessions; and no other repair has it, so this one can only be
-            // taken back while nothing has changed since.
+            // No boot has this identifier, so the next start ends all sessions. No other repair has
+            // it either, so this repair can be taken back only while nothing has changed since.
             counters.boot = Uuid::from_u128(u128::from(reactor::random::u64()) | 1);
             self.put(&Key::Counters, &counters)?;
         }

@@ -1,4 +1,4 @@
-//! A check of a store that no service has open. What opening it would write goes to memory only.
+//! A check of a store that no service has open. Writes that come with opening it go to memory only.
 
 use super::{Area, Finding, paths};
 use crate::records::{Counters, Key, decode};
@@ -9,12 +9,12 @@ use protocol::Timestamp;
 use std::path::Path;
 use uuid::Uuid;
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Clone, Debug)]
 pub struct Checked {
-    /// Inodes of the file system.
+    /// Number of inodes of the file system.
     pub inodes: u64,
-    /// The newest commit, if that is known.
+    /// The number of the newest commit, if it is known.
     pub commits: Option<u64>,
     /// All contradictions.
     pub findings: Vec<Finding>,
@@ -22,7 +22,8 @@ pub struct Checked {
     pub is_partial: bool,
 }
 
-/// Checks the store in a directory: that no commit is missing, and that all records agree with each other.
+/// Checks that no commit is missing in the store in a directory, and that all records agree with
+/// each other.
 ///
 /// # Errors
 /// If there is no store, a service has it open, or it cannot be read.
@@ -45,7 +46,7 @@ pub fn check(directory: &Path) -> Result<Checked, Error> {
             }
             Ok(Checked { inodes: 0, commits: None, findings, is_partial: true })
         }
-        // Its files are there, and the engine refuses them.
+        // Its files exist, but the engine refuses them.
         Err(error @ Error::Store { .. }) if directory.join("version").exists() => {
             let finding = Finding::general(Area::Commits, error.to_string());
             Ok(Checked { inodes: 0, commits: None, findings: vec![finding], is_partial: true })
@@ -54,7 +55,7 @@ pub fn check(directory: &Path) -> Result<Checked, Error> {
     }
 }
 
-/// Checks the records of a store, to which nothing is written.
+/// Checks the records of a store without writing to it.
 ///
 /// # Errors
 /// If the store cannot be read, or is of another version.
@@ -66,7 +67,7 @@ pub fn check_records(store: Box<dyn Store>) -> Result<Checked, Error> {
         checked.findings.push(Finding::general(Area::Counts, what));
         return Ok(checked);
     };
-    // Another version's are refused by opening it.
+    // `open_frozen` refuses counters of another version.
     let counters = decode::<Counters>(&key, &value).ok();
     let core = match open_frozen(store) {
         Ok(core) => core,
@@ -83,13 +84,13 @@ pub fn check_records(store: Box<dyn Store>) -> Result<Checked, Error> {
     Ok(checked)
 }
 
-/// Opens a store as a service would, but writes nothing to it.
+/// Opens a store as a service would, without writing to it.
 pub(super) fn open_frozen(store: Box<dyn Store>) -> Result<Core, Error> {
     let key = Key::Counters.encode();
     let value = store.get(&key)?;
     let counters = value.and_then(|value| decode::<Counters>(&key, &value).ok());
     let boot = Boot {
-        // With its own boot a store keeps its sessions.
+        // With its own boot identifier a store keeps its sessions.
         boot: counters.map_or(Uuid::nil(), |counters| counters.boot),
         file_system: Uuid::nil(),
         now: Timestamp(0),
@@ -99,7 +100,7 @@ pub(super) fn open_frozen(store: Box<dyn Store>) -> Result<Core, Error> {
     Core::open(Box::new(frozen), &boot).map(|(core, _)| core)
 }
 
-/// A store with changes that are in memory only.
+/// Returns a store whose changes go to memory only.
 pub(super) fn frozen_over(lower: Box<dyn Store>, upper: Overlay) -> Box<dyn Store> {
     Box::new(Frozen { lower, upper })
 }
@@ -134,7 +135,7 @@ impl Store for Frozen {
     }
 }
 
-/// What is in memory only is never durable.
+/// A syncer that does nothing: changes in memory are never durable.
 struct Nothing;
 
 impl Syncer for Nothing {

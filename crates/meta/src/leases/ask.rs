@@ -1,4 +1,4 @@
-//! Clearing the way for a call: asking holders, barring inodes, taking answers.
+//! Clearance for calls: asking holders, barring inodes, taking answers.
 
 use super::{
     Ask, AskId, Asked, Bar, Busy, CallId, Clearance, Demand, INVALIDATE_HOLDERS_MAX, Leases, Open,
@@ -9,14 +9,14 @@ use protocol::lease::Recall;
 use protocol::{InodeId, Rights, SessionId};
 use smallvec::SmallVec;
 
-/// What is recalled by one message: never READ together with rights that wait for commits. What waits for
-/// a report of locks waits for neither.
+/// Rights that one message recalls. READ is never among rights that wait for commits. A recall of
+/// LOCKS waits for the report of locks, so it waits with neither.
 const CLASSES: [Rights; 3] =
     [Rights::READ, Rights(Rights::WRITE.0 | Rights::SIZE.0 | Rights::SOLE.0), Rights::LOCKS];
 
 impl Leases {
-    /// Whether `call` of `session` may be executed now; else everything is asked and barred that
-    /// it needs. `wants` are the WRITE and SIZE rights that it is to be granted: it waits while an
+    /// Returns whether `call` of `session` may be executed now; otherwise asks the holders and bars
+    /// the inodes. `wants` are the WRITE and SIZE rights that the call will get: it waits while an
     /// earlier call of another session bars them.
     pub fn clear(
         &mut self,
@@ -31,7 +31,7 @@ impl Leases {
             is_clear &= match demand {
                 Demand::Give(inode, rights) => self.demand_rights(call, session, *inode, *rights),
                 Demand::Forget(inode, names) => self.demand_forget(call, session, *inode, names),
-                Demand::Tell(inode) => self.demand_telling(call, session, *inode),
+                Demand::ReportOpen(inode) => self.demand_open_report(call, session, *inode),
             };
         }
         for (inode, rights) in wants {
@@ -40,14 +40,14 @@ impl Leases {
         if is_clear {
             return Clearance::Clear;
         }
-        // Barred from the first recall on, also where nobody holds anything yet.
+        // Barred from the first recall on, even where no session holds anything yet.
         for demand in demands.iter().filter(|_| !reactor::mutant!("nothing-barred")) {
             self.bar(call, session, demand.inode(), demand.bars());
         }
         Clearance::Wait
     }
 
-    /// The call was executed or given up: others may be granted what it barred.
+    /// Records that the call was executed or given up: other sessions may get what it barred.
     pub fn done(&mut self, call: CallId) {
         let Some(waiting) = self.waiting.remove(&call) else { return };
         for inode in waiting.inodes {
@@ -68,7 +68,7 @@ impl Leases {
         }
     }
 
-    /// Forgets that something goes on at an inode, if nothing does.
+    /// Removes the state of an inode if nothing goes on there.
     fn tidy(&mut self, inode: InodeId) {
         let is_idle =
             |busy: &Busy| busy.bars.is_empty() && busy.asks.is_empty() && busy.acquirers.is_empty();
@@ -77,7 +77,7 @@ impl Leases {
         }
     }
 
-    /// The state of a call that has to wait, at `inode` among others.
+    /// Returns the state of a waiting call, and adds `inode` to it.
     fn waiting(&mut self, call: CallId, inode: InodeId) -> &mut Waiting {
         let next_order = &mut self.next_order;
         let waiting = self.waiting.entry(call).or_insert_with(|| {
@@ -106,15 +106,15 @@ impl Leases {
         }
     }
 
-    /// Whether another session's call bars some of `rights`.
+    /// Returns whether another session's call bars some of `rights`.
     pub(super) fn is_barred(&self, session: SessionId, inode: InodeId, rights: Rights) -> bool {
         self.busy.get(&inode).is_some_and(|busy| {
             busy.bars.iter().any(|bar| bar.session != session && bar.rights.intersects(rights))
         })
     }
 
-    /// Whether no earlier bar is in the way of acquiring `rights`; else the call is woken when one
-    /// is lifted.
+    /// Returns whether no earlier bar prevents a grant of `rights`; otherwise wakes the call when
+    /// one is lifted.
     fn wait_for_bars(
         &mut self,
         call: CallId,
@@ -137,7 +137,7 @@ impl Leases {
         is_free
     }
 
-    /// Whether nobody else holds `rights`; else they are recalled.
+    /// Returns whether no other session holds `rights`; otherwise recalls them.
     fn demand_rights(
         &mut self,
         call: CallId,
@@ -158,9 +158,9 @@ impl Leases {
         others.is_empty()
     }
 
-    /// Whether the call's session is known to have the inode open, or holds nothing by which it may
-    /// have opened it untold; else that is recalled.
-    fn demand_telling(&mut self, call: CallId, session: SessionId, inode: InodeId) -> bool {
+    /// Returns whether the call's session is known to have the inode open, or holds no right under
+    /// which it may open it without a report. Otherwise recalls its rights.
+    fn demand_open_report(&mut self, call: CallId, session: SessionId, inode: InodeId) -> bool {
         let held = self.rights(session, inode);
         if held.is_empty() || held.contains(Rights::OPEN) {
             return true;
@@ -177,7 +177,7 @@ impl Leases {
         }
     }
 
-    /// Recalls rights of one class, unless that is under way already, for a call that then waits.
+    /// Recalls rights of one class for a call, which then waits; joins recalls that are under way.
     pub(super) fn recall(
         &mut self,
         call: Option<CallId>,
@@ -202,7 +202,7 @@ impl Leases {
         self.ask(call, holder, what);
     }
 
-    /// Whether every other holder of READ has forgotten the names; else they are asked to.
+    /// Returns whether every other holder of READ has forgotten the names; otherwise asks them to.
     fn demand_forget(
         &mut self,
         call: CallId,
@@ -244,7 +244,8 @@ impl Leases {
             Asked::Recall(recall) => (recall.inode, recall.rights, recall.stamp, false),
             Asked::Forget { inode, stamp, .. } => (*inode, Rights::NONE, *stamp, true),
         };
-        // What waits for commits is never recalled together with what commits wait for.
+        // Rights that wait for commits are never recalled together with rights that commits wait
+        // for.
         let is_mixed = rights.contains(Rights::READ) && rights != Rights::READ;
         assert!(!is_mixed && (is_forget || !rights.is_empty()), "{session} is asked for {what:?}");
         assert!(
@@ -261,7 +262,7 @@ impl Leases {
         self.outbox.push(Ask { id, session, what });
     }
 
-    /// Lets a call wait for an answer.
+    /// Makes a call wait for an answer.
     fn join(&mut self, call: Option<CallId>, id: AskId) {
         let (Some(call), Some(open)) = (call, self.asks.get_mut(&id)) else { return };
         if !open.calls.contains(&call) {
@@ -271,18 +272,18 @@ impl Leases {
         }
     }
 
-    /// A session whose answer a call waits for, if it waits for one.
+    /// Returns a session from which a call awaits an answer, if there is one.
     pub fn asked_for(&self, call: CallId) -> Option<SessionId> {
         self.asks.values().find(|open| open.calls.contains(&call)).map(|open| open.session)
     }
 
-    /// The inode that an ask is about, while it is open.
+    /// Returns the inode that an unanswered ask concerns.
     pub fn asked_of(&self, id: AskId) -> Option<InodeId> {
         self.asks.get(&id).map(|open| open.inode)
     }
 
-    /// An ask was answered; of a recall, `kept` says what the session keeps. Answers the inode if
-    /// the session had it open and says that it has not any more.
+    /// Takes the answer to an ask; for a recall, `kept` are the rights that the session keeps.
+    /// Returns the inode if the session had it open and has closed it.
     pub fn answered(&mut self, id: AskId, kept: Rights) -> Option<InodeId> {
         let open = self.close_ask(id)?;
         if open.is_forget {
@@ -292,7 +293,10 @@ impl Leases {
             && let Some(held) = self.sessions.get_mut(&open.session)
         {
             let (session, inode) = (open.session, open.inode);
-            assert!(held.evictions > 0, "{session} gives {inode} back to make room, unasked");
+            assert!(
+                held.evictions > 0,
+                "{session} gives {inode} back to make room without a request"
+            );
             held.evictions -= 1;
         }
         let had_open = self.rights(open.session, open.inode).contains(Rights::OPEN);
@@ -311,7 +315,7 @@ impl Leases {
             open.inode
         );
         holder.rights = holder.rights - open.rights;
-        // A grant after the recall stands: the client answered before it knew of that.
+        // A grant after the recall stands: the client answered before it knew of the grant.
         if holder.stamp < open.stamp || reactor::mutant!("recall-takes-newer-open") {
             holder.rights = (holder.rights - Rights::OPEN) | (kept & Rights::OPEN);
         } else {
@@ -319,14 +323,14 @@ impl Leases {
         }
         assert!(
             !holder.rights.intersects(open.rights - Rights::OPEN),
-            "{holder:?} keeps over {} what it gave back: {open:?}",
+            "{holder:?} still has rights over {} that it gave back: {open:?}",
             open.inode
         );
         self.note_sole(open.session, open.inode);
         self.drop_if_empty(open.session, open.inode);
     }
 
-    /// Removes an ask and makes ready who waited for it alone.
+    /// Removes an ask; the calls that waited only for it become ready.
     pub(super) fn close_ask(&mut self, id: AskId) -> Option<Open> {
         let open = self.asks.remove(&id)?;
         if let Some(busy) = self.busy.get_mut(&open.inode) {
@@ -343,7 +347,7 @@ impl Leases {
             if let Some(waiting) = self.waiting.get_mut(call) {
                 assert!(
                     waiting.missing > 0,
-                    "{call:?} waits for nothing, and for an answer about {}: {waiting:?}",
+                    "{call:?} has no missing answers, but an ask about {} lists it: {waiting:?}",
                     open.inode
                 );
                 waiting.missing -= 1;

@@ -4,11 +4,11 @@ use super::{CallId, EVICTION_LOOK_MAX, EVICTIONS_MAX, Holder, Leases};
 use protocol::lease::{Grant, Return};
 use protocol::{InodeId, Rights, SessionId};
 
-/// Inodes that SOLE is held over, at most: each call that shows attributes walks them.
+/// Most inodes over which sessions hold SOLE: each call that shows attributes walks them.
 const SOLES_MAX: usize = 1024;
 
-/// SIZE over an inode has one holder: two would append at the same place. LOCKS too: two would grant the
-/// same lock.
+/// Asserts that SIZE and LOCKS over an inode have one holder each. Two holders of SIZE would append
+/// at the same offset; two holders of LOCKS would grant the same lock.
 pub(super) fn assert_one_holder(inode: InodeId, holders: &[Holder]) {
     for right in [Rights::SIZE, Rights::LOCKS] {
         let count = holders.iter().filter(|holder| holder.rights.contains(right)).count();
@@ -16,14 +16,14 @@ pub(super) fn assert_one_holder(inode: InodeId, holders: &[Holder]) {
     }
 }
 
-/// All rights, to be granted one by one.
+/// All rights, in the order in which they are granted one by one.
 const EACH: [Rights; 6] =
     [Rights::READ, Rights::WRITE, Rights::SIZE, Rights::OPEN, Rights::SOLE, Rights::LOCKS];
 
 impl Leases {
-    /// Grants what may be granted of `rights` and tells all that the session holds then; `None` if
-    /// nothing of `rights` could be granted. What is barred by another session's call, or another
-    /// session's SIZE, is left out.
+    /// Grants the available part of `rights`, and returns all rights that the session then holds;
+    /// `None` if none of `rights` is available. A right is not available while another session's
+    /// call bars it, or another session holds SIZE.
     pub fn grant(&mut self, session: SessionId, inode: InodeId, rights: Rights) -> Option<Grant> {
         let mut granted = Rights::NONE;
         for right in EACH {
@@ -37,10 +37,11 @@ impl Leases {
         }
         assert!(
             !granted.contains(Rights::READ) || !self.is_sole(session, inode),
-            "{session} is shown {inode}, of which another session keeps changes back"
+            "{session} gets READ over {inode} while another session holds changes of it back"
         );
-        // What is being recalled is on its way back: it is not told as held, unless granted anew.
-        // Nor is READ while a call bars it: what this answer carries must not be cached.
+        // A right that is being recalled is on its way back: the answer does not name it as held,
+        // unless it is granted anew. The same is true of READ while a call bars it, because the
+        // client must not cache the data of this answer.
         let mut leaving = self.leaving(session, inode, granted);
         if self.is_barred(session, inode, Rights::READ) && !reactor::mutant!("told-under-bar") {
             leaving |= Rights::READ;
@@ -52,7 +53,7 @@ impl Leases {
             let known_as = held.by_stamp.remove(&holder.stamp);
             assert!(
                 known_as == Some(inode) && holder.stamp < stamp,
-                "{session} holds {holder:?} over {inode}, by its stamp over {known_as:?}, and is granted {stamp:?}"
+                "{session} holds {holder:?} over {inode}, its stamp is of {known_as:?}, and {stamp:?} is granted"
             );
             holder.rights |= granted;
             holder.stamp = stamp;
@@ -65,7 +66,7 @@ impl Leases {
         assert!(other.is_none(), "{stamp:?} is of grants over {inode} and {other:?}");
         assert!(
             !rights.intersects(leaving),
-            "{session} is told of {rights:?} over {inode}, of which {leaving:?} leave"
+            "{session} gets {rights:?} over {inode} while {leaving:?} are being recalled"
         );
         if granted.intersects(Rights::SIZE | Rights::LOCKS) {
             assert_one_holder(inode, holders);
@@ -109,8 +110,8 @@ impl Leases {
         }
     }
 
-    /// The session has reported what it did under LOCKS over the inode, and does not hold it any more. That it
-    /// has the inode open it may have kept to itself while it held that.
+    /// Takes LOCKS from a session that has reported its locks of the inode. While it held LOCKS, it
+    /// may have opened the inode without a report: `is_open` is whether it has it open.
     pub fn end_locks(&mut self, session: SessionId, inode: InodeId, is_open: bool) {
         let holder = self
             .holders
@@ -125,8 +126,8 @@ impl Leases {
         self.drop_if_empty(session, inode);
     }
 
-    /// What of the session's rights is being recalled. Of recalls that only make room, what is
-    /// granted anew stays.
+    /// Returns the session's rights that are being recalled. A right that is granted anew while a
+    /// recall only makes room is removed from that recall.
     fn leaving(&mut self, session: SessionId, inode: InodeId, granted: Rights) -> Rights {
         let mut leaving = Rights::NONE;
         let Some(busy) = self.busy.get(&inode) else { return leaving };
@@ -157,14 +158,14 @@ impl Leases {
             held.evictions += 1;
             assert!(
                 held.evictions <= EVICTIONS_MAX,
-                "{session} is asked for room {} times",
+                "{session} has {} recalls to make room",
                 held.evictions
             );
         }
     }
 
-    /// The session gives rights back unasked. Answers whether it had the inode open and has not any
-    /// more.
+    /// Takes rights that the session gives back without a recall. Returns whether the session had
+    /// the inode open and has closed it.
     pub fn give_back(&mut self, session: SessionId, back: Return) -> bool {
         let Some(holders) = self.holders.get_mut(&back.inode) else { return false };
         let Some(holder) = holders.iter_mut().find(|h| h.session == session) else { return false };
@@ -195,8 +196,8 @@ impl Leases {
         }
     }
 
-    /// The session has ended: it holds nothing, and nothing is expected of it. Its own calls must
-    /// be given up with [`Leases::done`].
+    /// Ends a session: it holds nothing, and no answer is expected from it. Its own calls must be
+    /// given up with [`Leases::done`].
     pub fn end_session(&mut self, session: SessionId) {
         let held = self.sessions.remove(&session).unwrap_or_default();
         self.soles.retain(|_, holder| *holder != session);
@@ -223,7 +224,7 @@ impl Leases {
         );
     }
 
-    /// Whether a call is known to wait.
+    /// Returns whether a call waits.
     pub fn is_waiting(&self, call: CallId) -> bool {
         self.waiting.contains_key(&call)
     }

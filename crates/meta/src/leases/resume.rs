@@ -1,17 +1,17 @@
-//! A session that goes on over a new connection: what it holds is what it says, and no READ.
+//! A session that continues over a new connection: it reports its rights, and has no READ.
 
 use super::{Ask, AskId, Asked, Holder, Leases};
 use protocol::lease::{Grant, Recall};
 use protocol::{InodeId, Rights, SessionId};
 use std::collections::HashSet;
 
-/// What a session may reclaim.
+/// Rights that a session may reclaim.
 const RECLAIMABLE: Rights =
     Rights(Rights::WRITE.0 | Rights::SIZE.0 | Rights::OPEN.0 | Rights::SOLE.0 | Rights::LOCKS.0);
 
 impl Leases {
-    /// The session goes on over a new connection. It has dropped all that it cached, so its READ
-    /// rights are gone and what it was to forget is forgotten. The rest it holds until
+    /// Continues a session over a new connection. It has dropped its caches, so its READ rights are
+    /// gone, and the entries that it had to forget are forgotten. It keeps its other rights until
     /// [`Leases::end_reclaim`].
     pub fn resume(&mut self, session: SessionId) {
         for inode in self.inodes_of(session) {
@@ -24,15 +24,16 @@ impl Leases {
         }
         assert!(
             !self.asks_of(session).iter().any(|id| self.asks[id].is_eviction),
-            "{session} goes on, and is asked for room over its last connection"
+            "{session} has resumed with a recall to make room from its last connection"
         );
         let held = self.sessions.entry(session).or_default();
         held.evictions = 0;
         held.reclaiming = Some(HashSet::new());
     }
 
-    /// The session says what it holds over an inode. What it held before it keeps, what it did not
-    /// (as after a restart of the service) it gets, unless that stands against others' rights.
+    /// Takes the rights that the session reports over an inode. It keeps those that the table
+    /// knows. It gets the others (the table lost them in a restart of the service) unless they
+    /// conflict with the rights of other sessions.
     pub fn reclaim(&mut self, session: SessionId, inode: InodeId, rights: Rights) -> Option<Grant> {
         let rights = rights & RECLAIMABLE;
         let had = self.rights(session, inode);
@@ -65,8 +66,8 @@ impl Leases {
         Some(Grant { inode, rights: kept, stamp })
     }
 
-    /// The session has said all that it holds: the rest is gone. Answers the inodes that it had
-    /// open and has not any more. What it is still asked for is in the outbox again.
+    /// Ends the reclaim: the session loses the rights that it has not reported. Returns the inodes
+    /// that it had open and has closed. Unanswered recalls go to the outbox again.
     pub fn end_reclaim(&mut self, session: SessionId) -> Vec<InodeId> {
         let held = self.sessions.entry(session).or_default();
         let Some(reclaimed) = held.reclaiming.take() else { return Vec::new() };
@@ -89,13 +90,13 @@ impl Leases {
         closed
     }
 
-    /// Closes an ask if the session does not hold what it is asked for, else asks again.
+    /// Repeats an ask, or closes it if the session does not hold the rights.
     fn repeat_ask(&mut self, id: AskId) {
         let Some(open) = self.asks.get(&id) else { return };
         let (session, inode) = (open.session, open.inode);
         let rights = open.rights & self.rights(session, inode);
         if open.is_forget {
-            // Asked after the resume: it was sent over the new connection.
+            // Created after the resume, so it was sent over the new connection.
             return;
         }
         if rights.is_empty() {

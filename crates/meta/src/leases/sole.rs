@@ -1,23 +1,23 @@
-//! SOLE: which inodes nobody but the session that made them has seen.
+//! SOLE: the inodes that only the session that made them has seen.
 //!
-//! Few are held at any time, as the first commit ends them. So a call that shows attributes asks first
-//! whether any other session holds one at all.
+//! Few are held at any time, as the first commit ends them. So a call that shows attributes first
+//! checks whether any other session holds one at all.
 
 use super::Leases;
 use protocol::{InodeId, Rights, SessionId};
 
 impl Leases {
-    /// Whether another session than this one holds SOLE over anything.
+    /// Returns whether another session than this one holds SOLE over anything.
     pub fn is_any_sole(&self, session: SessionId) -> bool {
         self.soles.values().any(|holder| *holder != session)
     }
 
-    /// Whether another session than this one holds SOLE over the inode.
+    /// Returns whether another session than this one holds SOLE over the inode.
     pub fn is_sole(&self, session: SessionId, inode: InodeId) -> bool {
         self.soles.get(&inode).is_some_and(|holder| *holder != session)
     }
 
-    /// A commit of the session has brought what waited for it.
+    /// Ends SOLE after a commit of the session has brought the changes that it held back.
     pub fn end_sole(&mut self, session: SessionId, inode: InodeId) {
         if self.soles.get(&inode) != Some(&session) {
             return;
@@ -33,11 +33,11 @@ impl Leases {
         self.drop_if_empty(session, inode);
     }
 
-    /// Follows a change of the session's rights over an inode.
+    /// Updates the holders of SOLE after a change of the session's rights over an inode.
     pub(super) fn note_sole(&mut self, session: SessionId, inode: InodeId) {
         if self.rights(session, inode).contains(Rights::SOLE) {
             let other = self.soles.insert(inode, session).filter(|holder| *holder != session);
-            assert!(other.is_none(), "{inode} is seen by {session} alone, and by {other:?} alone");
+            assert!(other.is_none(), "both {session} and {other:?} hold SOLE over {inode}");
         } else if self.soles.get(&inode) == Some(&session) {
             self.soles.remove(&inode);
         }

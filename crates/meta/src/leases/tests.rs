@@ -18,7 +18,7 @@ fn session(n: u64) -> SessionId {
 
 const I: InodeId = InodeId(10);
 
-/// Goal: a call waits for the holders of what it conflicts with, and only for them.
+/// Goal: a call waits for the holders of rights that it conflicts with, and only for them.
 #[test]
 fn a_conflicting_call_waits_for_the_recall() {
     let mut leases = table();
@@ -39,14 +39,14 @@ fn a_conflicting_call_waits_for_the_recall() {
     assert!(leases.grant(session(3), I, READ).is_some());
 }
 
-/// Goal: a call asks its own session for what it may have opened untold, until it says OPEN or holds
-/// nothing.
+/// Goal: a call asks its own session for opens without a report, until the session reports OPEN or
+/// holds nothing.
 #[test]
-fn a_call_asks_its_own_session_for_untold_opens() {
+fn a_call_asks_its_own_session_for_unreported_opens() {
     for kept in [OPEN, Rights::NONE] {
         let mut leases = table();
         leases.grant(session(1), I, READ | WRITE).unwrap();
-        let demands = [Demand::Tell(I)];
+        let demands = [Demand::ReportOpen(I)];
         assert_eq!(leases.clear(CallId(1), session(1), &demands, &[]), Clearance::Wait);
         let asks = leases.take_outbox();
         assert_eq!(asks.len(), 2, "READ by a message of its own");
@@ -90,7 +90,7 @@ fn recalls_are_shared() {
     assert_eq!(asks.len(), 1);
     leases.answered(asks[0].id, Rights::NONE);
     assert_eq!(leases.take_ready(), vec![CallId(1), CallId(2)]);
-    // The first comes first, the second waits for its bar.
+    // The first call comes first; the second waits for its bar.
     assert_eq!(leases.clear(CallId(2), session(2), &demands, &[(I, SIZE)]), Clearance::Wait);
     assert_eq!(leases.clear(CallId(1), session(1), &demands, &[(I, SIZE)]), Clearance::Clear);
     leases.done(CallId(1));
@@ -125,7 +125,7 @@ fn directories_invalidate_few_and_recall_many() {
     assert!(asks.iter().all(|ask| matches!(ask.what, Asked::Recall(_))));
 }
 
-/// Goal: what was granted after the stamp that is given back stays.
+/// Goal: a right that is granted after the stamp of a return or recall stays.
 #[test]
 fn later_grants_survive_give_back_and_recall() {
     let mut leases = table();
@@ -134,12 +134,12 @@ fn later_grants_survive_give_back_and_recall() {
     let back = |stamp| Return { inode: I, rights: READ | OPEN, stamp };
     assert!(!leases.give_back(session(1), back(old.stamp)));
     assert_eq!(leases.rights(session(1), I), READ | OPEN);
-    // A recall is on its way when OPEN is granted: the answer, made before, does not take it.
+    // A recall is on its way when OPEN is granted: the earlier answer does not take OPEN.
     leases.give_back(session(1), Return { inode: I, rights: OPEN, stamp: new.stamp });
     leases.clear(CallId(1), session(2), &[Demand::Give(I, READ | OPEN)], &[]);
     let asks = leases.take_outbox();
     let grant = leases.grant(session(1), I, OPEN).unwrap();
-    assert_eq!(grant.rights, OPEN, "what is being recalled is not told as held");
+    assert_eq!(grant.rights, OPEN, "a right under recall does not count as held");
     leases.answered(asks[0].id, Rights::NONE);
     assert_eq!(leases.rights(session(1), I), OPEN);
     assert!(leases.give_back(session(1), back(grant.stamp)));
@@ -216,7 +216,7 @@ struct World {
 }
 
 impl World {
-    /// Goes on with all ready calls, checking each that is executed.
+    /// Continues with all ready calls, checking each that is executed.
     fn go_on(&mut self, leases: &mut Leases) {
         loop {
             self.take_asks(leases);
@@ -273,7 +273,7 @@ impl World {
         self.go_on(leases);
     }
 
-    /// The client gives up what it is asked for, then answers.
+    /// The client gives up the requested rights, then answers.
     fn answer(&mut self, leases: &mut Leases, at: usize, keeps_open: bool) {
         if self.asks.is_empty() {
             return;
@@ -314,7 +314,7 @@ impl World {
                 if let Some(grant) = leases.grant(s, i, rights) {
                     let is_new = rights.contains(READ) && grant.rights.contains(READ);
                     assert!(!(barred && is_new), "READ was granted while barred");
-                    // Grants reach the client behind the asks of before: those come first.
+                    // Grants reach the client behind earlier asks, so those come first.
                     self.believe(s, i, grant.rights);
                 }
             }
@@ -348,7 +348,7 @@ impl World {
     }
 
     fn give_back(&mut self, leases: &mut Leases, s: SessionId, inode: InodeId, rights: u8) {
-        // A client that is being asked answers first.
+        // A client with an unanswered ask answers first.
         if self.asks.iter().any(|ask| ask.session == s) {
             return;
         }
@@ -362,9 +362,9 @@ impl World {
 }
 
 proptest! {
-    /// Goal: whatever happens in whatever order, nothing is executed against a holder, READ is not
-    /// granted between a recall and its call, SIZE has one holder, no call waits for its own
-    /// session, and every call ends once the asks are answered.
+    /// Goal: in any order of events, no call is executed against a holder, READ is not granted
+    /// between a recall and its call, SIZE has one holder, no call waits for its own session, and
+    /// every call ends once the asks are answered.
     #[test]
     fn rights_never_conflict_and_calls_end(steps in steps()) {
         let mut leases = table();
@@ -390,7 +390,7 @@ proptest! {
     }
 }
 
-/// Goal: a session that says after a resume that it holds what is another's does not get it.
+/// Goal: a session that reports another session's right after a resume does not get it.
 #[test]
 fn what_is_anothers_is_not_reclaimed() {
     let mut leases = table();
@@ -401,8 +401,8 @@ fn what_is_anothers_is_not_reclaimed() {
     assert_eq!(leases.rights(session(1), I), SIZE | OPEN);
 }
 
-/// Goal: LOCKS has one holder. It is recalled by a message of its own, and ends with the report, which says
-/// whether the inode is open; the answer to the recall comes later.
+/// Goal: LOCKS has one holder. It is recalled by a message of its own, and ends with the report,
+/// which contains whether the inode is open; the answer to the recall comes later.
 #[test]
 fn locks_end_with_their_report() {
     let locks = Rights::LOCKS;

@@ -1,7 +1,7 @@
-//! Keys, ordered as bytes: a tag, then big-endian numbers, then a name unhashed.
+//! Keys, ordered as bytes: a tag, then big-endian numbers, then a name without hashing.
 //!
-//! Directory entries are keyed (directory, name), so that a burst of creates in one directory
-//! touches neighbouring keys: measured to be worth five times over hashed keys.
+//! The key of a directory entry is (directory, name), so a burst of creates in one directory
+//! touches neighbouring keys. In measurements this was five times as fast as hashed keys.
 
 use super::corrupt;
 use crate::store::Error;
@@ -41,13 +41,13 @@ pub(crate) enum Key<'a> {
     Session(SessionId),
     /// A session's slot.
     Slot(SessionId, u16),
-    /// A lock that an owner holds on an inode, by its first byte.
+    /// A lock of an owner on an inode, by its first byte.
     Lock(SessionId, InodeId, LockFamily, LockOwner, u64),
-    /// A session has an inode open that has no name.
+    /// An inode without a name that a session has open.
     OpenOrphan(InodeId, SessionId),
-    /// An inode that is to be freed.
+    /// An inode that must be freed.
     Dead(InodeId),
-    /// An inode with a truncation to be finished.
+    /// An inode with an unfinished truncation.
     Truncating(InodeId),
 }
 
@@ -64,7 +64,7 @@ pub(crate) mod tag {
     pub(crate) const INLINE: u8 = 0x15;
     pub(crate) const DEAD: u8 = 0x18;
     pub(crate) const TRUNCATING: u8 = 0x19;
-    // 0x20 was that of allocations, which were freed as wholes.
+    // 0x20 was used for allocations, which were freed as wholes.
     pub(crate) const SEGMENT: u8 = 0x21;
     pub(crate) const SPACE_LEASE: u8 = 0x22;
     pub(crate) const RESTING: u8 = 0x23;
@@ -82,7 +82,7 @@ fn push(bytes: &mut Vec<u8>, number: u64) {
 }
 
 impl Key<'_> {
-    /// The key's bytes.
+    /// Returns the key's bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (tag, numbers, tail) = self.parts();
         let mut bytes = Vec::with_capacity(1 + 8 * numbers.len() + tail.len());
@@ -129,7 +129,7 @@ impl Key<'_> {
         }
     }
 
-    /// What all keys of this kind begin with that agree in the first `numbers` numbers.
+    /// Returns the common prefix of all keys of this kind with the same first `numbers` numbers.
     pub(crate) fn prefix(&self, numbers: usize) -> Vec<u8> {
         let mut bytes = self.encode();
         bytes.truncate(1 + 8 * numbers);
@@ -137,7 +137,7 @@ impl Key<'_> {
     }
 }
 
-/// The number at a place in a key (0 = the first after the tag).
+/// Returns the number at a position in a key (0 = the first after the tag).
 #[expect(clippy::big_endian_bytes, reason = "see `push`")]
 pub(crate) fn key_number(key: &[u8], place: usize) -> Result<u64, Error> {
     let bytes = key.get(1 + 8 * place..9 + 8 * place);
@@ -147,7 +147,7 @@ pub(crate) fn key_number(key: &[u8], place: usize) -> Result<u64, Error> {
     }
 }
 
-/// What comes after the first `numbers` numbers of a key: a name.
+/// Returns the bytes after the first `numbers` numbers of a key: a name.
 pub(crate) fn key_tail(key: &[u8], numbers: usize) -> &[u8] {
     key.get(1 + 8 * numbers..).unwrap_or_default()
 }

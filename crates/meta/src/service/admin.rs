@@ -1,4 +1,4 @@
-//! What an administrator's tool may ask.
+//! Calls of an administrator's tool.
 
 use super::shared::Shared;
 use crate::tree::Context;
@@ -20,7 +20,7 @@ const PATH_BYTES_MAX: usize = 512 << 10;
 /// Entries listed at a time.
 const LIST_MAX: u32 = 256;
 
-/// Files looked at between two looks at calls.
+/// Files that the walk checks before it lets calls run.
 const FILES_PER_TURN: usize = 64;
 
 type AdminReply = Reply<Acceptor<Admin>>;

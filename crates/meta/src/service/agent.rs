@@ -15,10 +15,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use tls::DataKeyUse;
 
-/// Devices that one agent may register.
+/// Most devices that one agent may register.
 const DEVICES_MAX: usize = 1024;
 
-/// Messages about changed devices that a session without traffic gets in the time of a heartbeat, at most.
+/// Most messages about changed devices that a session without traffic gets in one heartbeat
+/// interval.
 const NEWS_PER_HEARTBEAT: u32 = 10;
 
 type AgentReply = Reply<Acceptor<Agent>>;
@@ -59,9 +60,10 @@ impl Handler<Acceptor<Agent>> for AgentPeer {
         for device in &lost {
             self.shared.core.borrow_mut().set_online(*device, false);
         }
-        // Behind the answers that wait for the store: one of them may be a `Welcome`, which says what was so before.
+        // Sent after the answers that wait for the store: one of them may be a `Welcome` with the
+        // earlier state.
         self.shared.post(Outgoing::Then(Box::new(move |shared| {
-            shared.tell_devices(&lost.into_iter().collect());
+            shared.send_devices(&lost.into_iter().collect());
         })));
     }
 }
@@ -119,7 +121,7 @@ impl AgentPeer {
         self.shared.post(Outgoing::Then(Box::new(move |shared| {
             let changed = ids.iter().copied().chain(gone).collect();
             send(reply, &Answer::Registered(ids));
-            shared.tell_devices(&changed);
+            shared.send_devices(&changed);
         })));
     }
 }
@@ -137,8 +139,8 @@ impl Shared {
         }));
     }
 
-    /// Marks devices offline that no agent serves: none does after a start, nor after a
-    /// registration that was refused half way.
+    /// Marks devices offline that no agent serves: all of them after a start, and some after a
+    /// registration that was refused halfway.
     pub(super) fn offline_unserved(&self) {
         let devices = self.core.borrow().devices();
         for device in devices {
@@ -148,15 +150,16 @@ impl Shared {
         }
     }
 
-    /// Sends the changed devices to all sessions: before anything else that a session is sent, because that may name
-    /// these devices, and a client writes only to devices that it knows to be online. Sessions without traffic get the
-    /// changes of a moment together, so hundreds of nodes that start cost each session tens of messages.
-    fn tell_devices(self: &Rc<Self>, changed: &BTreeSet<DeviceId>) {
+    /// Sends the changed devices to all sessions. The change goes out before any other message to a
+    /// session, because that message may name these devices, and a client writes only to devices
+    /// that it knows to be online. Sessions without traffic get all changes of a short interval in
+    /// one message, so hundreds of starting nodes cost each session tens of messages.
+    fn send_devices(self: &Rc<Self>, changed: &BTreeSet<DeviceId>) {
         let infos = self.core.borrow().devices_of(changed);
         let infos: Vec<_> = infos.into_iter().map(Rc::new).collect();
         let all = self.sessions.borrow().all();
         for session in all {
-            // Whoever has no connection asks when it starts, or resumes.
+            // A session without a connection asks when it starts or resumes.
             let Some(connection) = session.connection() else { continue };
             let news = infos.iter().map(|info| (info.device, Rc::clone(info)));
             session.news.borrow_mut().extend(news);
@@ -169,7 +172,7 @@ impl Shared {
         self.news_wanted.notify();
     }
 
-    /// Sends what sessions without traffic were not told, a moment after the first of it.
+    /// Sends pending changes to sessions without traffic, a moment after the first change.
     pub(super) async fn send_news(self: Rc<Self>) {
         loop {
             self.news_wanted.notified().await;
@@ -185,11 +188,11 @@ impl Shared {
         }
     }
 
-    /// Tells all sessions of something that needs no answer.
-    pub(super) fn tell_sessions(&self, push: &client::Push) {
+    /// Sends all sessions a message that needs no answer.
+    pub(super) fn send_to_sessions(&self, push: &client::Push) {
         for session in self.sessions.borrow().all() {
             if let Some(connection) = session.connection() {
-                // Whoever is not told now asks when it starts, or resumes.
+                // A session that does not get it asks when it starts or resumes.
                 drop(connection.call(push, None));
             }
         }
@@ -202,7 +205,7 @@ impl Shared {
         else {
             return send(reply, &Answer::Done);
         };
-        // Its kernel goes on with what it was lent.
+        // Its kernel still uses the names and attributes that it was lent.
         session.gone_at.set(Some(now() + self.times.lent));
         self.end_session(&session, "its process died");
         let shared = Rc::clone(self);
@@ -212,8 +215,8 @@ impl Shared {
         });
     }
 
-    /// `Admit`: noted in the store first, past its machine's loss of power, then sent to the device's
-    /// agent.
+    /// `Admit`: notes the admission in the store, synced against a loss of power, then sends it to
+    /// the device's agent.
     pub(super) fn admit(self: &Rc<Self>, work: &Rc<Work>, device: DeviceId) -> Executed {
         if !self.core.borrow().devices().iter().any(|known| known.device == device) {
             return Executed::Answer(refusal(Errno::ENODEV));
@@ -228,7 +231,7 @@ impl Shared {
             if is_kept || reactor::mutant!("admitted-unsynced") {
                 return shared.admit_then_answer(work, device);
             }
-            // A store that forgot the admission with its machine's power could not fence it.
+            // After a loss of power, a store without this admission could not fence it.
             shared.sync_then(move |shared| {
                 work.session.kept_admissions.borrow_mut().push(device);
                 shared.admit_then_answer(work, device);
@@ -253,14 +256,14 @@ impl Shared {
         session: &Session,
         device: DeviceId,
     ) -> Result<client::Answer, Errno> {
-        // Who has been away for long is not waited for.
+        // A device that has been out of contact for long gets no further wait.
         let patience = self.agents.lost_at(device) + self.times.session_deadline;
         let deadline = (now() + self.times.contact_deadline).min(patience.max(now()));
         let lapse_ms = self.times.admission_lapse.as_millis() as u32;
         let key = loop {
             let agent = self.contact(device, deadline).await.ok_or(Errno::ENODEV)?;
             let connection = agent.connection().ok_or(Errno::ENODEV)?;
-            // From here to the call nothing waits: a session that is ending is never admitted.
+            // From here to the call nothing waits, so a session that is ending is never admitted.
             if !session.is_live() {
                 return Err(Errno::ESTALE);
             }
@@ -272,7 +275,7 @@ impl Shared {
             match connection.call(&push, Some(self.times.admit_deadline)).await {
                 Ok(PushAnswer::Done) => break key,
                 Ok(PushAnswer::Fenced) => return Err(Errno::ESTALE),
-                // It needs a newer beat.
+                // The admission needs a newer beat.
                 Ok(PushAnswer::Lapsed) => {
                     timeout_at(deadline, beaten).await.map_err(|_| Errno::ENODEV)?;
                 }
@@ -287,8 +290,8 @@ impl Shared {
         Ok(client::Answer::Admitted { incarnation: info.incarnation, key })
     }
 
-    /// Derives the key with which a session connects to a node's target, if that takes TLS. The same is derived again
-    /// whenever the session is admitted there, so that nothing of it is stored.
+    /// Derives the key with which a session connects to a node's target, if that takes TLS. Each
+    /// admission of the session there derives the same key, so no key is stored.
     fn data_key(&self, session: &Session, target: &NodeTarget) -> Option<DataKey> {
         if !target.takes_tls {
             return None;
@@ -308,7 +311,7 @@ impl Shared {
         DataKey::new(self.data_keys.as_ref()?.data_key(&of))
     }
 
-    /// A device's agent that is connected, waiting for it until the deadline.
+    /// Returns a device's connected agent; waits for one until the deadline.
     async fn contact(
         &self,
         device: DeviceId,
@@ -324,8 +327,8 @@ impl Shared {
         }
     }
 
-    /// Fences a session at a device: completes when its agent says so, or when its admissions must
-    /// have lapsed.
+    /// Fences a session at a device. Completes when the device's agent confirms it, or when the
+    /// session's admissions there must have lapsed.
     pub(super) async fn fence(self: Rc<Self>, session: Rc<Session>, device: DeviceId) {
         let push = Push::Fence { host: session.host, epoch: session.epoch };
         loop {

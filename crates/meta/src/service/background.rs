@@ -1,4 +1,4 @@
-//! What goes on by itself: silent sessions, renewals of admissions, freeing.
+//! Background work: silent sessions, renewals of admissions, freeing.
 
 use super::outbox::Outgoing;
 use super::shared::Shared;
@@ -6,10 +6,10 @@ use protocol::agent::Push;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Records that background work writes between two looks at calls.
+/// Records that background work writes before it lets calls run.
 const RECLAIM_RECORDS: usize = 500;
 
-/// How often sessions are looked at, as a part of their deadline.
+/// Checks of sessions per session deadline.
 const WATCHES_PER_DEADLINE: u32 = 20;
 
 impl Shared {
@@ -43,9 +43,10 @@ impl Shared {
         }
     }
 
-    /// This service did not run for a while: its machine was suspended, or it was stopped. Nobody was
-    /// heard meanwhile who may have spoken, so nobody counts as silent for that time. Patience harms none:
-    /// clients stop themselves by their own clocks.
+    /// Excuses silence while this service did not run: its machine was suspended, or its process
+    /// was stopped. Peers may have sent calls that the service did not receive, so this time does
+    /// not count as silence. Waiting longer is safe, because clients stop themselves by their own
+    /// clocks.
     fn excuse(&self, stood_still: Duration) {
         tracing::warn!(?stood_still, "the metadata service did not run for a while");
         let now = reactor::time::now();
@@ -77,7 +78,7 @@ impl Shared {
         }
     }
 
-    /// Frees what the dead left, in small steps between calls.
+    /// Frees the data of deleted files, in small steps between calls.
     pub(super) async fn reclaim_loop(self: Rc<Self>) {
         loop {
             self.reclaim_wanted.notified().await;
@@ -87,7 +88,7 @@ impl Shared {
         }
     }
 
-    /// One step of background work; whether more is left.
+    /// Does one step of background work; returns whether more is left.
     pub(super) fn reclaim_some(&self) -> bool {
         let stepped = self.core.borrow_mut().reclaim_step(RECLAIM_RECORDS);
         match stepped {

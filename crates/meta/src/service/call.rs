@@ -1,4 +1,4 @@
-//! How a client's call is worked out: slots, grace, conflicts, recalls, waiting.
+//! The processing of a client's call: slots, grace, conflicts, recalls, waiting.
 
 use super::execute::Executed;
 use super::outbox::{ClientReply, Outgoing, refusal, send};
@@ -14,7 +14,8 @@ use reactor::time::{Instant, now, timeout_at};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Calls of one session that may wait for recalls, grace or locks at once; more are refused EAGAIN.
+/// Most calls of one session that may wait for recalls, grace or locks at once; more are refused
+/// EAGAIN.
 const WAITING_MAX: usize = 2048;
 
 /// A call under way.
@@ -22,16 +23,16 @@ pub(crate) struct Work {
     pub(super) id: CallId,
     pub(super) session: Rc<Session>,
     pub(super) request: Request,
-    /// Where the answer goes: the newest of the connections that asked.
+    /// The way back for the answer: on the newest connection that sent the call.
     pub(super) reply: RefCell<Option<ClientReply>>,
-    /// Counts it until it is answered.
+    /// Counts the call until it is answered.
     pub(super) counted: RefCell<Option<metrics::Operation>>,
-    /// Told when it may be worth trying again.
+    /// Notified when another attempt may succeed.
     pub(super) wake: Notify,
     pub(super) is_given_up: Cell<bool>,
-    /// Of a wait for a file lock: it is held.
+    /// For a wait for a file lock: the lock is held.
     pub(super) is_lock_granted: Cell<bool>,
-    /// Of a wait for a file lock: its owner does not want it any more.
+    /// For a wait for a file lock: its owner has cancelled the wait.
     pub(super) is_lock_cancelled: Cell<bool>,
 }
 
@@ -42,8 +43,8 @@ impl std::fmt::Debug for Work {
 }
 
 impl Work {
-    /// Whether its connection is gone and it will not be asked again: what it grants would be
-    /// granted to nobody.
+    /// Whether its connection is gone and the call will not be sent again: no client would receive
+    /// its grants.
     fn is_abandoned(&self) -> bool {
         let is_gone = self.reply.borrow().as_ref().is_none_or(ClientReply::is_closed);
         self.request.slot.is_none() && is_gone
@@ -57,11 +58,11 @@ impl Work {
     }
 }
 
-/// What became of a try.
+/// The result of an attempt.
 pub(super) enum Try {
     /// The answer is posted.
     Done,
-    /// To be tried again when woken.
+    /// The call must wait until it is woken, and then be attempted again.
     Wait,
 }
 
@@ -74,7 +75,7 @@ impl Shared {
         reply: ClientReply,
     ) {
         if self.is_stopping.get() {
-            // Asked again after the next start.
+            // The client sends it again after the next start.
             return;
         }
         if !session.is_live() && !reactor::mutant!("ended-served") {
@@ -99,7 +100,7 @@ impl Shared {
         if let Some(errno) = request.call.traits().when_full
             && !self.core.borrow_mut().has_room()
         {
-            // It tells of nothing that would have to be stored first, and storing may have to wait.
+            // This answer depends on no unstored change, and storing may have to wait.
             return send(reply, &refusal(errno));
         }
         let kind = request.call.kind();
@@ -121,7 +122,8 @@ impl Shared {
         if let Some(slot) = work.request.slot {
             let in_flight = (slot.sequence, Rc::clone(&work));
             let before = session.in_flight.borrow_mut().insert(slot.slot, in_flight);
-            // A later sequence in the same slot is of a client that has given the earlier call up.
+            // A later sequence in the same slot comes from a client that has given the earlier call
+            // up.
             assert!(
                 before.as_ref().is_none_or(|(sequence, _)| *sequence != slot.sequence)
                     || reactor::mutant!("retry-beside-first"),
@@ -134,7 +136,7 @@ impl Shared {
         }
     }
 
-    /// Answers a retry as the first time.
+    /// Answers a retry with the stored answer.
     fn repeat(&self, request: &Request, reply: ClientReply, response: Response) {
         self.count(|counts| counts.repeated += 1);
         // The first answer may have been lost before its sync.
@@ -144,7 +146,7 @@ impl Shared {
         });
     }
 
-    /// Tries to carry a call out now.
+    /// Tries to execute a call now.
     pub(super) fn attempt(self: &Rc<Self>, work: &Rc<Work>) -> Try {
         let session = &work.session;
         if !session.is_live() && !reactor::mutant!("ended-served") {
@@ -209,7 +211,7 @@ impl Shared {
         Ok(leases.clear(work.id, id, &demands, wants.as_slice()))
     }
 
-    /// Whether a call has to wait until the sessions of before a restart have reclaimed.
+    /// Returns whether a call has to wait until the sessions of before a restart have reclaimed.
     fn is_held_by_grace(&self, session: SessionId, call: &Call) -> bool {
         if !self.sessions.borrow().in_grace() || reactor::mutant!("grace-skipped") {
             return false;
@@ -228,7 +230,7 @@ impl Shared {
                 | SessionCall::Sync(_)
                 | SessionCall::ReportLocks { .. } => false,
             },
-            // Who decides about the inode's locks may have yet to reclaim that.
+            // The holder of LOCKS over the inode may not have reclaimed it yet.
             Call::Read(ReadCall::TestLock(_)) => !reactor::mutant!("grace-shows-locks"),
             Call::Read(call) => self.is_kept_back(session, call),
             Call::Change(ChangeCall::Commit { inode, .. }) => {
@@ -238,8 +240,8 @@ impl Shared {
         }
     }
 
-    /// Whether a call shows an inode of which another session that has not reclaimed yet may keep changes
-    /// back.
+    /// Returns whether a call shows an inode while a session that has not reclaimed yet may hold
+    /// back changes of it.
     fn is_kept_back(&self, session: SessionId, call: &ReadCall) -> bool {
         let sessions = self.sessions.borrow();
         let is_kept = |holder: &SessionId| *holder != session && sessions.is_expected(*holder);
@@ -286,7 +288,7 @@ impl Shared {
         }
     }
 
-    /// Counts a wait of a call, by its reason.
+    /// Counts a call's wait, by its reason.
     fn count_wait(&self, work: &Work) -> metrics::Operation {
         let asked = self.leases.borrow().asked_for(work.id);
         let (index, name) = match asked {
@@ -302,7 +304,7 @@ impl Shared {
         metrics::start(Point::new(Family::Recall, index, name), session)
     }
 
-    /// Keeps a call's answer in its slot, posts it, and lets others go on.
+    /// Stores a call's answer in its slot, posts it, and lets other calls continue.
     pub(super) fn finish(self: &Rc<Self>, work: &Rc<Work>, response: Response) {
         self.record(work, &response);
         self.leases.borrow_mut().done(work.id);
@@ -325,7 +327,8 @@ impl Shared {
         self.go_on();
     }
 
-    /// Stores the answer with the change, without grants: a retry's answer comes when they are old.
+    /// Stores the answer with the change, without grants: they would be outdated in the answer to a
+    /// retry.
     fn record(&self, work: &Rc<Work>, response: &Response) {
         let Some(slot) = work.request.slot else { return };
         if reactor::mutant!("answers-unstored") {
@@ -349,7 +352,7 @@ impl Shared {
     }
 }
 
-/// Whether an answer says that a truncation came before a commit.
+/// Returns whether an answer reports that a truncation came before a commit.
 fn is_late_commit(call: &Call, response: &Response) -> bool {
     match (call, &response.result) {
         (Call::Change(ChangeCall::Commit { generation, .. }), Ok(Answer::Attr(attr))) => {
@@ -359,7 +362,7 @@ fn is_late_commit(call: &Call, response: &Response) -> bool {
     }
 }
 
-/// Returns what a call acquires.
+/// Returns the rights that a call acquires.
 fn acquired(call: &Call) -> Option<(InodeId, Rights)> {
     match call {
         Call::Session(SessionCall::Acquire { inode, rights }) => Some((*inode, *rights)),
@@ -371,7 +374,7 @@ fn demands_of(conflicts: Vec<Conflict>) -> Vec<Demand> {
     let demand = |conflict: Conflict| match conflict.kind {
         ConflictKind::Recall(rights) => Demand::Give(conflict.inode, rights),
         ConflictKind::Invalidate(names) => Demand::Forget(conflict.inode, names),
-        ConflictKind::AskCaller => Demand::Tell(conflict.inode),
+        ConflictKind::AskCaller => Demand::ReportOpen(conflict.inode),
     };
     conflicts.into_iter().map(demand).collect()
 }

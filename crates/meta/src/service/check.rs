@@ -1,7 +1,7 @@
-//! A check of all records while the service goes on.
+//! A check of all records while the service runs.
 //!
-//! The store gives a look at what it held at one moment; a thread of its own, which gives way to all others, checks
-//! that. All records of one commit are in it or none, so what calls change meanwhile is no finding.
+//! The check reads a snapshot of the store, on a thread of its own with the lowest priority. The
+//! snapshot has all records of a commit or none, so changes by concurrent calls cause no findings.
 
 use super::Shared;
 use crate::check::Finding;
@@ -9,7 +9,8 @@ use crate::check::store::{Checked, check_records};
 use protocol::admin::{Answer, Contradiction};
 use std::rc::Rc;
 
-/// Most data of a pool that is checked while it runs: the check keeps a count of four bytes for each live block.
+/// Most data of a running pool that is checked: the check keeps a count of four bytes for each live
+/// block.
 const LIVE_MAX_BYTES: u64 = 1 << 40;
 
 /// Most inodes: the check keeps them all, in some hundred bytes each.
@@ -48,7 +49,7 @@ impl Shared {
         let snapshot = self.core.borrow().snapshot().map_err(|error| error.to_string())?;
         let snapshot = snapshot.ok_or("the store gives no look at one moment of it")?;
         let check = move || async move {
-            // Without it the thread only competes as any other.
+            // On failure the thread competes like any other.
             let _ = reactor::thread::yield_to_all();
             check_records(snapshot)
         };

@@ -1,4 +1,4 @@
-//! A client's connection: its first call, and the hand-over of the others.
+//! A client's connection: its first call, and the dispatch of the others.
 
 use super::execute::answer;
 use super::outbox::{ClientReply, Outgoing, refusal, send};
@@ -10,7 +10,7 @@ use rpc::{Acceptor, Authenticated, Client, Handler, Standing};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Sessions that may live at once.
+/// Most sessions that may live at once.
 const SESSIONS_MAX: usize = 4096;
 
 /// Longest name of a node, in bytes.
@@ -82,7 +82,7 @@ impl ClientPeer {
             before.close("the session goes on over another connection");
         }
         *self.session.borrow_mut() = Some(Rc::clone(&session));
-        // `Welcome` tells of all devices.
+        // `Welcome` contains all devices.
         session.news.take();
         let core = self.shared.core.borrow();
         let welcome = Answer::Welcome {
@@ -118,7 +118,8 @@ impl Shared {
         }));
     }
 
-    /// `Pulse`: the session lives as long as its process does, if it can be asked for its rights.
+    /// `Pulse`: keeps the session alive while its process lives, if the service can recall its
+    /// rights.
     fn pulse(&self, standing: &Standing, id: SessionId, host: HostId) -> Response {
         let session = self.sessions.borrow().get(id);
         let is_its = |s: &Rc<Session>| s.is_live() && s.host == host && standing.is_node(&s.node);
@@ -134,7 +135,7 @@ impl Shared {
         answer(Answer::Alive { free_epoch, takes_inline })
     }
 
-    /// A new session, or the one to go on with, and whether it is that.
+    /// Returns a new session or the one to resume, and whether it is resumed.
     fn start_session(
         self: &Rc<Self>,
         node: String,
@@ -150,7 +151,7 @@ impl Shared {
             self.go_on();
             return Ok((session, true));
         }
-        // A `Start` whose answer was lost: nothing was done in that session yet.
+        // A `Start` whose answer was lost: nothing has been done in that session yet.
         let by_host = self.sessions.borrow().by_host(host);
         if let Some(session) = by_host {
             return if session.is_live() && resume.is_none() && session.node == node {
@@ -172,7 +173,7 @@ impl Shared {
         Ok((session, false))
     }
 
-    /// `Reclaim`: what a resumed session holds.
+    /// `Reclaim`: takes the rights that a resumed session reports.
     pub(super) fn reclaim_rights(
         self: &Rc<Self>,
         session: &Rc<Session>,
@@ -181,7 +182,8 @@ impl Shared {
     ) -> Response {
         let mut response = answer(Answer::Done);
         for (inode, rights) in held {
-            // What is gone cannot be held; an inode without a name is kept by its stored opens.
+            // A missing inode cannot be held; an inode without a name stays because of its stored
+            // opens.
             if self.core.borrow().attr(*inode).is_err() {
                 continue;
             }
@@ -206,7 +208,7 @@ impl Shared {
         response
     }
 
-    /// Closes inodes without a name that the session had open by the store's word and has not
+    /// Closes inodes without a name that the session had open according to the store, but has not
     /// reclaimed.
     fn close_forgotten(&self, session: &Session) {
         let orphans = self.core.borrow().open_orphans();
@@ -218,7 +220,8 @@ impl Shared {
         }
     }
 
-    /// The session has reclaimed or ended; if it was the last that was waited for, all calls go on.
+    /// Ends the grace of a session that has reclaimed or ended; if it was the last one, all calls
+    /// continue.
     pub(super) fn end_grace_of(&self, session: SessionId) {
         if self.sessions.borrow_mut().reclaimed(session) {
             tracing::info!("the grace after the restart is over");
@@ -229,7 +232,7 @@ impl Shared {
     }
 }
 
-/// Closes a connection if there is a reason to; whether it is open then.
+/// Closes a connection if `reason` is not empty; returns whether it is open afterwards.
 pub(super) fn close_unless_empty<S: rpc::Side>(
     connection: Option<&rpc::Connection<S>>,
     reason: &str,

@@ -1,8 +1,8 @@
-//! Flushing devices: within a second of a commit that was not flushed, and when somebody waits for it.
+//! Flushing devices: within a second of an unflushed commit, and when a call waits for it.
 //!
-//! The service asks a device's agent, as only it knows which commits the flush covers, whichever
-//! client wrote them and whether it still lives. One flush of a device is under way at a time; who
-//! needs a later one waits for that. An idle device is not flushed.
+//! The service asks a device's agent for the flush, because only the service knows the commits that
+//! it covers, of all clients, dead ones included. Each device has one flush under way at a time; a
+//! call that needs a later one waits for it. An idle device is not flushed.
 
 use super::outbox::{ClientReply, Outgoing, refusal, send};
 use super::shared::Shared;
@@ -17,17 +17,17 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often who waits for a device that is out of contact looks again.
+/// Interval at which a call checks a device that is out of contact.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Flushes that are under way.
+/// The flushes under way.
 #[derive(Debug, Default)]
 pub(super) struct Flushing {
     running: RefCell<BTreeSet<DeviceId>>,
     over: Notify,
 }
 
-/// The answer to a call that was carried out, but not durably.
+/// Returns the answer to a call that was executed, but is not durable.
 fn not_durable(response: Response, errno: Errno) -> Response {
     match response.result {
         Ok(Answer::Attr(attr)) => Response { result: Ok(Answer::NotDurable(attr)), ..response },
@@ -36,8 +36,8 @@ fn not_durable(response: Response, errno: Errno) -> Response {
 }
 
 impl Shared {
-    /// Data is durable within a second: flushes the devices that were written to since. Twice a
-    /// second, as clients take half of it to commit what is open.
+    /// Makes data durable within a second: flushes the devices that were written since the last
+    /// flush. It runs twice a second, because clients may take half a second to commit open files.
     pub(super) async fn flush_ticks(self: Rc<Self>) {
         loop {
             sleep(self.times.writeback / 2).await;
@@ -94,7 +94,7 @@ impl Shared {
                         return shared.fail(error);
                     }
                     if !is_durable && !reactor::mutant!("loss-untold") {
-                        shared.tell_sessions(&client::Push::Lost(device));
+                        shared.send_to_sessions(&client::Push::Lost(device));
                     }
                     shared.post(Outgoing::Then(Box::new(|_| {})));
                 }
@@ -103,8 +103,8 @@ impl Shared {
         }
     }
 
-    /// Sends an answer once the store is synced and all that was committed to an inode is durable;
-    /// if some of it is lost, or its device stays out of contact, that it is not.
+    /// Sends an answer once the store is synced and all commits to an inode are durable. If some
+    /// data is lost, or its device stays out of contact, the answer is an error.
     pub(super) fn answer_durable(
         self: &Rc<Self>,
         reply: ClientReply,
@@ -135,7 +135,7 @@ impl Shared {
         }
     }
 
-    /// The devices that must be flushed before an inode's data is durable.
+    /// Returns the devices that must be flushed before an inode's data is durable.
     fn look(self: &Rc<Self>, inode: InodeId) -> Result<Vec<DeviceId>, Errno> {
         let durable = self.core.borrow_mut().durable(inode);
         match durable {
@@ -144,7 +144,7 @@ impl Shared {
             Ok(Durable::Lost) if reactor::mutant!("lost-sync-succeeds") => Ok(Vec::new()),
             Ok(Durable::Lost) => Err(Errno::EIO),
             Err(error) => {
-                tracing::error!(%error, inode = inode.0, "cannot tell whether data is durable");
+                tracing::error!(%error, inode = inode.0, "cannot determine whether data is durable");
                 Err(Errno::EIO)
             }
         }
@@ -156,7 +156,7 @@ impl Shared {
             let over = self.flushing.over.notified();
             let devices = self.look(inode)?;
             if devices.is_empty() {
-                // The marks of the flushes must be in the store before it is synced.
+                // The marks of the flushes must be in the store before its sync.
                 self.flush();
                 return Ok(());
             }

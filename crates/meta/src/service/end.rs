@@ -1,4 +1,4 @@
-//! The end of a session: fenced first, then all that it had goes.
+//! The end of a session: first it is fenced, then it loses everything that it had.
 
 use super::call::Work;
 use super::execute::{Executed, answer};
@@ -9,7 +9,7 @@ use protocol::client::Answer;
 use std::rc::Rc;
 
 impl Shared {
-    /// Starts to end a session; what it had goes once it is fenced everywhere.
+    /// Starts to end a session; it loses what it had once it is fenced everywhere.
     pub(super) fn end_session(self: &Rc<Self>, session: &Rc<Session>, reason: &str) {
         if !session.is_live() {
             return;
@@ -51,7 +51,8 @@ impl Shared {
                 return;
             }
         }
-        // It, or the kernel of one that is dead, may yet serve what it caches until it stops itself.
+        // Until it stops itself, the session, or the kernel of a dead one, may still serve cached
+        // data.
         let cut = if reactor::mutant!("self-stop-cut-short") { 2 } else { 1 };
         let stops_at = session.last_heartbeat.get() + self.times.self_stop / cut;
         let stops_at = session.gone_at.get().map_or(stops_at, |gone_at| gone_at.min(stops_at));
@@ -83,8 +84,9 @@ impl Shared {
         self.reclaim_wanted.notify();
     }
 
-    /// `End`: answered at once. The client has ended its I/O and will do no more; what it had is
-    /// still only given to others once it is fenced, which an unreachable target can delay.
+    /// `End`: answered at once. The client has ended its I/O and will do no more. Its rights and
+    /// locks still go to other sessions only after the fence, which an unreachable target can
+    /// delay.
     pub(super) fn end_at_its_wish(self: &Rc<Self>, work: &Rc<Work>) -> Executed {
         work.session.gone_at.set(Some(reactor::time::now()));
         self.end_session(&work.session, "its client ended it");
@@ -101,12 +103,11 @@ impl Shared {
         while session.life.get() != Life::Ended {
             session.ended.notified().await;
         }
-        // Others may wait too.
+        // Other tasks may wait too.
         session.ended.notify();
     }
 
-    /// Sessions that were being fenced, and those whose acknowledged changes may be lost, are ended at
-    /// once.
+    /// Ends sessions that were being fenced, and sessions whose acknowledged changes may be lost.
     pub(super) fn end_void_sessions(self: &Rc<Self>) {
         for session in self.sessions.borrow().all() {
             let is_void = self.core.borrow().session(session.id).is_some_and(|r| r.is_void);

@@ -1,4 +1,4 @@
-//! Carrying out a call that nothing stands against.
+//! The execution of a call that has no conflicts.
 
 use super::call::Work;
 use super::outbox::refusal;
@@ -9,16 +9,16 @@ use protocol::lease::{Grant, Return};
 use protocol::{Errno, InodeId, Rights, Timestamp};
 use std::rc::Rc;
 
-/// What became of a call.
+/// The result of an execution.
 #[allow(clippy::large_enum_variant, reason = "it is moved once, and most are answers")]
 pub(super) enum Executed {
-    /// This is its answer.
+    /// The answer.
     Answer(Response),
-    /// Its answer comes later, from elsewhere.
+    /// The answer comes later, from another task.
     Later,
 }
 
-/// An answer without grants.
+/// Returns an answer without grants.
 pub(super) fn answer(answer: Answer) -> Response {
     Response { result: Ok(answer), grants: Vec::new(), changed: Vec::new() }
 }
@@ -28,7 +28,7 @@ fn done() -> Executed {
 }
 
 impl Shared {
-    /// Carries a call out.
+    /// Executes a call.
     pub(super) fn execute(self: &Rc<Self>, work: &Rc<Work>) -> Executed {
         let call = &work.request.call;
         match call {
@@ -130,7 +130,7 @@ impl Shared {
         }
     }
 
-    /// Executes a call on the tree, data or space, and grants what comes with it.
+    /// Executes a call on the tree, data or space, and grants the rights that come with it.
     pub(super) fn execute_in_core(&self, work: &Work, call: &Call) -> Response {
         let outcome = {
             let leases = self.leases.borrow();
@@ -145,7 +145,7 @@ impl Shared {
         if let (Call::Change(ChangeCall::Commit { inode, .. }), Ok(_)) = (call, &outcome) {
             self.leases.borrow_mut().end_sole(work.session.id, *inode);
         }
-        // Others' bars stand, its own do not.
+        // The bars of other calls stand, its own do not.
         self.leases.borrow_mut().done(work.id);
         assert!(
             !self.leases.borrow().is_waiting(work.id),
@@ -159,7 +159,7 @@ impl Shared {
     }
 
     fn respond(&self, work: &Work, call: &Call, outcome: Outcome) -> Response {
-        // An answer that waits for a sync could be overtaken by a recall of what it grants.
+        // A recall of these grants could overtake an answer that waits for a sync.
         let is_late = call.traits().made_durable.is_some();
         let grants = if is_late { Vec::new() } else { self.grant(work, &outcome.grants) };
         Response { result: Ok(outcome.answer), grants, changed: outcome.changed }

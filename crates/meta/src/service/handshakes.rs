@@ -1,4 +1,4 @@
-//! Connections that have not proved yet that they know a key of the job.
+//! Connections that have not yet proved that they know a key of the job.
 
 use reactor::JoinHandle;
 use reactor::net::{Entered, Entrance, EntranceLimits};
@@ -6,10 +6,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Connections that may be in their handshake at once.
+/// Most connections that may be in their handshake at once.
 const HANDSHAKES_MAX: usize = 128;
 
-/// The handshakes under way. Those that have ended are not counted here: they know one.
+/// The handshakes under way. A connection whose handshake has ended is not counted: it knows a key.
 #[derive(Debug)]
 pub(super) struct Handshakes {
     entrance: RefCell<Entrance>,
@@ -26,7 +26,7 @@ impl Handshakes {
         Self { entrance: RefCell::new(Entrance::new(limits)), tasks: RefCell::default() }
     }
 
-    /// Enters a new connection, for which another may have to end.
+    /// Adds a new connection; ends another one if there are too many.
     pub(super) fn enter(&self, address: IpAddr) -> Option<u64> {
         let entered = self.entrance.borrow_mut().enter(address);
         match entered {
@@ -40,20 +40,20 @@ impl Handshakes {
         }
     }
 
-    /// Remembers the task of a connection that was entered.
+    /// Stores the task of a new connection.
     pub(super) fn keep(&self, id: u64, task: JoinHandle<()>) {
         if !task.is_finished() {
             self.tasks.borrow_mut().insert(id, task);
         }
     }
 
-    /// The handshake is over.
+    /// Removes a connection whose handshake has ended.
     pub(super) fn leave(&self, id: u64) {
         self.entrance.borrow_mut().leave(id);
         self.tasks.borrow_mut().remove(&id);
     }
 
-    /// Ends a handshake, if there is one: descriptors are short.
+    /// Ends a handshake, if there is one, to free a descriptor.
     pub(super) fn make_room(&self) {
         let ending = self.entrance.borrow_mut().make_room();
         if let Some(ending) = ending {

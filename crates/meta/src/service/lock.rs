@@ -1,4 +1,4 @@
-//! File locks: the table's answers as answers to calls, and their storing.
+//! File locks: the lock table's results as answers to calls, and their storage.
 
 mod right;
 
@@ -14,7 +14,7 @@ use protocol::{Errno, InodeId, SessionId};
 pub(super) use right::Contention;
 use std::rc::Rc;
 
-/// Waits for locks that one session may have; more are refused ENOLCK.
+/// Most waits for locks of one session; more are refused ENOLCK.
 const LOCK_WAITS_MAX: usize = 1024;
 
 impl Shared {
@@ -48,7 +48,7 @@ impl Shared {
                 session.lock_waits.set(session.lock_waits.get() + 1);
                 self.store_locks(session.id, lock);
                 self.leases.borrow_mut().done(work.id);
-                // No deadline: it is ended by its owner, or with its session.
+                // The wait has no deadline: its owner ends it, or the end of its session.
                 self.waiting.borrow_mut().insert(work.id, Rc::clone(work));
                 self.wake_lock_waiters();
                 reactor::spawn(Rc::clone(self).await_lock(Rc::clone(work), lock));
@@ -83,7 +83,7 @@ impl Shared {
         session.lock_waits.set(waits - 1);
     }
 
-    /// Stores what an owner holds now, and tells whom that let in.
+    /// Stores an owner's locks, and wakes the owners that get theirs now.
     fn lock_held(&self, session: SessionId, lock: Lock) -> Response {
         let response = match self.store_locks(session, lock) {
             Some(errno) => refusal(errno),
@@ -97,7 +97,7 @@ impl Shared {
         self.store_owner(session, lock.inode, (lock.family, lock.owner))
     }
 
-    /// Stores what has changed of an owner's locks on an inode.
+    /// Stores the changes of an owner's locks on an inode.
     fn store_owner(
         &self,
         session: SessionId,
@@ -145,7 +145,7 @@ impl Shared {
         }
     }
 
-    /// Wakes those that were granted their locks.
+    /// Wakes the waiters that were granted their locks.
     pub(super) fn wake_lock_waiters(&self) {
         let granted = self.locks.borrow_mut().take_granted();
         for id in granted {

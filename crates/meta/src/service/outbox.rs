@@ -1,4 +1,4 @@
-//! What leaves the service, in order, once the transactions it tells of are in the store.
+//! The messages that leave the service, in order, once the store has their transactions.
 
 use super::Shared;
 use crate::leases::AskId;
@@ -13,36 +13,36 @@ use rpc::{Acceptor, Client, Reply, RpcError};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How soon what could not be stored on a full disk is tried again.
+/// Interval between attempts to store changes while the disk is full.
 const FLUSH_AGAIN: Duration = Duration::from_millis(100);
 
 /// The way back to a client.
 pub(crate) type ClientReply = Reply<Acceptor<Client>>;
 
-/// What is done with the service once something is stored, or durable.
+/// A closure that runs once changes are stored, or durable.
 pub(super) type Then = Box<dyn FnOnce(&Rc<Shared>)>;
 
-/// Something to be done after the next flush.
+/// An action after the next flush.
 pub(super) enum Outgoing {
     /// An answer.
     Answer(ClientReply, Response),
-    /// An answer that waits for a sync too, and for the flush of an inode's data.
+    /// An answer that also waits for a sync, and for the flush of an inode's data.
     Durable(ClientReply, Response, Option<InodeId>),
     /// A recall or invalidation.
     Ask(Rc<Session>, AskId, Push),
-    /// Anything else.
+    /// Any other action.
     Then(Then),
 }
 
-/// Writing changes to the store, those of a loop turn together.
+/// The write of changes to the store, those of a loop turn together.
 const STORE: Point = Point::new(Family::Serve, 128, "store_write");
 
-/// An answer that says only that the call failed.
+/// Returns an answer that only reports that the call failed.
 pub(super) fn refusal(errno: Errno) -> Response {
     Response { result: Err(errno), grants: Vec::new(), changed: Vec::new() }
 }
 
-/// Sends an answer, or, if it is too long, EIO.
+/// Sends an answer; EIO if it is too long.
 pub(super) fn send(reply: ClientReply, response: &Response) {
     if let Err((reply, error)) = reply.send(response) {
         tracing::warn!(%error, "an answer cannot be sent");
@@ -52,7 +52,7 @@ pub(super) fn send(reply: ClientReply, response: &Response) {
     }
 }
 
-/// What a session is asked.
+/// Returns the trace point of a push.
 fn point_of(push: &Push) -> Point {
     let (index, name) = match push {
         Push::Recall(_) => (0, "rights"),
@@ -65,7 +65,7 @@ fn point_of(push: &Push) -> Point {
 }
 
 impl Shared {
-    /// Queues something for after the next flush.
+    /// Queues an action for after the next flush.
     pub(super) fn post(&self, outgoing: Outgoing) {
         let mut outbox = self.outbox.borrow_mut();
         outbox.push(outgoing);
@@ -78,13 +78,13 @@ impl Shared {
     pub(super) async fn flush_loop(self: Rc<Self>) {
         loop {
             self.flush_wanted.notified().await;
-            // Whatever is ready now shares this flush.
+            // Calls that are ready now share this flush.
             reactor::yield_now().await;
             self.flush();
         }
     }
 
-    /// Stores what was executed and sends what waited for it.
+    /// Stores executed changes, and sends the messages that waited for it.
     pub(super) fn flush(self: &Rc<Self>) {
         let has_changes = self.core.borrow().has_pending();
         let counted = has_changes.then(|| metrics::start(STORE, 0));
@@ -94,7 +94,7 @@ impl Shared {
         }
         let outbox = std::mem::take(&mut *self.outbox.borrow_mut());
         if let Err(Error::Full(_)) = flushed {
-            // Nothing of it may be sent before it is stored.
+            // None of it may be sent before it is stored.
             *self.outbox.borrow_mut() = outbox;
             return self.flush_later();
         }
@@ -128,16 +128,16 @@ impl Shared {
         });
     }
 
-    /// Sends a recall. If the connection is lost the ask stays open until the session has resumed or
-    /// ended; if there is no answer in time, the session is ended.
+    /// Sends a recall. If the connection is lost, the ask stays open until the session has resumed
+    /// or ended. If there is no answer in time, the service ends the session.
     fn send_ask(self: &Rc<Self>, session: Rc<Session>, id: AskId, push: &Push) {
         let Some(connection) = session.connection() else { return };
         self.count(|counts| counts.recalls += 1);
         let counted = metrics::start(point_of(push), session.id.0);
         let (asker, answered) = oneshot();
         let (shared, asked) = (Rc::clone(self), Rc::clone(&session));
-        // In the order of the stream: the session may give back at once what it says here it keeps,
-        // and that must not come first.
+        // In the order of the stream: the session may give back a right right after this answer
+        // keeps it, and the return must not be applied first.
         connection.call_then(push, move |answer| {
             let _ = asker.send(());
             counted.end(if answer.is_ok() { 0 } else { Errno::EIO.raw() });

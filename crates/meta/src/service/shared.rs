@@ -1,4 +1,4 @@
-//! The service's state, and how it starts and ends.
+//! The service's state, its start and its end.
 
 use super::call::Work;
 use super::handshakes::Handshakes;
@@ -25,20 +25,20 @@ use std::rc::Rc;
 use std::time::Duration;
 use tls::JobKey;
 
-/// Pause after an `accept` that failed, as it does when descriptors are short.
+/// Pause after a failed `accept`, which fails when descriptors are short.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a clean end waits for answers to leave.
+/// Time that a clean end waits for answers to leave.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Lines that strangers can cause.
+/// Limits log lines that strangers can cause.
 static ACCEPT_FAILED: Sparse = Sparse::new();
 static REFUSED: Sparse = Sparse::new();
 
-/// Closes a connection if the reason is not empty; answers whether it is open then.
+/// Closes a connection if the reason is not empty; returns whether it is open afterwards.
 type Closer = Rc<dyn Fn(&str) -> bool>;
 
-/// All of the service's state; one thread has it.
+/// All of the service's state, owned by one thread.
 pub(crate) struct Shared {
     pub(super) guard: Guard,
     /// See [`super::Config::data_keys`].
@@ -52,13 +52,13 @@ pub(crate) struct Shared {
     pub(super) agents: Agents,
     pub(super) outbox: RefCell<Vec<Outgoing>>,
     pub(super) flush_wanted: Notify,
-    /// Some session has not been told of changed devices.
+    /// Notified when a session has pending changes of devices.
     pub(super) news_wanted: Notify,
     pub(super) reclaim_wanted: Notify,
-    /// Flushed since the last sync.
+    /// Changes have been flushed since the last sync.
     pub(super) is_unsynced: Cell<bool>,
     pub(super) syncing: Syncing,
-    /// Calls that wait, by their number.
+    /// Waiting calls, by their number.
     pub(super) waiting: RefCell<BTreeMap<CallId, Rc<Work>>>,
     pub(super) next_call: Cell<u64>,
     pub(super) space: super::space::Rounds,
@@ -66,7 +66,7 @@ pub(crate) struct Shared {
     /// A check of all records is under way.
     pub(super) is_checking: Cell<bool>,
     counts: Cell<MetaCounts>,
-    /// Connections that are served, to be closed at the end.
+    /// Open connections, which the end of the service closes.
     closers: RefCell<Vec<Closer>>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
     end: RefCell<Option<Result<(), Error>>>,
@@ -150,8 +150,8 @@ impl Shared {
         self.end_void_sessions();
     }
 
-    /// Accepts connections. Each proves itself in a task of its own, and waits for no other: when there
-    /// are too many that have not, the oldest of the peer with the most of them ends.
+    /// Accepts connections. Each proves itself in a task of its own and waits for no other. When
+    /// too many connections are unproved, the peer with the most of them loses its oldest.
     async fn accept_loop(self: Rc<Self>, listener: rpc::Listener) {
         let handshakes = Rc::new(Handshakes::new());
         loop {
@@ -190,7 +190,7 @@ impl Shared {
         }
     }
 
-    /// Remembers how to close a connection; `close` answers whether it was open.
+    /// Stores the closer of a connection; `close` returns whether it was open.
     pub(super) fn remember(&self, close: Closer) {
         self.closers.borrow_mut().push(close);
     }
@@ -200,14 +200,14 @@ impl Shared {
         self.closers.borrow_mut().retain(|close| close(""));
     }
 
-    /// Sends what the lease table asks for and wakes whom it made ready.
+    /// Sends the recalls of the lease table, and wakes the calls that it made ready.
     pub(super) fn go_on(&self) {
         let (asks, ready) = {
             let mut leases = self.leases.borrow_mut();
             (leases.take_outbox(), leases.take_ready())
         };
         for ask in asks {
-            // Without a session there is nobody to ask: its end has taken its rights.
+            // An ended session has no rights left, so it needs no message.
             let Some(session) = self.sessions.borrow().get(ask.session) else { continue };
             self.post(Outgoing::Ask(session, ask.id, push_of(ask.what)));
         }
@@ -218,8 +218,7 @@ impl Shared {
         }
     }
 
-    /// A session closed an inode for the last time.
-    /// Keeps an inode without a name for a session that has it open.
+    /// Records that a session has an inode without a name open.
     pub(super) fn note_open(&self, session: SessionId, inode: InodeId) {
         if let Err(error) = self.core.borrow_mut().note_open(session, inode) {
             tracing::error!(%error, session = session.0, inode = inode.0, "cannot note an open");
@@ -244,7 +243,7 @@ impl Shared {
         MetaCounts { transactions: self.core.borrow().transactions(), ..self.counts.get() }
     }
 
-    /// The store failed: nothing that is not sent yet may be sent.
+    /// Ends the service after a failure of the store: nothing that is unsent may be sent.
     pub(super) fn fail(&self, error: Error) {
         tracing::error!(%error, "the metadata service ends");
         self.abort("the metadata store failed");
@@ -295,17 +294,17 @@ impl Shared {
                 }
             }
         };
-        // Answers that do not leave in time are asked for again after the next start.
+        // Clients ask again after the next start for answers that do not leave in time.
         let _ = reactor::time::timeout(FLUSH_DEADLINE, flushed).await;
         self.abort("the metadata service ends");
         let mut core = self.core.borrow_mut();
         core.flush()?;
-        // Nothing else runs any more: this thread may wait for the disk.
+        // Nothing else runs any more, so this thread may wait for the disk.
         Ok(core.sync()?)
     }
 }
 
-/// How an ask is told to a client.
+/// Returns the message that carries an ask to a client.
 pub(super) fn push_of(what: Asked) -> Push {
     match what {
         Asked::Recall(recall) => Push::Recall(recall),

@@ -1,4 +1,4 @@
-//! Leasing space; when none is free, all sessions are asked for what they do not use.
+//! Leasing space. When none is free, the service asks all sessions for their unused space.
 
 use super::call::Work;
 use super::execute::Executed;
@@ -11,17 +11,17 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A round that ended within this serves who asks now as well.
+/// A round that ended within this time also serves later calls.
 const ROUND_AGE_MAX: Duration = Duration::from_millis(500);
 
 /// Pause between rounds while a session that may hold space does not answer.
 const ROUND_PAUSE: Duration = Duration::from_millis(100);
 
-/// Asking all sessions for space: one round at a time, for all who wait.
+/// Rounds of asking all sessions for space: one at a time, for all waiting calls.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     is_running: Cell<bool>,
-    /// When the last one ended, and the free epoch by then.
+    /// The end of the last round, and the free epoch at that time.
     ended: Cell<Option<(Instant, FreeEpoch)>>,
     over: Notify,
 }
@@ -35,7 +35,7 @@ impl Shared {
         }
         let is_fresh = |(ended, epoch): (Instant, FreeEpoch)| {
             let core = self.core.borrow();
-            // A deleted file whose close is yet to be told of will give its space up soon.
+            // A deleted file gives its space up soon, once its close is reported.
             ended.elapsed() < ROUND_AGE_MAX
                 && epoch == core.free_epoch()
                 && !core.has_work()
@@ -52,8 +52,8 @@ impl Shared {
         Executed::Later
     }
 
-    /// Leases what is free. What is granted after a round may be dirty by the next call, over blocks that a
-    /// commit frees: that round says nothing of these.
+    /// Leases free space. The result of a round says nothing about space that is granted after it:
+    /// the grantee may write to it, and its commit may free other blocks.
     fn try_lease(&self, work: &Rc<Work>) -> Response {
         let response = self.execute_in_core(work, &work.request.call);
         if response.result.is_ok() && !reactor::mutant!("round-outlives-grant") {
@@ -62,9 +62,9 @@ impl Shared {
         response
     }
 
-    /// Tries again after a round, and after further ones while sessions that did not answer may
-    /// still hold space: they answer, or are ended, in time. It takes two complete rounds to say
-    /// that the pool is full: a file that was just closed and deleted is given up by the first.
+    /// Tries again after a round, and after further rounds while sessions that did not answer may
+    /// still hold space: they answer, or are ended, in time. The pool counts as full only after two
+    /// complete rounds, because the first one gives up files that were just closed and deleted.
     async fn lease_after_round(self: &Rc<Self>, work: &Rc<Work>) -> Response {
         let deadline = now() + self.times.request_deadline;
         let mut complete = 0;
@@ -98,8 +98,9 @@ impl Shared {
         }
     }
 
-    /// Finishes what is to be freed, asks all sessions to return what they do not use and to say
-    /// which reads have ended, then frees what has rested long enough. Whether all have answered.
+    /// Runs one round: finishes pending frees, asks all sessions to return unused space and to
+    /// report which reads have ended, then frees the blocks that have rested long enough. Returns
+    /// whether all sessions have answered.
     async fn round(self: &Rc<Self>) -> bool {
         while self.reclaim_some() {
             reactor::yield_now().await;
@@ -142,7 +143,7 @@ impl Shared {
         while self.reclaim_some() {
             reactor::yield_now().await;
         }
-        // What was freed meanwhile rests on: for that it takes another round.
+        // Blocks that were freed meanwhile still rest, and need another round.
         is_complete && self.core.borrow().free_epoch() == free_epoch
     }
 }

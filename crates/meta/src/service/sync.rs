@@ -1,7 +1,7 @@
-//! Syncing the store on a thread of its own, shared by all who wait.
+//! Syncs of the store on a thread of its own, shared by all waiting calls.
 //!
-//! A sync takes milliseconds during which other calls go on. Whoever wants one while one is under
-//! way waits for the next, which then serves all of them.
+//! A sync takes milliseconds, and other calls go on meanwhile. A call that needs a sync while one
+//! is under way waits for the next one, which serves all waiting calls.
 
 use super::outbox::Then;
 use super::shared::Shared;
@@ -14,16 +14,17 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// When no sync has been wanted for so long, what was synced is remembered outside of the journal.
+/// After this time without a request for a sync, the thread records outside of the journal what was
+/// synced.
 const REST: Duration = Duration::from_millis(2);
 
-/// While syncs are wanted all the time it is remembered so often.
+/// Interval between these records while requests for syncs never stop.
 const REMEMBER_EVERY: Duration = Duration::from_millis(20);
 
 /// Making the store durable.
 const SYNC: metrics::Point = metrics::Point::new(metrics::Family::Serve, 129, "store_sync");
 
-/// The way to the sync thread, and who waits.
+/// The channel to the sync thread, and the waiting requests.
 pub(super) struct Syncing {
     requests: Sender<()>,
     results: RefCell<Option<Receiver<Result<(), Error>>>>,
@@ -47,7 +48,7 @@ impl Syncing {
                 if outgoing.send(synced).await.is_err() {
                     return;
                 }
-                // Answers do not wait for this, and the next sync mostly need not either.
+                // Answers do not wait for this record, and mostly the next sync does not either.
                 let next = timeout(REST, incoming.recv()).await;
                 if next.is_err() || remembered.elapsed() > REMEMBER_EVERY {
                     syncer.remember();
@@ -70,13 +71,13 @@ impl Syncing {
 }
 
 impl Shared {
-    /// Runs `then` once all that is flushed now is durable.
+    /// Runs `then` once all changes flushed so far are durable.
     pub(super) fn sync_then(&self, then: impl FnOnce(&Rc<Shared>) + 'static) {
         self.syncing.waiting.borrow_mut().push(Box::new(then));
         self.syncing.wanted.notify();
     }
 
-    /// Syncs whenever somebody wants it, once for all who want it by then.
+    /// Syncs whenever a task requests it, once for all requests up to then.
     pub(super) async fn sync_loop(self: Rc<Self>) {
         let Some(mut results) = self.syncing.results.borrow_mut().take() else { return };
         loop {
@@ -106,7 +107,8 @@ impl Shared {
         }
     }
 
-    /// Names are durable within a second: syncs whatever was flushed since the last sync.
+    /// Makes names durable within a second: syncs the changes that were flushed since the last
+    /// sync.
     pub(super) async fn sync_ticks(self: Rc<Self>) {
         loop {
             reactor::time::sleep(self.times.writeback).await;
@@ -120,7 +122,7 @@ impl Shared {
     pub(super) async fn sync_now(self: &Rc<Self>) -> Result<(), Error> {
         let (done, is_done) = oneshot();
         self.sync_then(move |_| {
-            // Whoever waited may have gone.
+            // The waiting task may have ended.
             let _ = done.send(());
         });
         is_done.await.map_err(|_| Error::Poisoned)

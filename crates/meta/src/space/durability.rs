@@ -1,35 +1,37 @@
-//! What of a device's data may be lost with its power.
+//! The part of a device's data that a loss of power may destroy.
 //!
-//! Data that a commit names has been acknowledged by its device, but need not have left the device's
-//! cache. So the service numbers *flush epochs*: a new one begins whenever it asks devices to flush.
-//! An allocation carries the epoch in which it was committed, or none if the client had flushed it
-//! before. Once a device has answered a flush that was asked for at the end of epoch *e*, all that
-//! was committed to it through *e* is durable: one number per device, however many files.
+//! A device has acknowledged the data that a commit names, but the data may still be in the
+//! device's cache. So the service numbers *flush epochs*: a new one begins whenever it asks devices
+//! to flush. An allocation carries the epoch of its commit, or none if the client had flushed it
+//! before. A device's answer to the flush at the end of epoch *e* makes all its commits through *e*
+//! durable: one number per device, for any number of files.
 //!
-//! When a device comes back with another incarnation, or fails a flush, the epochs after the last
-//! that was flushed are *lost* there: an interval, kept for good. What was committed in them reads
-//! as EIO, never as what the blocks held before, until it is overwritten, cut off or deleted.
+//! When a device comes back with another incarnation, or fails a flush, the epochs after its last
+//! flushed one are *lost* there: an interval that is stored for good. Data that was committed in
+//! them reads as EIO, never as the earlier content of the blocks, until it is overwritten, cut off
+//! or deleted.
 
 use serde::{Deserialize, Serialize};
 
-/// The first epoch. Zero, on an allocation, says that it was durable when it was committed.
+/// The first epoch. An allocation with epoch zero was durable when it was committed.
 pub(crate) const FIRST_FLUSH_EPOCH: u64 = 1;
 
 /// A device's flush epochs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Durability {
-    /// All that was committed through this epoch is durable, or lost.
+    /// All commits through this epoch are durable, or lost.
     pub(crate) flushed_through: u64,
-    /// The epoch of the last commit that was not flushed. After a restart of the service it is not
-    /// known, and taken to be the present one.
+    /// The epoch of the last unflushed commit. It is not known after a restart of the service, and
+    /// then set to the present epoch.
     #[serde(skip)]
     pub(crate) newest: u64,
-    /// Epochs that are lost: first and last, ascending.
+    /// The lost epochs: first and last, ascending.
     lost: Vec<(u64, u64)>,
 }
 
 impl Durability {
-    /// Whether a stored record makes sense: lost epochs are ascending and apart, and counted as flushed.
+    /// Whether a stored record makes sense: lost epochs are ascending and apart, and counted as
+    /// flushed.
     pub(crate) fn is_sound(&self) -> bool {
         let is_range = |(first, last): &(u64, u64)| first <= last;
         self.lost.iter().all(is_range)
@@ -42,32 +44,32 @@ impl Durability {
         self.newest > self.flushed_through
     }
 
-    /// Whether what was committed in an epoch waits for a flush.
+    /// Whether commits of an epoch wait for a flush.
     pub(crate) fn awaits(&self, epoch: u64) -> bool {
         epoch > self.flushed_through
     }
 
-    /// Whether what was committed in an epoch is lost.
+    /// Whether the commits of an epoch are lost.
     pub(crate) fn is_lost(&self, epoch: u64) -> bool {
         self.lost.iter().any(|(first, last)| (*first..=*last).contains(&epoch))
     }
 
-    /// Whether something was lost that was committed in this epoch or before.
+    /// Whether commits of this epoch or an earlier one were lost.
     pub(crate) fn has_lost_by(&self, epoch: u64) -> bool {
         self.lost.first().is_some_and(|(first, _)| *first <= epoch)
     }
 
-    /// Whether anything was ever lost.
+    /// Whether any commits were ever lost.
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// All that was committed through an epoch is durable.
+    /// Marks all commits through an epoch as durable.
     pub(crate) fn flush(&mut self, through: u64) {
         self.flushed_through = self.flushed_through.max(through);
     }
 
-    /// All that was committed after the last flush, through an epoch, is lost.
+    /// Marks all commits after the last flush, through an epoch, as lost.
     pub(crate) fn lose(&mut self, through: u64) {
         let first = self.flushed_through + 1;
         if first > through {
@@ -85,7 +87,7 @@ impl Durability {
         }
     }
 
-    /// Everything is lost: the device is memory.
+    /// Marks all commits through an epoch as lost: the device is memory.
     pub(crate) fn lose_all(&mut self, through: u64) {
         self.lost = vec![(FIRST_FLUSH_EPOCH, through)];
         self.flushed_through = through;
@@ -96,7 +98,7 @@ impl Durability {
 mod tests {
     use super::Durability;
 
-    /// Goal: what a flush covered is never lost, what none covered is, and later epochs are neither.
+    /// Goal: flushed epochs are never lost, unflushed ones are, and later epochs are neither.
     #[test]
     fn only_unflushed_epochs_are_lost() {
         let mut device = Durability::default();

@@ -1,4 +1,4 @@
-//! Leasing space to sessions, taking it for allocations, resting it, and making it free again.
+//! Leasing space to sessions, using it for allocations, resting it, and making it free again.
 
 use super::{DeviceSpace, SpaceEffect};
 use crate::records::{Key, Resting, Segment, SpaceLease};
@@ -10,10 +10,10 @@ use protocol::space::{
 use protocol::{AllocationId, DeviceId, Errno, FreeEpoch, SessionId};
 use std::collections::BTreeMap;
 
-/// Most ranges in one grant: of a worn segment only a part is leased.
+/// Most ranges in one grant: a fragmented segment is leased only in part.
 const GRANT_RANGES_MAX: usize = 2048;
 
-/// Most segments from which one grant is gathered.
+/// Most segments that contribute to one grant.
 const GRANT_SEGMENTS_MAX: usize = 8;
 
 /// Most resting records that one step makes free.
@@ -22,10 +22,10 @@ const RESTED_PER_STEP: usize = 32;
 /// Most ranges of a resting record: bounds the segments whose records a step writes.
 const RESTING_RANGES_MAX: usize = 256;
 
-/// A step ends with the resting record that makes it so many ranges.
+/// A step ends with the resting record that brings it to this number of ranges.
 const RESTED_RANGES_PER_STEP: usize = 1024;
 
-/// Below one part in so many of a device free, grants are no larger than asked for.
+/// When less than one part in this number of a device is free, grants are no larger than requested.
 const SCARCE_PARTS: u64 = 16;
 
 impl Transaction<'_> {
@@ -42,7 +42,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// What a session leases in a segment.
+    /// Returns the lease of a session in a segment.
     fn lease(
         &self,
         session: SessionId,
@@ -97,8 +97,8 @@ impl Transaction<'_> {
         self.put(&key, lease)
     }
 
-    /// Leases space to a session: of the wished device, or, when that has none, of the device with
-    /// the most. ENOSPC if none has any.
+    /// Leases space to a session: on the requested device, or, if that is full, on the device with
+    /// the most free space. ENOSPC if no device has any.
     pub(crate) fn lease_space(
         &mut self,
         session: SessionId,
@@ -137,8 +137,8 @@ impl Transaction<'_> {
         let is_scarce = device.usage.free < device.usage.blocks / SCARCE_PARTS;
         let bytes = if is_scarce { wanted_bytes.clamp(FIRST_GRANT_BYTES, grown) } else { grown };
         let mut left = (bytes / block_size).max(1);
-        // Long runs first, of segments that were used and then of one that nobody used yet. Shorter runs only
-        // where there is nothing else: what is written to them is read in as many pieces.
+        // Long runs first, from segments in use and then from an unused one. Shorter runs only
+        // where there is nothing else: data that is written to them must be read in as many pieces.
         let used = device.by_free.iter().rev();
         let in_runs =
             used.clone().take_while(|(free, _)| free.in_runs > 0).map(|(_, index)| *index);
@@ -167,7 +167,8 @@ impl Transaction<'_> {
         Ok(SpaceGrant { device: id, incarnation, free: free.as_slice().to_vec() })
     }
 
-    /// Leases free runs of at least so many blocks in segments, until no blocks are `left` to lease.
+    /// Leases free runs of at least `run_min` blocks in segments, until no blocks are `left` to
+    /// lease.
     fn take_free(
         &mut self,
         (session, id): (SessionId, DeviceId),
@@ -198,8 +199,8 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Takes back blocks that a session leased and did not name in a commit. EINVAL if any of them
-    /// is not its.
+    /// Takes back leased blocks that the session did not name in a commit. EINVAL if the session
+    /// does not lease all of them.
     pub(crate) fn return_space(
         &mut self,
         session: SessionId,
@@ -214,7 +215,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Frees all that a session leases in one segment.
+    /// Frees all blocks that a session leases in one segment.
     pub(crate) fn release_lease(
         &mut self,
         session: SessionId,
@@ -226,8 +227,7 @@ impl Transaction<'_> {
         self.put_lease(session, id, index, &SpaceLease::default())
     }
 
-    /// Checks what a commit says of new allocations and takes their blocks out of the session's
-    /// leases.
+    /// Checks the new allocations of a commit, and removes their blocks from the session's leases.
     pub(crate) fn take_allocations(
         &mut self,
         session: SessionId,
@@ -241,7 +241,7 @@ impl Transaction<'_> {
             if new.blocks == 0 || bytes > ALLOCATION_MAX_BYTES {
                 return Err(Errno::EINVAL.into());
             }
-            // Data that the device may have lost is refused, and the client writes it again.
+            // Refused because the device may have lost the data; the client writes it again.
             let is_present = new.incarnation == device.info.incarnation;
             if !is_present && !reactor::mutant!("old-incarnation-committed") {
                 return Err(Errno::EIO.into());
@@ -259,7 +259,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Removes ranges from a session's leases. EINVAL unless all of them are in there.
+    /// Removes ranges from a session's leases. EINVAL if the leases do not contain all of them.
     fn take_leased(
         &mut self,
         session: SessionId,
@@ -290,12 +290,12 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Puts blocks back to their segments' free ones.
+    /// Adds blocks to the free blocks of their segments.
     fn free_blocks(&mut self, id: DeviceId, ranges: &[BlockRange]) -> Result<(), Error> {
         let blocks = self.device(id)?.info.blocks;
         let mut segments: BTreeMap<u64, Segment> = BTreeMap::new();
         for range in ranges {
-            // Where blocks that rested lie, a record says.
+            // The location of resting blocks comes from a record.
             let is_inside = range.start.checked_add(range.count).is_some_and(|end| end <= blocks);
             if range.count == 0 || !is_inside {
                 return Err(contradiction(
@@ -347,8 +347,8 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Makes some of the blocks free that were freed at an epoch of `from..=through`; gives the
-    /// epoch from which to go on, which is past `through` when nothing was left.
+    /// Frees some of the blocks that began to rest at an epoch of `from..=through`. Returns the
+    /// epoch at which to continue, which is past `through` when nothing is left.
     pub(crate) fn free_rested(
         &mut self,
         from: FreeEpoch,

@@ -1,14 +1,16 @@
-//! Which blocks of a device hold live data, counted block by block.
+//! The live blocks of a device, counted block by block.
 //!
-//! A device is cut into *chunks* of [`CHUNK_BLOCKS`] blocks. A chunk with a live block has a record: for
-//! each live block the number of extents that touch it, the inode that may name it again, the flush
-//! epoch of its commit, and the checksum of its bytes, if its writer made one. A live block is write-once, so
-//! its checksum never changes, and goes when the block is freed. What an extent's place is called does not matter here, only where its bytes lie:
-//! so a block is free when *it* is dead, whatever it was written together with.
+//! A device is divided into *chunks* of [`CHUNK_BLOCKS`] blocks. A chunk with a live block has a
+//! record. For each live block it has the number of extents that touch it, the inode that may name
+//! it again, the flush epoch of its commit, and the checksum of its bytes, if its writer made one.
+//! A live block is write-once, so its checksum never changes, and is removed when the block is
+//! freed. Only the position of an extent's bytes matters here, not the allocation that it names. So
+//! a block becomes free when *it* is dead, even if other blocks of the same write live on.
 //!
-//! A record is stored as runs of blocks that are equal but for their checksums, and the checksums after them. A
-//! file that was written in sequence has one run in each chunk, about ten bytes; a chunk in which each block
-//! differs from its neighbours takes 3 KiB at most. Checksums take 1 KiB besides.
+//! A record is stored as runs of blocks that are equal except for their checksums, followed by the
+//! checksums. A file that was written in sequence has one run of about ten bytes in each chunk. A
+//! chunk in which each block differs from its neighbours takes 3 KiB at most. Checksums take up to
+//! 1 KiB more.
 
 use crate::records::Record;
 use protocol::sums::Sums;
@@ -19,10 +21,10 @@ use std::ops::Range;
 /// Blocks of a chunk: 1 MiB of blocks of 4 KiB.
 pub(crate) const CHUNK_BLOCKS: u64 = 256;
 
-/// What is known of a live block.
+/// A live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Live {
-    /// Extents that touch it. Zero only within a transaction.
+    /// Number of extents that touch it. Zero only within a transaction.
     pub(crate) count: u64,
     /// The inode whose commit named it first; only commits to that inode may name it again.
     pub(crate) owner: InodeId,
@@ -43,14 +45,14 @@ impl Record for Chunk {
     const VERSION: u8 = 2;
 }
 
-/// Live blocks side by side that are equal but for their checksums.
+/// Adjacent live blocks that are equal except for their checksums.
 #[derive(Serialize, Deserialize)]
 struct Run {
-    /// Blocks that are not live before these.
+    /// Number of blocks before these that are not live.
     gap: u16,
-    /// How many.
+    /// Number of blocks in the run.
     count: u16,
-    /// As of [`Live`].
+    /// As in [`Live`].
     references: u64,
     owner: InodeId,
     flush_epoch: u64,
@@ -97,7 +99,7 @@ impl From<Chunk> for Stored {
 impl TryFrom<Stored> for Chunk {
     type Error = &'static str;
 
-    /// Takes only what a stored record can be.
+    /// Accepts only valid stored records.
     fn try_from(stored: Stored) -> Result<Chunk, &'static str> {
         let mut blocks = Vec::with_capacity(CHUNK_BLOCKS as usize);
         let mut sums = stored.sums.0.into_iter();
@@ -127,7 +129,7 @@ impl TryFrom<Stored> for Chunk {
 }
 
 impl Chunk {
-    /// A block, by its place in the chunk.
+    /// Returns a block, by its index in the chunk.
     pub(crate) fn get(&self, at: usize) -> Option<&Live> {
         self.blocks.get(at).and_then(Option::as_ref)
     }
@@ -138,26 +140,26 @@ impl Chunk {
         self.blocks[at] = live;
     }
 
-    /// Whether no block of it is live.
+    /// Whether the chunk has no live block.
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.iter().all(Option::is_none)
     }
 
-    /// Its live blocks, with their places in the chunk.
+    /// Returns the live blocks, with their indexes in the chunk.
     pub(crate) fn each(&self) -> impl Iterator<Item = (u64, &Live)> {
         (0..).zip(&self.blocks).filter_map(|(at, live)| live.as_ref().map(|live| (at, live)))
     }
 }
 
-/// A chunk's name.
+/// The identifier of a chunk.
 pub(crate) type ChunkId = (DeviceId, u64);
 
-/// The chunk of a block, and the block's place in it.
+/// Returns the chunk of a block, and the block's index in it.
 pub(crate) fn chunk_of(device: DeviceId, block: u64) -> (ChunkId, usize) {
     ((device, block / CHUNK_BLOCKS), (block % CHUNK_BLOCKS) as usize)
 }
 
-/// The blocks that an extent touches; `None` if they would lie past all devices.
+/// Returns the blocks that an extent touches; `None` if they would lie past all devices.
 pub(crate) fn blocks_of(extent: &Extent, block_size: u32) -> Option<Range<u64>> {
     let block_size = u64::from(block_size);
     let start = extent.place.allocation.block.checked_mul(block_size)?;
@@ -166,7 +168,8 @@ pub(crate) fn blocks_of(extent: &Extent, block_size: u32) -> Option<Range<u64>> 
     Some(first / block_size..end.div_ceil(block_size))
 }
 
-/// The parts of a range of blocks that lie in one chunk each, with their places in it.
+/// Splits a range of blocks at the borders of chunks; returns the parts with their indexes in the
+/// chunk.
 pub(crate) fn chunks_of(
     device: DeviceId,
     blocks: Range<u64>,
@@ -197,8 +200,8 @@ mod tests {
         Live { sum: Some(sum as u32), ..live }
     }
 
-    /// Goal: what was written in sequence takes a few bytes, and the worst record 3 KiB; checksums take four
-    /// bytes each besides.
+    /// Goal: a file that was written in sequence takes a few bytes, and the largest record 3 KiB;
+    /// checksums take four bytes each besides.
     #[test]
     fn records_are_small() {
         let mut chunk = Chunk::default();

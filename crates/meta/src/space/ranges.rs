@@ -3,8 +3,8 @@
 use protocol::space::BlockRange;
 use serde::{Deserialize, Serialize};
 
-/// A set of blocks. It is stored as the gaps before its ranges, and their lengths: a segment of 16384
-/// blocks in which every second is free takes 16 KiB.
+/// A set of blocks. It is stored as the gaps before its ranges, and their lengths: a segment of
+/// 16384 blocks in which every second one is free takes 16 KiB.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
 pub(crate) struct Ranges(Vec<BlockRange>);
@@ -23,7 +23,7 @@ impl From<Ranges> for Vec<(u64, u64)> {
 impl TryFrom<Vec<(u64, u64)>> for Ranges {
     type Error = &'static str;
 
-    /// Takes only ranges in normal form, as a stored record must have them.
+    /// Accepts only ranges in the normal form of a stored record.
     fn try_from(stored: Vec<(u64, u64)>) -> Result<Ranges, &'static str> {
         let mut ranges = Vec::with_capacity(stored.len());
         let mut end = 0_u64;
@@ -44,27 +44,28 @@ impl TryFrom<Vec<(u64, u64)>> for Ranges {
 }
 
 impl Ranges {
-    /// The set of one range's blocks.
+    /// Creates the set of one range's blocks.
     pub(crate) fn one(range: BlockRange) -> Ranges {
         Ranges(if range.count == 0 { Vec::new() } else { vec![range] })
     }
 
-    /// Its ranges, ascending.
+    /// Returns its ranges, ascending.
     pub(crate) fn as_slice(&self) -> &[BlockRange] {
         &self.0
     }
 
-    /// Whether it has no block.
+    /// Whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many blocks it has.
+    /// Returns the number of its blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.0.iter().map(|range| range.count).sum()
     }
 
-    /// Adds blocks; `false` (and no change) if it has one of them already, or if they are none.
+    /// Adds blocks; returns false, without any change, if the set has one of them already or the
+    /// range is empty.
     pub(crate) fn insert(&mut self, range: BlockRange) -> bool {
         if range.count == 0 {
             return false;
@@ -95,7 +96,7 @@ impl Ranges {
         true
     }
 
-    /// Removes blocks; `false` (and no change) unless it has them all.
+    /// Removes blocks; returns false, without any change, unless the set has them all.
     pub(crate) fn remove(&mut self, range: BlockRange) -> bool {
         let Some(at) = self.0.partition_point(|other| other.start <= range.start).checked_sub(1)
         else {
@@ -113,21 +114,21 @@ impl Ranges {
         true
     }
 
-    /// The ranges around one are ascending and apart: a set that is not would lose or double blocks, and
-    /// its record could not be read again.
+    /// Asserts that the ranges around an index are ascending and apart: otherwise the set would
+    /// lose or double blocks, and its record could not be read again.
     fn assert_normal_at(&self, at: usize) {
         let near = &self.0[at.min(self.0.len())..self.0.len().min(at + 3)];
         let is_normal = near.windows(2).all(|pair| pair[0].end() < pair[1].start);
         assert!(is_normal && near.iter().all(|range| range.count > 0), "block ranges {near:?}");
     }
 
-    /// How many blocks it has in ranges of at least so many.
+    /// Returns the number of blocks in ranges of at least `run_min` blocks.
     pub(crate) fn blocks_in_runs(&self, run_min: u64) -> u64 {
         self.0.iter().map(|range| range.count).filter(|count| *count >= run_min).sum()
     }
 
-    /// Takes up to `blocks` blocks from the front, in at most `ranges_max` ranges, of ranges that have at
-    /// least `run_min`.
+    /// Takes up to `blocks` blocks from the front, in at most `ranges_max` ranges, out of ranges
+    /// that have at least `run_min`.
     pub(crate) fn take(&mut self, blocks: u64, ranges_max: usize, run_min: u64) -> Vec<BlockRange> {
         let mut taken = Vec::new();
         let mut left = blocks;

@@ -1,9 +1,9 @@
 //! The chain of commits: each batch carries its number and a digest over all batches so far.
 //!
-//! The embedded engine takes a damaged frame of its journal for the torn end of a crash and drops it
-//! with all that follows. So every batch of ours has one more record, the [`Head`] of the chain. A
-//! batch that is missing, changed or out of order breaks the chain, and [`super::watermark`] remembers
-//! outside of the journal how long the chain was.
+//! The embedded engine takes a damaged frame of its journal for the torn end of a crash, and drops
+//! it with all later frames. So each of our batches has one more record, the [`Head`] of the chain.
+//! A missing, changed or misplaced batch breaks the chain, and [`super::watermark`] records the
+//! length of the chain outside of the journal.
 
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -21,19 +21,19 @@ pub(super) const ENCODED_BYTES: usize = 49;
 pub struct Head {
     /// Number of the commit; the first is 1, and 0 stands for an empty chain.
     pub sequence: u64,
-    /// Digest over the digest before and the commit's writes.
+    /// Digest over the previous digest and the commit's writes.
     pub digest: u128,
-    /// The engine's own number for the commit is this or, if the engine has used numbers for
-    /// itself meanwhile, slightly more.
+    /// The engine's own number for the commit is this, or slightly more if the engine has used
+    /// numbers for itself meanwhile.
     pub(super) engine: u64,
-    /// The same of the commit before.
+    /// The same number of the previous commit.
     pub(super) engine_before: u64,
     /// Wall-clock time of the commit, in nanoseconds since 1970. For people only.
     pub time_ns: u64,
 }
 
 impl Head {
-    /// The head after a commit of these writes.
+    /// Returns the head after a commit of these writes.
     pub(super) fn next<'a>(
         &self,
         writes: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
@@ -57,7 +57,7 @@ impl Head {
         Head { sequence: self.sequence + 1, digest, engine, engine_before: self.engine, time_ns }
     }
 
-    /// The bytes of a head.
+    /// Returns the bytes of a head.
     pub(super) fn encode(&self) -> [u8; ENCODED_BYTES] {
         let mut bytes = [0; ENCODED_BYTES];
         bytes[0] = VERSION;
@@ -69,7 +69,7 @@ impl Head {
         bytes
     }
 
-    /// The head in these bytes, if they are one.
+    /// Returns the head in these bytes, if they are one.
     pub(super) fn decode(bytes: &[u8]) -> Option<Head> {
         let bytes: &[u8; ENCODED_BYTES] = bytes.try_into().ok()?;
         if bytes[0] != VERSION {
@@ -97,7 +97,7 @@ mod tests {
 
     /// Goal: a head is decoded as it was encoded, and every change of a batch changes the digest.
     #[test]
-    fn heads_tell_batches_apart() {
+    fn heads_differ_between_batches() {
         let next = |head: Head, writes: Writes<'_>| head.next(writes.iter().copied(), 7, 8);
         let first = next(Head::default(), &[(b"key", Some(b"value"))]);
         assert_eq!(Head::decode(&first.encode()), Some(first));

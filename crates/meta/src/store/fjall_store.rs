@@ -4,12 +4,13 @@
 //! ([`PersistMode::Buffer`]): it survives the process, not the machine. A sync flushes the journal.
 //! fjall has no group commit across threads; the core merges transactions into one batch itself.
 //!
-//! Sizes are chosen for a job's file system, which is up for hours and must start in milliseconds:
-//! a restart replays the journal of what the memtable holds, so the memtable is small.
+//! Sizes are chosen for a job's file system, which lives for hours and must start in milliseconds.
+//! A restart replays the journal of everything in the memtable, so the memtable is small.
 //!
-//! fjall drops damaged parts of its journal in silence, and gives up for good when the disk is full.
-//! [`super::chain`], [`super::watermark`] and [`super::inspect`] find the former out when a store is
-//! opened; [`super::room`] avoids the latter, and where it cannot, the engine is opened anew in place.
+//! fjall drops damaged parts of its journal without a message, and stops for good when the disk is
+//! full. When a store is opened, [`super::chain`], [`super::watermark`] and [`super::inspect`]
+//! detect the former. [`super::room`] avoids the latter; where it cannot, the store reopens the
+//! engine in place.
 
 mod engine;
 mod look;
@@ -26,20 +27,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use uuid::Uuid;
 
-/// How often the engine may be opened anew without a full disk as the reason.
+/// How often the engine may be reopened without a full disk as the reason.
 const UNEXPLAINED_REVIVALS_MAX: u32 = 3;
 
-/// How a store is opened.
+/// Settings for opening a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
     /// The machine's boot identifier.
     pub boot: Uuid,
-    /// Open it though commits are missing.
+    /// Open it even if commits are missing.
     pub accept_loss: bool,
 }
 
 impl Opening {
-    /// On this machine, with nothing missing.
+    /// Returns the settings for this machine, without accepting losses.
     ///
     /// # Errors
     /// If the kernel does not give its boot identifier.
@@ -48,12 +49,12 @@ impl Opening {
     }
 }
 
-/// What an intact store holds.
+/// The newest commits of an intact store.
 #[derive(Clone, Copy, Debug)]
 pub struct Checked {
     /// The newest commit.
     pub head: Head,
-    /// The newest commit that is known to have been synced.
+    /// The newest commit that is known to be synced.
     pub synced: u64,
 }
 
@@ -61,32 +62,33 @@ pub struct Checked {
 pub struct FjallStore {
     shared: Arc<Shared>,
     room: Room,
-    /// Commits are missing, and were given up.
+    /// Commits were missing, and were given up.
     has_lost: bool,
     revivals: u32,
-    /// One process has a store at a time.
+    /// Lets only one process have the store open at a time.
     _lock: File,
 }
 
-/// What the syncing thread has, too.
+/// The part that the syncing thread shares.
 struct Shared {
     directory: PathBuf,
     boot: Uuid,
-    /// `None` only if opening anew failed.
+    /// `None` only if reopening failed.
     engine: RwLock<Option<Engine>>,
-    /// Changed while the engine's lock is held, to read too, so that they are those of one engine.
+    /// Changed only under the engine's lock (for reading is enough), so that they belong to one
+    /// engine.
     commits: Mutex<Commits>,
-    /// `None` until the first commit after a loss was accepted.
+    /// `None` until the first commit after an accepted loss.
     watermark: Mutex<Option<Arc<Watermark>>>,
-    /// Looks at the engine: they hold its lock, too.
+    /// Snapshots, which hold the engine's lock, too.
     looks: Mutex<Vec<Weak<Look>>>,
 }
 
-/// Which commits an engine has to hold.
+/// The commits that an engine must contain.
 #[derive(Clone, Copy, Debug)]
 struct Commits {
     newest: Head,
-    /// The one after it, which is under way or was refused; it may be in the journal.
+    /// The next commit, which is under way or was refused; it may be in the journal.
     tried: Option<Head>,
 }
 
@@ -98,7 +100,7 @@ impl std::fmt::Debug for FjallStore {
     }
 }
 
-/// Takes the only right to use a store.
+/// Takes the exclusive right to use a store.
 fn lock(directory: &Path) -> Result<File, Error> {
     let file = File::open(directory).map_err(store_error("open"))?;
     match file.try_lock() {
@@ -109,7 +111,7 @@ fn lock(directory: &Path) -> Result<File, Error> {
 }
 
 impl FjallStore {
-    /// Opens the store in `directory`, making it if there is none. One process at a time.
+    /// Opens the store in `directory`; creates it if there is none. One process at a time.
     ///
     /// # Errors
     /// [`Error::Lost`] if commits are missing, and any other.
@@ -155,15 +157,15 @@ impl FjallStore {
         Ok(FjallStore { shared: Arc::new(shared), room, has_lost, revivals: 0, _lock: lock })
     }
 
-    /// Looks whether anything is missing from a store that no service has open, as opening it would.
+    /// Checks that nothing is missing from a store that no service has open, as opening it would.
     ///
     /// # Errors
-    /// [`Error::Lost`] if there is, and any other.
+    /// [`Error::Lost`] if something is missing, and any other.
     pub fn check(directory: &Path, boot: Uuid) -> Result<Checked, Error> {
         FjallStore::read(directory, boot).map(|(_, checked)| checked)
     }
 
-    /// The same, and gives the records for reading.
+    /// As [`FjallStore::check`], but returns the records for reading as well.
     ///
     /// # Errors
     /// [`Error::Lost`] if anything is missing, and any other.
@@ -189,12 +191,12 @@ impl FjallStore {
     }
 }
 
-/// Goes on without what is missing, if that is possible and wanted.
+/// Accepts the loss, if that is possible and wanted.
 fn accept(loss: &Loss, opening: Opening) -> Result<(), Error> {
     if !opening.accept_loss || !loss.can_go_on {
         return Err(Error::Lost(Box::new(loss.clone())));
     }
-    tracing::error!("going on without what is missing: {loss}");
+    tracing::error!("continuing without the missing commits: {loss}");
     Ok(())
 }
 
@@ -208,7 +210,8 @@ fn start_watermark(
 ) -> Result<Option<Watermark>, Error> {
     let failed = store_error("write the watermark");
     let watermark = match inspection.recorded {
-        // Only once the sessions are void, or the next start would not know of the loss.
+        // Written only once the sessions are void, because otherwise the next start would not
+        // detect the loss.
         _ if has_lost => return Ok(None),
         Some(recorded) => Watermark::open(directory, boot, &recorded),
         None => {
@@ -232,11 +235,11 @@ impl Shared {
         engine.as_ref().map_or(Err(Error::Poisoned), run)
     }
 
-    /// Opens an engine anew that has given up; whether it holds the commit that was tried last, too. All
-    /// that was committed before has to be in the journal.
+    /// Reopens an engine that has stopped. Returns whether the journal contains the commit that was
+    /// tried last, too. All earlier commits must be in the journal.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it is not, and any other.
+    /// [`Error::Lost`] if they are not, and any other.
     fn revive(&self, workers: Workers) -> Result<bool, Error> {
         let mut engine = self.engine.write().unwrap_or_else(PoisonError::into_inner);
         // All of them hold the engine's own lock.
@@ -254,14 +257,14 @@ impl Shared {
         Ok(has_tried)
     }
 
-    /// Ends all looks. The engine keeps what they see, also what was replaced since.
+    /// Ends all snapshots. For them the engine keeps records that have been replaced since.
     fn end_looks(&self) {
         for look in std::mem::take(&mut *locked(&self.looks)) {
             look.upgrade().iter().for_each(|look| look.end());
         }
     }
 
-    /// Looks at the records as of the last commit.
+    /// Takes a snapshot of the records as of the last commit.
     fn look(&self) -> Result<Arc<Look>, Error> {
         self.with(|engine| {
             let look = Arc::new(Look::new(engine));
@@ -277,13 +280,13 @@ impl Shared {
             directory: self.directory.clone(),
             last: Some(head),
             expected: Some(expected),
-            findings: vec!["the engine lost commits when it was opened anew".into()],
+            findings: vec!["the engine lost commits when it was reopened".into()],
             can_go_on: true,
         }))
     }
 
-    /// Tries to commit; an engine that is opened anew meanwhile has the commit wholly before it or
-    /// wholly after it.
+    /// Tries to commit. If the engine is reopened meanwhile, that happens either before or after
+    /// the whole commit.
     fn try_commit(&self, batch: &Batch) -> Result<Result<Head, fjall::Error>, Error> {
         self.with(|engine| {
             let newest = locked(&self.commits).newest;
@@ -298,7 +301,7 @@ impl Shared {
         })
     }
 
-    /// The commit that failed is in the journal all the same.
+    /// Takes over the commit that failed, because it is in the journal after all.
     fn adopt_tried(&self) -> Head {
         let mut commits = locked(&self.commits);
         let newest = commits.tried.unwrap_or(commits.newest);
@@ -308,8 +311,8 @@ impl Shared {
 }
 
 impl FjallStore {
-    /// A commit failed. If that is due to a full disk, makes room from the reserve, opens the engine anew
-    /// and commits once more.
+    /// Handles a failed commit. If the disk is full, it makes room from the reserve, reopens the
+    /// engine and commits once more.
     fn commit_again(&mut self, batch: &Batch, error: fjall::Error) -> Result<Head, Error> {
         let is_full = engine::is_no_space(&error) || self.room.is_low();
         let is_poisoned = matches!(error, fjall::Error::Poisoned);
@@ -320,14 +323,14 @@ impl FjallStore {
             }
         }
         self.room.spend();
-        tracing::warn!(%error, "the metadata store's engine has given up, and is opened anew");
+        tracing::warn!(%error, "the metadata store's engine has stopped and is being reopened");
         if self.shared.revive(Workers::None)? {
             return Ok(self.shared.adopt_tried());
         }
         match self.shared.try_commit(batch)? {
             Ok(head) => Ok(head),
             Err(error) if engine::is_no_space(&error) => {
-                // Readers go on, and the next try finds an engine that has not given up.
+                // Reads continue, and the next attempt finds an engine that has not stopped.
                 if self.shared.revive(Workers::None)? {
                     return Ok(self.shared.adopt_tried());
                 }
@@ -337,11 +340,12 @@ impl FjallStore {
         }
     }
 
-    /// Remembers a commit outside of the journal.
+    /// Records a commit outside of the journal.
     fn note(&self, head: Head) -> Result<(), Error> {
         let mut watermark = locked(&self.shared.watermark);
         if let Some(watermark) = &*watermark {
-            // On a full copy-on-write file system; then a loss may go unnoticed until the next commit.
+            // This happens on a full copy-on-write file system; a loss may then stay undetected
+            // until the next commit.
             if let Err(error) = watermark.note_commit(head) {
                 tracing::warn!(%error, "the watermark of the metadata store cannot be written");
             }
@@ -384,10 +388,10 @@ impl Store for FjallStore {
     fn has_room(&mut self) -> bool {
         let shared = &self.shared;
         let has_room = self.room.has_room(|| match shared.revive(Workers::Running) {
-            // A commit that failed has been tried again before.
+            // A failed commit has been tried again before.
             Ok(_) => true,
             Err(error) => {
-                tracing::error!(%error, "the metadata store cannot be opened anew");
+                tracing::error!(%error, "the metadata store cannot be reopened");
                 false
             }
         });
@@ -408,7 +412,7 @@ impl Store for FjallStore {
 
 struct FjallSyncer {
     shared: Arc<Shared>,
-    /// What was synced and is not remembered yet.
+    /// The synced commit that is not recorded yet.
     synced: Mutex<Option<Head>>,
 }
 
@@ -425,9 +429,9 @@ impl Syncer for FjallSyncer {
     fn sync(&self) -> Result<(), Error> {
         let head = match self.try_sync()? {
             Ok(head) => head,
-            // Its own thread met a full disk. What was committed is in the journal.
+            // The engine's own thread met a full disk. All commits are in the journal.
             Err(error @ fjall::Error::Poisoned) => {
-                tracing::warn!(%error, "the metadata store's engine has given up, and is opened anew");
+                tracing::warn!(%error, "the metadata store's engine has stopped and is being reopened");
                 self.shared.revive(Workers::None)?;
                 self.try_sync()?.map_err(store_error("flush to disk"))?
             }
@@ -470,7 +474,7 @@ impl Store for Reader {
     }
 }
 
-/// Nothing is written that could be made durable.
+/// A syncer that does nothing, because nothing is written.
 struct Unchanged;
 
 impl Syncer for Unchanged {

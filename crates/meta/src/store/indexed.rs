@@ -1,15 +1,15 @@
-//! Keeps the keys of groups of records in memory that are written often, so that scans of them need no
+//! Keeps the keys of frequently written groups of records in memory, so that scans of them need no
 //! scan of the store.
 //!
 //! An LSM tree keeps the old versions of a record until its memtable is written out, and an ordered
-//! walk passes all of them: with 20 000 of them (one file that is appended to, one directory in which
-//! a journal comes and goes) finding the record before an offset took 70 ms, a point read less than
-//! a microsecond. So once a group has been written some dozen times, what keys it has is read once and
-//! followed from then on, and scans become point reads. Groups that are not written much are scanned
-//! as ever.
+//! walk passes all of them. With 20 000 of them (a file that is appended to, a directory in which a
+//! journal is created and deleted) finding the record before an offset took 70 ms, a point read
+//! less than a microsecond. So once a group has been written some dozen times, its keys are read
+//! once and followed from then on, and scans become point reads. Other groups are scanned in the
+//! store.
 //!
-//! Memory is bounded by two generations: what was not written while a whole generation of groups
-//! was, is forgotten.
+//! Two generations of groups bound the memory: a group that was not written during a whole
+//! generation is dropped.
 
 use super::{Batch, Direction, Error, Pair, Scan, Store, Syncer};
 use crate::records::corrupt;
@@ -17,28 +17,28 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
-/// A group is all keys that begin with the same so many bytes: a tag and a number.
+/// Length of the common prefix of all keys of a group: a tag and a number.
 const GROUP_BYTES: usize = 9;
 
 type GroupId = [u8; GROUP_BYTES];
 
-/// When the keys of a group are worth keeping, and how many.
+/// Limits: when the keys of a group are kept, and how many.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// Writes after which a scan reads what keys there are.
+    /// Writes after which a scan reads the group's keys.
     writes_min: u32,
-    /// Keys that a group may have.
+    /// Most keys of a group.
     keys_max: usize,
-    /// Groups of a generation.
+    /// Most groups of a generation.
     groups_max: usize,
-    /// Keys of a generation that may be kept.
+    /// Most kept keys of a generation.
     kept_max: usize,
 }
 
 const BOUNDS: Bounds =
     Bounds { writes_min: 32, keys_max: 4096, groups_max: 16384, kept_max: 1 << 17 };
 
-/// What is known of a group's keys.
+/// The known keys of a group.
 #[derive(Debug)]
 enum Keys {
     Unknown,
@@ -62,12 +62,12 @@ impl Group {
 struct Index {
     young: HashMap<GroupId, Group>,
     old: HashMap<GroupId, Group>,
-    /// Keys kept in `young`, at most.
+    /// Number of keys kept in `young`.
     kept: usize,
 }
 
 impl Index {
-    /// The group, made young.
+    /// Returns the group, moved to the young generation.
     fn group(&mut self, id: GroupId, bounds: &Bounds) -> &mut Group {
         if !self.young.contains_key(&id) {
             if self.young.len() >= bounds.groups_max || self.kept >= bounds.kept_max {
@@ -82,7 +82,7 @@ impl Index {
         self.young.entry(id).or_insert(Group { writes: 0, keys: Keys::Unknown })
     }
 
-    /// Takes note of a write.
+    /// Records a write.
     fn note(&mut self, key: &[u8], is_put: bool, bounds: &Bounds) {
         let Some(&id) = key.first_chunk::<GROUP_BYTES>() else { return };
         let group = self.group(id, bounds);
@@ -114,12 +114,12 @@ impl std::fmt::Debug for Indexed {
 }
 
 impl Indexed {
-    /// Over a store that nobody else writes to.
+    /// Wraps a store that has no other writers.
     pub fn new(store: Box<dyn Store>) -> Indexed {
         Indexed { store, index: RefCell::default(), bounds: BOUNDS }
     }
 
-    /// The keys that a scan gives, if they are kept, or worth it.
+    /// Returns the keys of a scan, if they are kept or worth keeping.
     fn keys_of(&self, id: GroupId, scan: &Scan<'_>) -> Result<Option<Vec<Vec<u8>>>, Error> {
         let mut index = self.index.borrow_mut();
         let Index { young, old, kept } = &mut *index;

@@ -1,4 +1,4 @@
-//! What a store that is not open holds, and whether commits are missing from it.
+//! The content of a store that is not open, and whether commits are missing from it.
 
 use super::chain::Head;
 use super::journal::{self, Journals};
@@ -11,23 +11,23 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 use uuid::Uuid;
 
-/// Commits that a store should have and has not.
+/// Commits that should be in a store but are missing.
 #[derive(Clone, Debug)]
 pub struct Loss {
     /// The store.
     pub directory: PathBuf,
-    /// The last commit that is there, if that is known.
+    /// The last commit in the store, if it is known.
     pub last: Option<Head>,
-    /// The last commit that should be there, if that is known.
+    /// The last commit that should be in the store, if it is known.
     pub expected: Option<Head>,
-    /// What was found: a sentence each.
+    /// The findings: a sentence each.
     pub findings: Vec<String>,
-    /// Whether the store can be opened without what is missing (`--accept-loss`).
+    /// Whether the store can be opened without the missing commits (`--accept-loss`).
     pub can_go_on: bool,
 }
 
 impl Loss {
-    /// How many commits are missing, if that is known.
+    /// Returns the number of missing commits, if it is known.
     pub fn commits(&self) -> Option<u64> {
         let expected = self.expected?.sequence;
         let last = self.last.map_or(0, |head| head.sequence);
@@ -82,11 +82,11 @@ impl fmt::Display for Loss {
 /// A store as it lies on disk.
 #[derive(Debug)]
 pub(super) struct Inspection {
-    /// It has been made before.
+    /// The store has been created before.
     pub(super) exists: bool,
     pub(super) recorded: Option<Recorded>,
     pub(super) journals: Journals,
-    /// What is missing, as far as it can be seen from outside.
+    /// The missing commits, as far as visible from outside.
     pub(super) loss: Option<Loss>,
 }
 
@@ -94,8 +94,8 @@ fn failed(operation: &'static str) -> impl Fn(io::Error) -> Error {
     move |source| Error::Store { operation, source: Box::new(source) }
 }
 
-/// Looks at a store without changing it. `boot` is the machine's present boot: a commit of the same boot
-/// cannot have been lost with its power.
+/// Inspects a store without changing it. `boot` is the machine's present boot: a commit of the same
+/// boot cannot have been lost with its power.
 pub(super) fn inspect(directory: &Path, boot: Uuid) -> Result<Inspection, Error> {
     let exists = directory.join("version").exists();
     let recorded = watermark::read(directory).map_err(failed("read the watermark"))?;
@@ -132,7 +132,7 @@ impl Inspection {
     }
 
     fn compare(&self, directory: &Path, boot: Uuid, problems: Vec<String>) -> Option<Loss> {
-        // A store whose making was cut short has no commit yet.
+        // A store whose creation was cut short has no commit yet.
         let can_go_on = problems.is_empty() || self.is_untouched();
         let mut findings = if can_go_on { Vec::new() } else { problems };
         let mut expected = None;
@@ -172,7 +172,7 @@ impl Inspection {
     /// Compares the journals with a commit that must be in the store.
     fn compare_head(&self, head: &Head) -> Option<String> {
         let (Some(first), Some(last)) = (self.journals.first, self.journals.last) else {
-            // It must be in the tables, which is seen once they are open.
+            // It must be in the tables, which can be checked only once they are open.
             return None;
         };
         if last.sequence < head.sequence {
@@ -188,7 +188,7 @@ impl Inspection {
         let found = self.journals.found.iter().find(|found| found.sequence == head.sequence);
         match found {
             Some(found) if found != head => {
-                Some(format!("commit {} is another than was acknowledged", head.sequence))
+                Some(format!("commit {} is not the acknowledged one", head.sequence))
             }
             None if head.sequence >= first.sequence => {
                 Some(format!("commit {} is not in the journals", head.sequence))
@@ -197,8 +197,8 @@ impl Inspection {
         }
     }
 
-    /// Compares the opened store with what was seen from outside: its newest commit, and the engine's
-    /// number of the newest that is in tables.
+    /// Compares the opened store with the view from outside: its newest commit, and the engine's
+    /// number of the newest batch in tables.
     pub(super) fn compare_opened(
         &self,
         directory: &Path,
@@ -237,8 +237,8 @@ impl Inspection {
         (!loss.findings.is_empty()).then_some(loss)
     }
 
-    /// Takes what makes no sense out of the engine's sight: it refuses a torn end of which it can read a
-    /// part. Journals after a break of the chain are kept beside, as `N.jnl.lost`.
+    /// Hides the unreadable parts of journals from the engine, which refuses a torn end if a part
+    /// of it is readable. Journals after a break of the chain are kept beside, as `N.jnl.lost`.
     pub(super) fn cut(&self) -> io::Result<()> {
         for (path, offset) in &self.journals.ends {
             let file = OpenOptions::new().write(true).open(path)?;
@@ -261,5 +261,5 @@ impl Inspection {
 
 fn watermark_missing(directory: &Path) -> String {
     let path = directory.join(watermark::NAME);
-    format!("{} is missing: which commits were synced is not known", path.display())
+    format!("{} is missing, so the last synced commit is not known", path.display())
 }

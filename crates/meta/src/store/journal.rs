@@ -1,12 +1,12 @@
-//! Reading the engine's journals before the engine does, to find out whether commits are missing.
+//! Reads the engine's journals before the engine does, to find missing commits.
 //!
-//! The engine cuts a journal off where it meets a frame that it does not understand, goes on with the
-//! next journal, and does not mention it. Here the journals are only read: the chain
-//! ([`super::chain`]) must lead without a gap from the first batch to the last.
+//! The engine cuts a journal off at a frame that it cannot read, continues with the next journal,
+//! and does not report it. This module only reads the journals: the chain ([`super::chain`]) must
+//! lead without a gap from the first batch to the last.
 //!
-//! Form of a journal (fjall 3): batches of a start (tag 1, number of items, number of the batch), items
-//! (tag 2, kind, compression, keyspace, lengths, key, value) and an end (tag 3, xxh3 of the items, a
-//! magic word). Whatever else follows is the end of the journal.
+//! Form of a journal (fjall 3): batches of a start (tag 1, number of items, number of the batch),
+//! items (tag 2, kind, compression, keyspace, lengths, key, value) and an end (tag 3, xxh3 of the
+//! items, a magic word). Anything else is the end of the journal.
 
 use super::chain::{self, Head};
 use std::fs::File;
@@ -22,36 +22,36 @@ const END_MAGIC: [u8; 4] = [b'F', b'J', b'L', 3];
 const ITEM_HEAD_BYTES: usize = 21;
 const KIND_VALUE: u8 = 0;
 const KIND_REMOVAL: u8 = 1;
-/// By how much the engine's number of a batch may be past the number that was expected.
+/// Most by which the engine's number of a batch may exceed the expected number.
 const ENGINE_SLACK: u64 = 1 << 20;
 
-/// Where the chain breaks.
+/// A break of the chain.
 #[derive(Clone, Debug)]
 pub(super) struct Break {
     /// The journal.
     pub(super) path: PathBuf,
-    /// Where the last good batch before it ends.
+    /// The end of the last good batch before it.
     pub(super) offset: u64,
-    /// What is wrong.
+    /// The reason.
     pub(super) why: String,
 }
 
-/// What the journals of a store hold.
+/// The content of a store's journals.
 #[derive(Debug, Default)]
 pub(super) struct Journals {
-    /// All of them, in order.
+    /// All journals, in order.
     pub(super) paths: Vec<PathBuf>,
     /// The first commit.
     pub(super) first: Option<Head>,
     /// The last commit to which the chain leads.
     pub(super) last: Option<Head>,
-    /// The commits that were asked for.
+    /// The requested commits.
     pub(super) found: Vec<Head>,
-    /// Batches of a store from before there was a chain.
+    /// Number of batches from before there was a chain.
     pub(super) unchained: u64,
-    /// Where the chain breaks, if it does.
+    /// The break of the chain, if there is one.
     pub(super) broken: Option<Break>,
-    /// The journals that were read, and where each stops making sense.
+    /// The journals that were read, and the offset at which each stops being readable.
     pub(super) ends: Vec<(PathBuf, u64)>,
 }
 
@@ -64,8 +64,8 @@ struct Frame {
     writes: Vec<Write>,
 }
 
-/// Reads the journals of a store up to the first break of the chain. The commits numbered `wanted` are
-/// reported.
+/// Reads the journals of a store up to the first break of the chain. Returns the commits numbered
+/// `wanted` among its results.
 pub(super) fn read(directory: &Path, wanted: &[u64]) -> io::Result<Journals> {
     let mut numbered = Vec::new();
     for entry in std::fs::read_dir(directory)? {
@@ -116,7 +116,7 @@ impl Journals {
         }
         let before = match self.last {
             Some(before) => Some(before),
-            // What came before the first commit, the head itself says of itself.
+            // The head of the first commit has the values from before it.
             None if head.sequence == 1 => {
                 Some(Head { engine: head.engine_before, ..Head::default() })
             }
@@ -148,12 +148,12 @@ impl Journals {
 struct Reader {
     file: BufReader<File>,
     at: u64,
-    /// Bytes of the file that are not read yet.
+    /// Number of unread bytes of the file.
     left: u64,
 }
 
 impl Reader {
-    /// The next batch; `None` where the journal ends or makes no sense any more.
+    /// Returns the next batch; `None` at the end of the journal or of its readable part.
     fn frame(&mut self) -> io::Result<Option<Frame>> {
         let begin = self.at;
         let frame = self.try_frame()?;
@@ -217,7 +217,7 @@ impl Reader {
         Ok(self.file.fill_buf()?.first().copied())
     }
 
-    /// Fills a buffer; false if the file is too short.
+    /// Fills a buffer; returns false if the file is too short.
     fn fill(&mut self, bytes: &mut [u8]) -> io::Result<bool> {
         if self.left < bytes.len() as u64 {
             return Ok(false);

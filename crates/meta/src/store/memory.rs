@@ -1,34 +1,34 @@
 //! A store in memory, for tests and simulation, that can crash.
 //!
-//! Clones share one content, as a file's would be shared by the processes that open it one after
-//! the other: a test keeps a clone, lets the service die, and opens the clone again. Each committed
-//! batch is logged until it is synced, so that a power cut can drop any suffix of the log.
+//! Clones share one content, as processes that open a file one after the other share the file's. A
+//! test keeps a clone, lets the service die, and opens the clone again. Each committed batch is
+//! logged until it is synced, so that a power cut can drop any suffix of the log.
 
 use super::{Batch, Direction, Error, Pair, Scan, Store, Syncer, prefix_end};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where a simulated crash cuts.
+/// The point at which a simulated crash cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashPoint {
-    /// The process died: all committed batches are there.
+    /// The process died: all committed batches survive.
     Process,
-    /// The machine died: of the batches since the last sync only the first so many are there.
+    /// The machine died: only the first `kept` batches since the last sync survive.
     Power {
         /// Unsynced batches that survive.
         kept: usize,
     },
 }
 
-/// How a store fails, until it is opened anew.
+/// The failure of a store, until it is opened again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFault {
-    /// There is no room for another batch: nothing changes, and the same can be tried again.
+    /// There is no room for another batch: nothing changes, and the commit can be tried again.
     Full,
-    /// Commits fail with EIO; whether their batch is there afterwards is open.
+    /// Commits fail with EIO; the batch may be stored or not.
     Commit {
-        /// It is.
+        /// The batch is stored.
         is_applied: bool,
     },
     /// Syncs fail with EIO.
@@ -40,7 +40,7 @@ struct Content {
     fault: Option<StoreFault>,
     /// There is no room for data of files.
     is_scarce: bool,
-    /// Commits and syncs that have failed.
+    /// Number of commits and syncs that have failed.
     failures: u64,
     synced: BTreeMap<Vec<u8>, Vec<u8>>,
     present: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -71,12 +71,12 @@ fn apply(records: &mut BTreeMap<Vec<u8>, Vec<u8>>, batch: &Batch) {
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> MemoryStore {
         MemoryStore::default()
     }
 
-    /// A store with what would be left of this one's content after a crash now. This one goes on.
+    /// Returns a store with the content that a crash now would leave. This store stays usable.
     pub fn crashed(&self, at: CrashPoint) -> MemoryStore {
         let content = self.lock();
         let records = match at {
@@ -92,27 +92,27 @@ impl MemoryStore {
         MemoryStore { content: Arc::new(Mutex::new(content)) }
     }
 
-    /// Lets it fail from now on, or not any more.
+    /// Makes the store fail from now on, or succeed again.
     pub fn set_fault(&self, fault: Option<StoreFault>) {
         self.lock().fault = fault;
     }
 
-    /// Says that there is no room for data of files, or that there is.
+    /// Sets whether there is room for data of files.
     pub fn set_scarce(&self, is_scarce: bool) {
         self.lock().is_scarce = is_scarce;
     }
 
-    /// How many commits and syncs have failed.
+    /// Returns the number of commits and syncs that have failed.
     pub fn failures(&self) -> u64 {
         self.lock().failures
     }
 
-    /// Batches committed since the last sync.
+    /// Returns the batches committed since the last sync.
     pub fn unsynced(&self) -> Vec<Batch> {
         self.lock().unsynced.clone()
     }
 
-    /// All records, in the order of their keys.
+    /// Returns all records, in the order of their keys.
     pub fn records(&self) -> Vec<Pair> {
         self.lock().present.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
     }
@@ -192,7 +192,7 @@ fn broken(operation: &'static str) -> Error {
     Error::Store { operation, source: Box::new(std::io::Error::other("the disk is broken")) }
 }
 
-/// The keys between which a scan looks.
+/// Returns the bounds of a scan's keys.
 pub(super) fn scan_bounds(scan: &Scan<'_>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let prefix_end = prefix_end(scan.prefix);
     let whole_end = prefix_end.clone().map_or(Bound::Unbounded, Bound::Excluded);

@@ -1,7 +1,7 @@
-//! Writes that are not in the store yet, laid over it: reads and scans see both.
+//! Writes that are not in the store yet, as a layer over it: reads and scans see both.
 //!
-//! Two of them are stacked in the core: a transaction's own writes, which vanish if it is refused,
-//! over the finished transactions that wait for the next group commit.
+//! The core stacks two of them: a transaction's own writes, which vanish if it is refused, over the
+//! finished transactions that wait for the next group commit.
 
 use super::{Batch, Direction, Error, Pair, Scan, prefix_end};
 use std::collections::BTreeMap;
@@ -18,12 +18,13 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
-    /// What is pending for a key: `None` if nothing is, `Some(&None)` if its removal.
+    /// Returns the pending value of a key: `None` if nothing is pending, `Some(&None)` if its
+    /// removal is.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Option<Vec<u8>>> {
         self.writes.get(key)
     }
 
-    /// Adds a write; a later one of the same key replaces it.
+    /// Adds a write; it replaces an earlier one of the same key.
     pub(crate) fn set(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         self.bytes += key.len() + value.as_ref().map_or(0, Vec::len);
         if let Some(Some(old)) = self.writes.insert(key, value) {
@@ -44,33 +45,33 @@ impl Overlay {
         }
     }
 
-    /// Keys that are written.
+    /// Returns the number of pending keys.
     pub(crate) fn len(&self) -> usize {
         self.writes.len()
     }
 
-    /// Bytes of keys and values, roughly.
+    /// Returns the bytes of keys and values, roughly.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// All writes as one batch; nothing is pending afterwards.
+    /// Returns all writes as one batch; nothing is pending afterwards.
     pub(crate) fn take(&mut self) -> Batch {
         self.bytes = 0;
         Batch { writes: std::mem::take(&mut self.writes).into_iter().collect() }
     }
 
-    /// Puts a batch back that was taken when nothing was pending, and could not be stored.
+    /// Puts back a batch that was taken from here and could not be stored. Nothing may be pending.
     pub(crate) fn put_back(&mut self, batch: Batch) {
         for (key, value) in batch.writes {
             self.set(key, value);
         }
     }
 
-    /// A scan of `lower` with these writes laid over it.
+    /// Scans `lower` with these writes as a layer over it.
     ///
-    /// Takes a chunk of the lower layer at a time. The chunk says all about the keys between its
-    /// first and last, so pending writes of that interval are merged in, and no others.
+    /// It takes one chunk of the lower layer at a time. The chunk has all lower keys between its
+    /// first and last one, so exactly the pending writes of that interval are merged in.
     pub(crate) fn scan(
         &self,
         scan: Scan<'_>,
@@ -101,7 +102,7 @@ impl Overlay {
         Ok(found)
     }
 
-    /// Merges a chunk of the lower layer with the pending writes of the interval it speaks for.
+    /// Merges a chunk of the lower layer with the pending writes of its interval.
     fn merge(
         &self,
         scan: Scan<'_>,
@@ -132,7 +133,7 @@ impl Overlay {
         found.extend(chunk);
     }
 
-    /// The pending writes of a prefix from a key on, in a direction.
+    /// Returns the pending writes of a prefix from a key on, in a direction.
     fn range<'a>(
         &'a self,
         prefix: &[u8],
@@ -163,13 +164,13 @@ impl Overlay {
     }
 }
 
-/// The least key above `key`.
+/// Returns the least key above `key`.
 fn successor(mut key: Vec<u8>) -> Vec<u8> {
     key.push(0);
     key
 }
 
-/// A key below `key` and not below any other possible key of at most [`KEY_MAX_BYTES`] bytes.
+/// Returns a bound below `key`; no key of at most [`KEY_MAX_BYTES`] bytes lies between the two.
 fn predecessor_bound(mut key: Vec<u8>) -> Option<Vec<u8>> {
     let last = key.pop()?;
     if last > 0 {
@@ -193,7 +194,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: a scan through pending writes gives what it would give after their commit.
+        /// Goal: a scan through pending writes returns the same as after their commit.
         #[test]
         fn scans_see_pending_writes(
             stored in prop::collection::btree_map(key(), Just(b"old".to_vec()), 0..30),

@@ -1,4 +1,5 @@
-//! Closing a store to other users: it holds the identifiers by which hosts are let in at targets.
+//! Closing a store to other users: it contains the identifiers with which hosts are admitted at
+//! targets.
 
 use std::fs::{DirBuilder, Metadata, Permissions};
 use std::io;
@@ -9,15 +10,15 @@ const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 const DEFAULT_ACL: &str = "system.posix_acl_default";
 
-/// Makes a store's directory if it is missing, closed to others, and closes what others could open in it;
-/// answers how many files and directories were open to others.
+/// Creates a store's directory if it is missing, closed to other users, and closes everything in
+/// it. Returns the number of files and directories that were open to others.
 ///
 /// # Errors
 /// If something in it belongs to another user, or cannot be closed.
 pub(super) fn close(directory: &Path) -> io::Result<usize> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory)?;
     let mut opened = 0;
-    // The directory first: from then on nobody else reaches what is below.
+    // The directory first: from then on no other user reaches its content.
     close_one(directory, &std::fs::metadata(directory)?, &mut opened)?;
     close_below(directory, &mut opened)?;
     Ok(opened)
@@ -28,7 +29,7 @@ fn close_below(directory: &Path, opened: &mut usize) -> io::Result<()> {
         let entry = entry?;
         let data = match entry.metadata() {
             Ok(data) => data,
-            // What removes itself meanwhile need not be closed.
+            // A file that disappears meanwhile needs no closing.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -58,7 +59,7 @@ fn close_one(path: &Path, data: &Metadata, opened: &mut usize) -> io::Result<()>
         ));
     }
     if data.is_dir() {
-        // Files made below would get its rights whatever their mode.
+        // New files in the directory would get its rights regardless of their mode.
         let mut nothing: [u8; 0] = [];
         let list = rustix::fs::getxattr(path, DEFAULT_ACL, nothing.as_mut_slice());
         if list.is_ok_and(|bytes| bytes > 0) {
@@ -79,7 +80,8 @@ fn close_one(path: &Path, data: &Metadata, opened: &mut usize) -> io::Result<()>
 mod tests {
     use super::*;
 
-    /// Goal: what others could open is closed, all the way down, and what was closed is left alone.
+    /// Goal: files that others could open are closed, at all depths, and closed ones stay as they
+    /// are.
     #[test]
     fn everything_is_closed() {
         let base = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! Room for the store on its file system.
 //!
-//! The engine gives up for good when a write of its own meets a full disk. So changes are refused while
-//! there is still room for what is under way ([`Room::has_room`]), and a *reserve* file holds blocks
-//! that are given back to the file system when a commit meets a full disk all the same.
+//! The engine stops for good when one of its own writes meets a full disk. So changes are refused
+//! while there is still room for those under way ([`Room::has_room`]). A *reserve* file holds
+//! blocks that go back to the file system if a commit meets a full disk all the same.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -10,27 +10,27 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Changes are refused when less is free, in bytes; on small file systems a part of it.
+/// Changes are refused when less than this is free, in bytes; on small file systems a part of it.
 const LOW_BYTES_MAX: u64 = 32 << 20;
 
 /// Bytes of the reserve; on small file systems a part of it.
 const RESERVE_BYTES_MAX: u64 = 16 << 20;
 
-/// The part of a file system that each of the two may be.
+/// Each of the two is at most the file system's size divided by this.
 const PARTS: u64 = 16;
 
-/// The part of a file system that has to be free for data of files.
+/// The file system's size divided by this has to be free for data of files.
 const PLENTY_PARTS: u64 = 4;
 
-/// The file system is not looked at more often than this.
+/// Least time between two checks of the file system.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Nor is more than this written between two looks, in bytes.
+/// Most bytes that are written between two checks.
 const LOOK_BYTES: u64 = 1 << 20;
 
 const NAME: &str = "reserve";
 
-/// How the file system is.
+/// The state of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// There is room.
@@ -88,13 +88,13 @@ impl Room {
         room
     }
 
-    /// Notes bytes that were written to the store.
+    /// Records bytes that were written to the store.
     pub(super) fn note_written(&mut self, bytes: usize) {
         self.written += bytes as u64;
     }
 
-    /// Whether changes may be taken. `reopen` is called when there is room again after the reserve was
-    /// given back; changes are taken if it succeeds.
+    /// Returns whether the store takes changes. It calls `reopen` when there is room again after
+    /// the reserve was given back, and takes changes if that succeeds.
     pub(super) fn has_room(&mut self, reopen: impl FnOnce() -> bool) -> bool {
         let now = reactor::time::now();
         let is_fresh = self.looked.is_some_and(|looked| now.since(looked) < LOOK_EVERY);
@@ -102,7 +102,7 @@ impl Room {
             return self.state == State::Roomy;
         }
         (self.looked, self.written) = (Some(now), 0);
-        // A file system that does not answer is found out by the next write.
+        // If the file system does not answer, the next write finds out.
         let Ok(space) = space(&self.directory) else { return self.state == State::Roomy };
         let before = self.state;
         let has = |wanted: u64| space.free >= wanted && space.has_inodes;
@@ -145,7 +145,7 @@ impl Room {
         space(&self.directory).is_ok_and(|space| space.free >= space.all / PLENTY_PARTS)
     }
 
-    /// Whether little is free, whatever was last seen.
+    /// Whether little is free now, regardless of the last check.
     pub(super) fn is_low(&self) -> bool {
         self.state != State::Roomy
             || space(&self.directory)
@@ -163,7 +163,7 @@ impl Room {
         }
     }
 
-    /// Makes the reserve, if it is not there.
+    /// Creates the reserve, if it does not exist.
     fn fill_reserve(&self) -> io::Result<()> {
         let path = self.directory.join(NAME);
         let wanted = space(&self.directory)?.reserve();
@@ -180,7 +180,7 @@ impl Room {
 fn fill(file: &mut File, bytes: u64) -> io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
     match fallocate(&*file, FallocateFlags::empty(), 0, bytes) {
-        // Where blocks cannot be set aside they can be written.
+        // File systems that cannot allocate blocks in advance can still write them.
         Err(rustix::io::Errno::OPNOTSUPP) if file.metadata()?.len() < bytes => {
             let piece = vec![0; 1 << 20];
             let mut left = bytes;

@@ -1,24 +1,26 @@
-//! Checking the engine's tables before the engine opens them.
+//! Checks of the engine's tables before the engine opens them.
 //!
-//! The engine has checksums of its manifests and tables, but looks at few of them: with a damaged or
-//! missing manifest it *removes* what the manifest should have named. So all of them are compared here
-//! first. That reads every table once, about a second for each gigabyte.
+//! The engine has checksums of its manifests and tables, but checks few of them. If a manifest is
+//! damaged or missing, it *removes* the tables that the manifest should have named. So this module
+//! compares all checksums first. That reads every table once, about a second for each gigabyte.
 //!
-//! Form (lsm-tree 3): in the directory of each keyspace `current` names the newest manifest `vN` and its
-//! checksum, and that names the tables with theirs (xxh3, 128 bits, over the whole file).
+//! Form (lsm-tree 3): in the directory of each keyspace, `current` names the newest manifest `vN`
+//! and its checksum. The manifest names the tables with theirs (xxh3, 128 bits, over the whole
+//! file).
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// What a store always has: the keyspace of the engine itself, and ours.
+/// The keyspaces of every store: the engine's own, and ours.
 const KEYSPACES: [&str; 2] = ["0", "1"];
 
 /// Bytes that are hashed at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Checks all manifests and tables of a store; gives a sentence for each that is damaged or missing.
+/// Checks all manifests and tables of a store; returns a sentence for each that is damaged or
+/// missing.
 pub(super) fn check(directory: &Path) -> io::Result<Vec<String>> {
     let mut problems = Vec::new();
     let keyspaces = directory.join("keyspaces");
@@ -67,7 +69,7 @@ fn check_keyspace(keyspace: &Path, problems: &mut Vec<String>) -> io::Result<()>
     Ok(())
 }
 
-/// Compares a file with its checksum; false, and a problem, if it differs or is missing.
+/// Compares a file with its checksum; returns false and adds a problem if it differs or is missing.
 fn compare(path: &PathBuf, checksum: u128, problems: &mut Vec<String>) -> io::Result<bool> {
     let problem = match File::open(path) {
         Ok(file) if hash(&file)? == checksum => return Ok(true),
@@ -98,7 +100,7 @@ fn read_if_there(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// The tables that a manifest names, with their checksums; `None` if it makes no sense.
+/// Returns the tables that a manifest names, with their checksums; `None` if it is not readable.
 fn tables_of(manifest: &Path) -> io::Result<Option<Vec<(u64, u128)>>> {
     let Ok(reader) = sfa::Reader::new(manifest) else { return Ok(None) };
     let Some(section) = reader.toc().section(b"tables") else { return Ok(None) };

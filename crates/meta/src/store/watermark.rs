@@ -1,9 +1,9 @@
-//! The watermark: how long the chain of commits was, in a small file outside the journal.
+//! The watermark: the length of the chain of commits, in a small file outside the journal.
 //!
-//! Three pages. Two *slots* are written in turn after each sync of the store and synced themselves, so
-//! that one of them is whole whatever happens: they hold the last commit that was synced. The *live*
-//! page is written at each commit without a sync: it survives the death of the process, and counts only
-//! within the machine's boot in which it was written.
+//! The file has three pages. Two *slots* contain the last commit that was synced. They are written
+//! in turn after each sync of the store, and synced themselves, so that one of them is always
+//! whole. The *live* page is written at each commit without a sync: it survives the death of the
+//! process, and counts only within the machine's boot in which it was written.
 //!
 //! The file has its full size from the start: writing to it needs no space.
 
@@ -28,7 +28,7 @@ const HEAD_AT: usize = 32;
 const CHECKSUM_AT: usize = HEAD_AT + ENCODED_BYTES;
 const MARK_BYTES: usize = CHECKSUM_AT + 8;
 
-/// What a page holds.
+/// The content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     /// Counts the writes of slots; 0 on the live page.
@@ -65,10 +65,10 @@ impl Mark {
     }
 }
 
-/// What a watermark file held when it was read.
+/// The content of a watermark file when it was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Recorded {
-    /// The newer of the slots that are whole.
+    /// The newer of the whole slots.
     pub(super) synced: Option<Mark>,
     /// The live page, if it is whole.
     pub(super) live: Option<Mark>,
@@ -79,11 +79,11 @@ pub(super) struct Recorded {
 pub(super) struct Watermark {
     file: File,
     boot: Uuid,
-    /// Writes of slots so far, and the newest commit in one.
+    /// Number of writes of slots, and the newest commit in one.
     written: Mutex<(u64, u64)>,
 }
 
-/// Reads the watermark of a store; `None` if there is no such file.
+/// Reads the watermark of a store; `None` if it has no such file.
 pub(super) fn read(directory: &Path) -> io::Result<Option<Recorded>> {
     let bytes = match std::fs::read(directory.join(NAME)) {
         Ok(bytes) => bytes,
@@ -122,13 +122,13 @@ impl Watermark {
         Ok(Watermark { file, boot, written: Mutex::new(written) })
     }
 
-    /// Notes a commit that survives the death of this process.
+    /// Records a commit that survives the death of this process.
     pub(super) fn note_commit(&self, head: Head) -> io::Result<()> {
         let mark = Mark { generation: 0, boot: self.boot, head };
         self.file.write_all_at(&mark.encode(), LIVE_PAGE * PAGE_BYTES)
     }
 
-    /// Notes, durably, a commit that survives a loss of power.
+    /// Records, durably, a commit that survives a loss of power.
     pub(super) fn note_synced(&self, head: Head) -> io::Result<()> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if head.sequence <= written.1 {
@@ -146,8 +146,8 @@ impl Watermark {
 mod tests {
     use super::*;
 
-    /// Goal: the last noted sync and commit are read back; with a slot torn it is the sync before; a
-    /// file with both slots torn says so instead of claiming anything.
+    /// Goal: the last recorded sync and commit are read back. If one slot is torn, the sync before
+    /// is read back; a file with two torn slots is recognised as damaged.
     #[test]
     fn a_torn_slot_leaves_the_other() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! What files hold, as far as it can be read: it is the measure for counts, and is not changed itself.
+//! The content of files, as far as it can be read. Counts are corrected by it; it is not changed
+//! itself.
 
 use super::Repair;
 use crate::records::{Device, ExtentPage, Inline, Key, Xattr, key_number};
@@ -8,32 +9,34 @@ use crate::store::Error;
 use protocol::{DeviceId, Extent, InodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Held {
     /// Bytes of extents.
     pub(super) bytes: u64,
-    /// One past the last of them.
+    /// One past the last byte of the extents.
     pub(super) end: u64,
-    /// Inline bytes, if there is a record of them.
+    /// Number of inline bytes, if there is a record of them.
     pub(super) inline: Option<u32>,
     pub(super) xattrs: u32,
-    /// Some of it cannot be read, or lies where nothing can lie: its counts are left alone.
+    /// Some of it cannot be read, or lies at an impossible offset: the inode's counts stay as they
+    /// are.
     pub(super) is_damaged: bool,
 }
 
-/// What all files hold.
+/// The content of all files.
 #[derive(Default)]
 pub(super) struct Data {
     pub(super) held: BTreeMap<InodeId, Held>,
-    /// How many extents touch each block of a chunk.
+    /// For each block of a chunk, the number of extents that touch it.
     pub(super) references: BTreeMap<ChunkId, Vec<u32>>,
-    /// The blocks of some extents are not known: none may be taken for unused.
+    /// The blocks of some extents are not known, so no block may be taken as unused.
     pub(super) is_partly_unknown: bool,
 }
 
 impl Repair {
-    /// Reads the devices; `None` if one of them makes no sense, or is missing: then nothing is known of its blocks.
+    /// Reads the devices; `None` if one of them makes no sense or is missing, so that its blocks
+    /// are not known.
     pub(super) fn devices(&mut self) -> Result<Option<SpaceIndex>, Error> {
         let records = self.all::<Device>(&Key::Device(DeviceId(0)), 1)?;
         let mut devices = SpaceIndex::default();
@@ -46,12 +49,12 @@ impl Repair {
                 return Ok(None);
             }
             self.found.devices = self.found.devices.max(info.device.0 + 1);
-            // Else what is committed from now on would count as flushed already.
+            // Otherwise the service would treat later commits as flushed already.
             let epoch = durability.flushed_through.saturating_add(1);
             self.found.flush_epoch = self.found.flush_epoch.max(epoch);
             devices.add_device(info, durability);
         }
-        // One record may be a stray, of a key that was damaged.
+        // A single record may be a stray with a damaged key.
         let mut unknown: BTreeMap<u64, u32> = BTreeMap::new();
         for any in [Key::Blocks(DeviceId(0), 0), Key::Segment(DeviceId(0), 0)] {
             self.layers.each(&any.prefix(0), |key, _| {
@@ -65,7 +68,7 @@ impl Repair {
         Ok(unknown.values().all(|records| *records == 1).then_some(devices))
     }
 
-    /// Reads what files hold.
+    /// Reads the content of files.
     pub(super) fn data(&mut self, devices: &SpaceIndex) -> Result<Data, Error> {
         let mut data = Data::default();
         let pages = self.all::<ExtentPage>(&Key::Extents(InodeId(0), 0), 2)?;
@@ -98,7 +101,7 @@ impl Repair {
         Ok(data)
     }
 
-    /// Inline data and extended attributes.
+    /// Reads inline data and extended attributes.
     fn small(&mut self, data: &mut Data) -> Result<(), Error> {
         let inline = self.all::<Inline>(&Key::Inline(InodeId(0)), 1)?;
         for (key, inline) in &inline.sound {

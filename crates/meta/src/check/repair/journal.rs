@@ -1,6 +1,7 @@
-//! What a repair changes, kept in a file before it is changed: it can be taken back.
+//! The journal of a repair: a file, written before the repair, with which it can be taken back.
 //!
-//! The file is a line, then each record with its old and its new value, then a CRC-32C of all of it.
+//! The file has a first line, then each record with its old and its new value, then a CRC-32C of
+//! all of it.
 
 use crate::store::{Batch, Error, FjallStore, Opening, Store};
 use protocol::sums::checksum;
@@ -20,9 +21,9 @@ const NONE: u32 = u32::MAX;
 pub struct Change {
     /// Its key.
     pub key: Vec<u8>,
-    /// What it held; `None` if it was not there.
+    /// Its old value; `None` if it did not exist.
     pub old: Option<Vec<u8>>,
-    /// What it holds then.
+    /// Its new value; `None` if the repair removes it.
     pub new: Option<Vec<u8>>,
 }
 
@@ -32,10 +33,10 @@ fn push(bytes: &mut Vec<u8>, part: Option<&[u8]>) {
     bytes.extend_from_slice(part.unwrap_or_default());
 }
 
-/// Writes changes to a new file, which only its owner can read, and waits until the disk has it.
+/// Writes changes to a new file that only its owner can read, and waits until the disk has it.
 ///
 /// # Errors
-/// If the file is there, or cannot be written.
+/// If the file exists or cannot be written.
 pub fn write(path: &Path, changes: &[Change]) -> io::Result<()> {
     let mut bytes = HEAD.to_vec();
     for change in changes {
@@ -55,7 +56,7 @@ pub fn write(path: &Path, changes: &[Change]) -> io::Result<()> {
 /// Reads changes from a file.
 ///
 /// # Errors
-/// If it cannot be read, or is not what [`write`] wrote.
+/// If it cannot be read, or [`write`] did not write it.
 pub fn read(path: &Path) -> io::Result<Vec<Change>> {
     let damaged =
         || io::Error::new(io::ErrorKind::InvalidData, "it is damaged, or no journal of a repair");
@@ -85,11 +86,12 @@ pub fn read(path: &Path) -> io::Result<Vec<Change>> {
     Ok(changes)
 }
 
-/// Takes a repair of the store in a directory back; returns how many records it changed. Refused, with no change, if
-/// one of them has been changed since.
+/// Takes back the repair of the store in a directory; returns the number of changed records. It
+/// refuses, without any change, if one of them has changed since the repair.
 ///
 /// # Errors
-/// If there is no store, a service has it open, or it cannot be written; [`Error::Corrupt`] if a record is another.
+/// If there is no store, a service has it open, or it cannot be written; [`Error::Corrupt`] if a
+/// record has another value.
 pub fn take_back(directory: &Path, changes: &[Change]) -> Result<usize, Error> {
     let failed = |source| Error::Store {
         operation: "read /proc/sys/kernel/random/boot_id",
@@ -100,7 +102,7 @@ pub fn take_back(directory: &Path, changes: &[Change]) -> Result<usize, Error> {
     take_back_records(&mut FjallStore::open(directory, opening)?, changes)
 }
 
-/// As [`take_back`], of a store that is open.
+/// As [`take_back`], for a store that is open already.
 ///
 /// # Errors
 /// As [`take_back`].
@@ -122,8 +124,8 @@ pub fn take_back_records(store: &mut dyn Store, changes: &[Change]) -> Result<us
 mod tests {
     use super::*;
 
-    /// Goal: a journal is read as it was written, by its owner alone, is never overwritten, and damage of any byte of
-    /// it is found.
+    /// Goal: a journal is read back as it was written, only its owner can read it, it is never
+    /// overwritten, and damage of any byte is found.
     #[test]
     fn journals_are_kept_and_checked() {
         use std::os::unix::fs::PermissionsExt;

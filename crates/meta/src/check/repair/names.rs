@@ -1,4 +1,4 @@
-//! Names: each is stored twice, by name and by cookie, so one record of the two is enough.
+//! Names: each is stored twice, by name and by cookie, so one of the two records is enough.
 
 use super::Repair;
 use super::tree::Tree;
@@ -8,39 +8,40 @@ use crate::tree::{FIRST_COOKIE, check_name, is_dots};
 use protocol::{FileKind, InodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A name in a directory.
-pub(super) type Place = (InodeId, Vec<u8>);
+/// A directory, and a name in it.
+pub(super) type EntryKey = (InodeId, Vec<u8>);
 
-/// What a name leads to, and its cookie; 0 for one that has none yet.
+/// The inode and cookie of a name; cookie 0 if it has none yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) inode: InodeId,
     pub(super) cookie: u64,
 }
 
-/// Both kinds of records of names, as they are.
+/// Both kinds of records of names, as stored.
 pub(super) struct Stored {
-    by_name: BTreeMap<Place, Entry>,
+    by_name: BTreeMap<EntryKey, Entry>,
     by_cookie: BTreeMap<(InodeId, u64), (Vec<u8>, InodeId)>,
 }
 
 impl Stored {
-    /// Directories that have names, as two records say that agree: one alone may be a stray.
+    /// Returns the directories that have a name on which both records agree; a single record may be
+    /// a stray.
     pub(super) fn parents(&self) -> BTreeSet<InodeId> {
-        let is_twin = |((parent, name), entry): &(&Place, &Entry)| {
+        let is_twin = |((parent, name), entry): &(&EntryKey, &Entry)| {
             let twin = self.by_cookie.get(&(*parent, entry.cookie));
             twin.is_some_and(|(twin, inode)| twin == name && *inode == entry.inode)
         };
         self.by_name.iter().filter(is_twin).map(|((parent, _), _)| *parent).collect()
     }
 
-    /// Chooses one meaning for each name.
-    pub(super) fn settle(self, inodes: &BTreeMap<InodeId, Inode>) -> BTreeMap<Place, Entry> {
+    /// Chooses one inode and cookie for each name.
+    pub(super) fn settle(self, inodes: &BTreeMap<InodeId, Inode>) -> BTreeMap<EntryKey, Entry> {
         let mut named: BTreeMap<InodeId, u32> = BTreeMap::new();
         for entry in self.by_name.values() {
             *named.entry(entry.inode).or_default() += 1;
         }
-        // Whether an inode has fewer names than it counts.
+        // Returns whether an inode has fewer names than its link count.
         let lacks = |id: &InodeId, named: &BTreeMap<InodeId, u32>| {
             let count = named.get(id).copied().unwrap_or(0);
             inodes.get(id).is_some_and(|inode| match inode.attr.kind {
@@ -54,7 +55,7 @@ impl Stored {
             let other = Entry { inode: *inode, cookie: *cookie };
             match names.get(&place).copied() {
                 None => {
-                    // What is said twice of one name is said once too often.
+                    // The second record of a name counts once more than it should.
                     *named.entry(*inode).or_default() += 1;
                     names.insert(place, other);
                 }
@@ -80,7 +81,7 @@ impl Stored {
 }
 
 impl Repair {
-    /// Reads both kinds of records.
+    /// Reads both kinds of records of names.
     pub(super) fn stored_names(&self) -> Result<Stored, Error> {
         let is_name = |name: &[u8]| check_name(name).is_ok() && !is_dots(name);
         let mut by_name = BTreeMap::new();
@@ -104,7 +105,7 @@ impl Repair {
         Ok(Stored { by_name, by_cookie })
     }
 
-    /// Gives names their cookies, and writes both records of each; all others go.
+    /// Gives each name a cookie, writes both its records, and removes all other records of names.
     pub(super) fn write_names(&mut self, tree: &mut Tree) -> Result<(), Error> {
         let mut used: BTreeMap<InodeId, BTreeSet<u64>> = BTreeMap::new();
         let mut due = Vec::new();
@@ -147,7 +148,7 @@ impl Repair {
             }
         }
         if written + removed > 0 {
-            self.note(format!("{written} records of names were made anew, {removed} removed"));
+            self.note(format!("{written} records of names were rebuilt, {removed} removed"));
         }
         Ok(())
     }

@@ -1,15 +1,15 @@
-//! Sets of blocks as ascending ranges that do not touch, and what repairs do with them.
+//! Sets of blocks as ascending ranges that do not touch, and the set operations that repairs need.
 
 use protocol::space::BlockRange;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A set of blocks that grows by many small ones.
+/// A set of blocks that grows by many small sets.
 #[derive(Debug, Default)]
 pub(super) struct Growing(BTreeMap<u64, u64>);
 
 impl Growing {
-    /// Adds blocks; returns those that were not in it.
+    /// Adds blocks; returns those that it did not contain before.
     pub(super) fn take(&mut self, set: &Set) -> Set {
         let mut new = Vec::new();
         for range in &set.0 {
@@ -29,7 +29,7 @@ impl Growing {
         Set(new)
     }
 
-    /// All of them.
+    /// Returns all of its blocks.
     pub(super) fn into_set(self) -> Set {
         Set::of(self.0.into_iter().map(|(start, end)| start..end).collect())
     }
@@ -40,7 +40,7 @@ impl Growing {
 pub(super) struct Set(Vec<Range<u64>>);
 
 impl Set {
-    /// Of any ranges.
+    /// Creates a set from any ranges.
     pub(super) fn of(mut ranges: Vec<Range<u64>>) -> Set {
         ranges.retain(|range| range.start < range.end);
         ranges.sort_unstable_by_key(|range| range.start);
@@ -54,17 +54,17 @@ impl Set {
         Set(set)
     }
 
-    /// Of one range.
+    /// Creates a set from one range.
     pub(super) fn one(range: Range<u64>) -> Set {
         Set(if range.start < range.end { Vec::from([range]) } else { Vec::new() })
     }
 
-    /// The blocks of both.
+    /// Returns the blocks of both sets.
     pub(super) fn with(&self, other: &Set) -> Set {
         Set::of(self.0.iter().chain(&other.0).cloned().collect())
     }
 
-    /// The blocks that are in this and not in the other.
+    /// Returns the blocks that are in this set and not in the other.
     pub(super) fn without(&self, other: &Set) -> Set {
         let mut left = Vec::new();
         for range in &self.0 {
@@ -83,7 +83,7 @@ impl Set {
         Set(left)
     }
 
-    /// The blocks that lie in a range.
+    /// Returns the blocks that lie in a range.
     pub(super) fn within(&self, range: BlockRange) -> Set {
         let (start, end) = (range.start, range.end());
         let first = self.0.partition_point(|it| it.end <= start);
@@ -91,17 +91,17 @@ impl Set {
         Set(cut.map(|it| it.start.max(start)..it.end.min(end)).collect())
     }
 
-    /// The ranges.
+    /// Returns the ranges.
     pub(super) fn each(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.0.iter().cloned()
     }
 
-    /// Whether it has no block.
+    /// Whether the set is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One past the last block.
+    /// Returns one past the last block.
     pub(super) fn end(&self) -> u64 {
         self.0.last().map_or(0, |range| range.end)
     }

@@ -1,4 +1,4 @@
-//! Sessions and what belongs to them: leases of space, slots, locks, opens of inodes without a name.
+//! Sessions and their records: leases of space, slots, locks, opens of inodes without a name.
 
 use super::Repair;
 use crate::records::{
@@ -9,21 +9,22 @@ use protocol::lock::{LockFamily, LockOwner};
 use protocol::{DeviceId, FreeEpoch, InodeId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What there is of sessions.
+/// The sessions, and what they hold.
 #[derive(Default)]
 pub(super) struct Known {
     pub(super) all: BTreeSet<SessionId>,
-    /// Inodes that sessions have open though they have no name, as far as is known.
+    /// Inodes without a name that sessions have open, as far as is known.
     pub(super) opens: BTreeMap<InodeId, Vec<Vec<u8>>>,
     /// Leases of sessions, in the order of their keys.
     pub(super) leases: Vec<(Vec<u8>, SpaceLease)>,
     pub(super) resting: Vec<(Vec<u8>, Resting)>,
-    /// The record of a session is damaged: the session may still write to unknown blocks, and no fence reaches it.
+    /// The record of a session is damaged: the session may still write to unknown blocks, and no
+    /// fence reaches it.
     pub(super) is_partly_unknown: bool,
 }
 
 impl Repair {
-    /// Reads sessions; what belongs to none is removed.
+    /// Reads sessions, and removes records of sessions that do not exist.
     pub(super) fn sessions(&mut self) -> Result<Known, Error> {
         let sessions = self.all::<SessionRecord>(&Key::Session(SessionId(0)), 1)?;
         let mut known = Known { is_partly_unknown: !sessions.bad.is_empty(), ..Known::default() };
@@ -66,7 +67,7 @@ impl Repair {
         Ok(())
     }
 
-    /// Removes records of sessions that are not there; returns the keys of the others.
+    /// Removes records of sessions that do not exist; returns the keys of the others.
     fn keep_of_sessions(
         &mut self,
         known: &Known,
@@ -85,7 +86,7 @@ impl Repair {
         }
         if removed > 0 {
             self.note(format!(
-                "{removed} records of {what} of sessions that are not there were removed"
+                "{removed} records of {what} were removed because their sessions do not exist"
             ));
         }
         Ok(kept)

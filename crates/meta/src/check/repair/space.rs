@@ -1,7 +1,8 @@
-//! Space: each block of each device is live, leased, resting or free, and live ones count the extents that touch them.
+//! Space: each block of each device is live, leased, resting or free. A live block counts the
+//! extents that touch it.
 //!
-//! A block that has no state any more, or whose count was wrong, rests until all sessions that there are have ended:
-//! until then one of them may still write or read it.
+//! A block that has lost its state, or that had a wrong count, rests until all present sessions
+//! have ended. Until then one of them may still write or read it.
 
 use super::Repair;
 use super::data::Data;
@@ -22,7 +23,7 @@ const RESTING_RANGES_MAX: usize = 1024;
 /// Blocks by device.
 type Sets = BTreeMap<DeviceId, Set>;
 
-/// What became of counts.
+/// Numbers of blocks whose counts or states were corrected.
 #[derive(Default)]
 struct Counts {
     changed: u64,
@@ -40,10 +41,10 @@ impl Repair {
     ) -> Result<(), Error> {
         let live = self.live(devices, data)?;
         let leased = self.leases(devices, &live, sessions)?;
-        let of_nobody = sessions.leases.iter().any(|(key, _)| {
+        let has_no_session = sessions.leases.iter().any(|(key, _)| {
             key_number(key, 0).is_ok_and(|id| !sessions.all.contains(&SessionId(id)))
         });
-        let is_unfenced = sessions.is_partly_unknown || of_nobody;
+        let is_unfenced = sessions.is_partly_unknown || has_no_session;
         let resting = self.resting(devices, [&live, &leased], sessions)?;
         let mut gaps = Vec::new();
         let mut segments = self.segments(devices)?;
@@ -54,12 +55,13 @@ impl Repair {
             let gap = self.free(device, &used, &stored)?;
             gaps.extend(gap.each().map(|range| (*id, range)));
         }
-        // Some of them may hold unreadable data, or a session that no fence reaches may still write to them.
+        // Some of them may hold unreadable data, or a session that no fence reaches may still write
+        // to them.
         if data.is_partly_unknown || is_unfenced { Ok(()) } else { self.rest(gaps) }
     }
 
-    /// Files that count more bytes than they have, and still own blocks: a page of their extents is missing, and the
-    /// blocks are kept for those who can find it.
+    /// Marks files as damaged that count more bytes than they have, and still own blocks. A page of
+    /// their extents is missing, and the blocks stay for a recovery by hand.
     pub(super) fn suspect(&mut self, data: &mut Data) -> Result<(), Error> {
         let mut owners = BTreeSet::new();
         for (key, chunk) in self.all::<Chunk>(&Key::Blocks(DeviceId(0), 0), 2)?.sound {
@@ -137,7 +139,7 @@ impl Repair {
         let Counts { changed, freed, added } = counts;
         if changed + freed + added > 0 {
             self.note(format!(
-                "of {changed} blocks the extents were counted anew, {added} became live, {freed} became free"
+                "the extents of {changed} blocks were recounted, {added} became live, {freed} became free"
             ));
         }
         Ok(live.into_iter().map(|(id, ranges)| (id, Set::of(ranges))).collect())
@@ -206,7 +208,7 @@ impl Repair {
         Ok(resting.into_iter().map(|(id, all)| (id, all.into_set())).collect())
     }
 
-    /// Reads the records of segments; one that is not readable has no free blocks.
+    /// Reads the records of segments; an unreadable segment has no free blocks.
     fn segments(
         &mut self,
         devices: &SpaceIndex,
@@ -264,7 +266,7 @@ impl Repair {
         Ok(Set::of(gap))
     }
 
-    /// Lets blocks rest.
+    /// Turns blocks into resting ones.
     fn rest(&mut self, gaps: Vec<(DeviceId, Range<u64>)>) -> Result<(), Error> {
         let stored = self.stored_counters()?.map_or(1, |counters| counters.free_epoch.0);
         self.found.free_epoch = self.found.free_epoch.max(stored);
@@ -276,13 +278,13 @@ impl Repair {
             self.put(&key, &Resting { freed: part.to_vec() })?;
         }
         if blocks > 0 {
-            self.note(format!("{blocks} blocks that had no state are going to be free"));
+            self.note(format!("{blocks} blocks without a state will become free"));
         }
         Ok(())
     }
 }
 
-/// Blocks that extents touch and that are not live.
+/// Returns the blocks that extents touch and that are not live.
 fn missing(chunks: &BTreeMap<ChunkId, Chunk>, data: &Data) -> BTreeSet<(DeviceId, u64)> {
     let mut missing = BTreeSet::new();
     for ((device, index), counts) in &data.references {
@@ -296,7 +298,7 @@ fn missing(chunks: &BTreeMap<ChunkId, Chunk>, data: &Data) -> BTreeSet<(DeviceId
     missing
 }
 
-/// What a live block is to be.
+/// Returns the corrected state of a live block.
 fn settle(live: Option<&Live>, named: u64, data: &Data, counts: &mut Counts) -> Option<Live> {
     let live = live?;
     let is_kept =
@@ -336,7 +338,7 @@ fn ranges_of(set: &Set) -> Ranges {
     ranges
 }
 
-/// A range as records of resting blocks have it.
+/// Returns a range in the form of records of resting blocks.
 fn allocations(device: DeviceId, range: Range<u64>) -> Vec<(AllocationId, u32)> {
     let most = u64::from(u32::MAX);
     let cut = |from: u64| {

@@ -1,8 +1,8 @@
-//! Inodes and the tree: each inode that is in use has a name, and counts what there is of it.
+//! Inodes and the tree: each inode in use has a name and correct counts.
 
 use super::Repair;
 use super::data::{Data, Held};
-use super::names::{Entry, Place};
+use super::names::{Entry, EntryKey};
 use super::sessions::Known;
 use crate::records::{Inode, Key, Mark, Truncation, key_number};
 use crate::store::Error;
@@ -13,18 +13,18 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The directory for inodes that have lost their names.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// Inodes and names as they are to be.
+/// Inodes and names after the repair.
 pub(super) struct Tree {
     pub(super) inodes: BTreeMap<InodeId, Inode>,
-    pub(super) names: BTreeMap<Place, Entry>,
+    pub(super) names: BTreeMap<EntryKey, Entry>,
     lost_and_found: Option<InodeId>,
     next_inode: u64,
-    /// User and group of what is made.
+    /// User and group of new inodes.
     owner: (u32, u32),
 }
 
 impl Repair {
-    /// Repairs names, and counts that are kept of them and of data.
+    /// Repairs names, and the counts of names and data.
     pub(super) fn tree(&mut self, data: &Data, sessions: &Known) -> Result<(), Error> {
         let stored = self.stored_names()?;
         let parents = stored.parents();
@@ -44,7 +44,7 @@ impl Repair {
         self.write_inodes(&tree)
     }
 
-    /// Reads inodes, with their own contradictions settled.
+    /// Reads inodes, and settles contradictions within each of them.
     fn inodes(
         &mut self,
         data: &Data,
@@ -79,7 +79,8 @@ impl Repair {
             let held = data.held.get(id).copied().unwrap_or_default();
             mend(inode, held, parents.contains(id));
             if is_faulty(inode, *id) {
-                // Better counts that are too low than a record that keeps its directory from being listed.
+                // A count that is too low is better than a record that keeps its directory from
+                // being listed.
                 mend(inode, Held { is_damaged: false, ..held }, parents.contains(id));
             }
             if is_faulty(inode, *id) {
@@ -94,8 +95,9 @@ impl Repair {
         Ok(inodes)
     }
 
-    /// Removes names in directories that are not there, of inodes that have names elsewhere: strays of damaged keys.
-    /// `parents` have names by two records that agree: these are there, whatever became of their own record.
+    /// Removes names in directories that do not exist if their inodes have names elsewhere: strays
+    /// of damaged keys. The directories in `parents` exist even without a readable record, because
+    /// two records agree on a name in each.
     fn drop_strays(&mut self, tree: &mut Tree, parents: &BTreeSet<InodeId>) {
         let Tree { inodes, names, .. } = tree;
         let is_there = |id: &InodeId| inodes.contains_key(id) || parents.contains(id);
@@ -111,7 +113,7 @@ impl Repair {
         }
     }
 
-    /// Makes inodes anew that have data or entries, and no record.
+    /// Rebuilds inodes that have data or entries, but no record.
     fn rebuild(&mut self, tree: &mut Tree, data: &Data) {
         let parents: BTreeSet<InodeId> = tree.names.keys().map(|(parent, _)| *parent).collect();
         let with_data =
@@ -132,7 +134,7 @@ impl Repair {
             inode.attr.allocated_bytes = held.bytes;
             mend(&mut inode, held, false);
             self.note(format!(
-                "{id} was made anew, with mode {mode:o} and the owner of the store, for what belongs to it"
+                "{id} was rebuilt for the data that belongs to it, with mode {mode:o} and the owner of the store"
             ));
             tree.next_inode = tree.next_inode.max(id.0 + 1);
             tree.inodes.insert(id, inode);
@@ -153,7 +155,7 @@ impl Repair {
             let count = before - tree.names.len();
             self.note(format!("{count} names that lead to nothing were removed"));
         }
-        let mut of_directories: BTreeMap<InodeId, Vec<Place>> = BTreeMap::new();
+        let mut of_directories: BTreeMap<InodeId, Vec<EntryKey>> = BTreeMap::new();
         for (place, entry) in &tree.names {
             if is_directory(&entry.inode) {
                 of_directories.entry(entry.inode).or_default().push(place.clone());
@@ -169,7 +171,7 @@ impl Repair {
         }
     }
 
-    /// Gives directories that cannot be reached from the root a name in lost+found.
+    /// Gives a name in lost+found to directories that cannot be reached from the root.
     fn reach(&mut self, tree: &mut Tree) {
         loop {
             let mut below: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
@@ -187,7 +189,7 @@ impl Repair {
                     }
                 }
             }
-            // One that has entries is in use, whatever it counts.
+            // A directory that has entries is in use, regardless of its link count.
             let lost = |id: &&InodeId| {
                 let is_used = tree.inodes[*id].attr.nlink > 0 || below.contains_key(*id);
                 tree.inodes[*id].attr.kind == FileKind::Directory
@@ -204,7 +206,8 @@ impl Repair {
                 continue;
             }
             let Some(first) = all.first() else { return };
-            // Without one that has no name there is a loop above each of them, which is cut anywhere.
+            // If each of them has a name, there is a loop above each of them. It may be cut
+            // anywhere.
             let (mut id, mut passed) = (*first, BTreeSet::new());
             while passed.insert(id)
                 && let Some(parent) = named.get(&id)
@@ -227,7 +230,7 @@ impl Repair {
         tree.names.insert((directory, name.into_bytes()), Entry { inode: id, cookie: 0 });
     }
 
-    /// Settles what is with inodes that have no name, and with those that are marked dead and have one.
+    /// Settles inodes that have no name, and inodes that are marked dead and have one.
     fn settle_unnamed(&mut self, tree: &mut Tree, sessions: &Known) -> Result<(), Error> {
         let named: BTreeSet<InodeId> = tree.names.values().map(|entry| entry.inode).collect();
         let mut lost = Vec::new();
@@ -244,7 +247,7 @@ impl Repair {
             } else {
                 let is_dead = inode.is_dead || !is_open;
                 if is_dead && !inode.is_dead {
-                    self.note(format!("{id}, which was deleted, is going to be freed"));
+                    self.note(format!("{id}, which was deleted, will be freed"));
                 }
                 inode.is_dead = is_dead;
             }
@@ -264,7 +267,7 @@ impl Repair {
         Ok(())
     }
 
-    /// Writes inodes that have changed, and marks of what is to be done with them.
+    /// Writes inodes that have changed, and the marks of the work that they still need.
     fn write_inodes(&mut self, tree: &Tree) -> Result<(), Error> {
         let mut changed = 0;
         let (mut dead, mut truncating) = (BTreeSet::new(), BTreeSet::new());
@@ -278,7 +281,7 @@ impl Repair {
             }
         }
         if changed > 0 {
-            self.note(format!("{changed} inodes were counted anew"));
+            self.note(format!("{changed} inodes were recounted"));
         }
         self.marks(&Key::Dead(InodeId(0)), Key::Dead, &dead)?;
         self.marks(&Key::Truncating(InodeId(0)), Key::Truncating, &truncating)?;
@@ -308,7 +311,7 @@ impl Repair {
 }
 
 impl Tree {
-    /// The directory for what has lost its name, made if there is none.
+    /// Returns the directory for inodes that have lost their names; creates it if it is missing.
     fn lost_and_found(&mut self) -> InodeId {
         if let Some(id) = self.lost_and_found {
             return id;
@@ -333,7 +336,7 @@ impl Tree {
         id
     }
 
-    /// Counts names, entries and subdirectories anew.
+    /// Recounts names, entries and subdirectories.
     fn count_names(&mut self) {
         let mut names: BTreeMap<InodeId, (u32, InodeId)> = BTreeMap::new();
         let mut entries: BTreeMap<InodeId, (u64, u32)> = BTreeMap::new();
@@ -375,21 +378,21 @@ fn new_inode(kind: FileKind, mode: u16, (uid, gid): (u32, u32)) -> NewInode {
     }
 }
 
-/// Whether something about an inode makes no sense but what its names decide.
+/// Whether a field of the inode makes no sense, except those that its names decide.
 fn is_faulty(inode: &Inode, id: InodeId) -> bool {
     let mut named = Inode { is_dead: false, ..inode.clone() };
     named.attr.nlink = 2;
     named.fault(id).is_some()
 }
 
-/// Settles contradictions of an inode with itself and with what it holds.
+/// Settles contradictions of an inode with itself and with its content.
 fn mend(inode: &mut Inode, held: Held, has_entries: bool) {
     let has_data = inode.attr.allocated_bytes > 0 && (held.bytes > 0 || held.inline.is_some());
     let kind = match (has_data, has_entries, inode.target.is_empty()) {
         (true, false, true) => FileKind::File,
         (false, true, true) => FileKind::Directory,
         (false, false, false) => FileKind::Symlink,
-        // Where it led to is lost.
+        // The target of the link is lost.
         (false, false, true) if inode.attr.kind == FileKind::Symlink => FileKind::File,
         _ => inode.attr.kind,
     };
@@ -403,14 +406,15 @@ fn mend(inode: &mut Inode, held: Held, has_entries: bool) {
     let is_cut = |it: &Truncation| kind == FileKind::File && is_sound(it);
     inode.truncating = inode.truncating.filter(is_cut);
     if kind != FileKind::File {
-        // A page of extents that leads here is another's: it stays, and so does its finding.
+        // An extent page under this number belongs to another inode: it stays, and so does its
+        // finding.
         (inode.inline, inode.attr.allocated_bytes) = (0, 0);
         if !inode.is_dead && !held.is_damaged {
             inode.xattrs = held.xattrs;
         }
         return;
     }
-    // Of what cannot be read it is not known how much it is.
+    // The size of the unreadable part is not known.
     let with_inline = held.bytes.saturating_add(u64::from(inode.inline));
     let lacks_inline = held.inline.is_none() && inode.inline > 0;
     if held.is_damaged || lacks_inline && inode.attr.allocated_bytes == with_inline {

@@ -1,7 +1,8 @@
-//! LOCKS: the session that alone uses an inode's locks decides about them itself.
+//! LOCKS: a session that alone uses an inode's locks decides about them itself.
 //!
-//! The locks that the service has of it stay stored as they were when it got the right. They count again if
-//! the session never heard of the grant; else its report replaces them, before anybody else sees them.
+//! The session's locks stay in the store as they were when it got the right. They count again if
+//! the session never received the grant; otherwise its report replaces them before any other
+//! session sees them.
 
 use super::super::call::Work;
 use super::super::execute::answer;
@@ -17,22 +18,22 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// For so long nobody decides alone about the locks of an inode that sessions wanted at the same time: to
-/// move the right from one to the other costs more than to ask the service.
+/// Span for which no session gets LOCKS over an inode after two sessions wanted its locks at the
+/// same time: moving the right between them costs more than asking the service.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Locks that travel with the right, at most: a session with more of them goes on asking.
+/// Most locks that move with the right: a session with more of them keeps asking the service.
 const TRAVELLERS_MAX: usize = 256;
 
-/// Inodes noted before those are looked for that have been quiet for long.
+/// Number of noted inodes at which those without recent contention are removed.
 const SWEPT: usize = 4096;
 
-/// Which inodes' locks more than one owner wanted, and when last.
+/// Inodes with contention for their locks, and the time of its last occurrence.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Contention(RefCell<HashMap<InodeId, Instant>>);
 
 impl Contention {
-    /// Somebody was in somebody's way.
+    /// Notes that two owners wanted conflicting locks of the inode.
     pub(super) fn note(&self, inode: InodeId) {
         let mut noted = self.0.borrow_mut();
         if noted.len() >= SWEPT {
@@ -47,7 +48,8 @@ impl Contention {
 }
 
 impl Shared {
-    /// The answer to a lock that is held, with the right to decide about the others if nobody else uses them.
+    /// Adds to the answer about a held lock the right to decide about the inode's locks, if no
+    /// other session uses them.
     pub(super) fn with_right(&self, work: &Work, inode: InodeId, response: Response) -> Response {
         if response.result.is_err() {
             return response;
@@ -76,7 +78,7 @@ impl Shared {
         Response { grants: vec![grant], ..answer(Answer::Locks(held)) }
     }
 
-    /// Whether a lock of the session was granted after a wait that it has not heard the end of.
+    /// Returns whether a wait of the session for a lock of the inode has no answer yet.
     fn awaits_answer(&self, session: &Session, inode: InodeId) -> bool {
         session.lock_waits.get() > 0
             && self.waiting.borrow().values().any(|work| {

@@ -10,21 +10,21 @@ use std::path::Path;
 /// Block cache, in bytes.
 const CACHE_BYTES: u64 = 64 << 20;
 
-/// Memtable size at which it is written out, in bytes.
+/// Size of the memtable at which it is written out, in bytes.
 const MEMTABLE_BYTES: u64 = 16 << 20;
 
-/// Journals are kept to at most this, in bytes (the least that fjall takes).
+/// Largest total size of the journals, in bytes (the least that fjall takes).
 const JOURNAL_BYTES: u64 = 64 << 20;
 
-/// How often an engine that is locked is tried again; the engine itself waits 200 ms each time.
+/// Attempts to open an engine that is locked; the engine itself waits 200 ms each time.
 const LOCKED_TRIES: u32 = 25;
 
 /// Whether threads write out memtables and compact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Workers {
-    /// One does.
+    /// One thread does.
     Running,
-    /// None does: nothing but the journal takes space.
+    /// No thread does: only the journal takes space.
     None,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Engine {
     pub(super) records: Keyspace,
 }
 
-/// The error for an operation of the engine that failed.
+/// Returns the error for a failed operation of the engine.
 pub(super) fn store_error<E: std::error::Error + Send + Sync + 'static>(
     operation: &'static str,
 ) -> impl Fn(E) -> Error {
@@ -49,7 +49,7 @@ pub(super) fn is_no_space(error: &fjall::Error) -> bool {
     matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The records that a range of the engine gives to a scan, without the head of the chain.
+/// Returns the records of an engine's range for a scan, without the head of the chain.
 pub(super) fn records_of(mut range: fjall::Iter, scan: &Scan<'_>) -> Result<Vec<Pair>, Error> {
     let mut found = Vec::new();
     while found.len() < scan.limit {
@@ -76,8 +76,8 @@ impl Engine {
                 .open()
         };
         let mut opened = open();
-        // The store's own lock keeps other programs out. The engine's is held by the last thread of an
-        // engine that was dropped just now, for as long as that thread needs to end.
+        // The store's own lock keeps other programs out. The last thread of an engine that was just
+        // dropped holds the engine's lock until it ends.
         let mut tries = LOCKED_TRIES;
         while matches!(opened, Err(fjall::Error::Locked)) && tries > 0 {
             tries -= 1;
@@ -94,7 +94,7 @@ impl Engine {
         Ok(value.map(|value| value.to_vec()))
     }
 
-    /// The records of a scan, without the head of the chain.
+    /// Returns the records of a scan, without the head of the chain.
     pub(super) fn scan(&self, scan: &Scan<'_>) -> Result<Vec<Pair>, Error> {
         let (start, end) = scan_bounds(scan);
         if is_empty_range(&start, &end) {
@@ -103,7 +103,7 @@ impl Engine {
         records_of(self.records.range((start, end)), scan)
     }
 
-    /// The newest commit; `None` for a store from before there was a chain, or a new one.
+    /// Returns the newest commit; `None` for a new store, or one from before there was a chain.
     pub(super) fn head(&self) -> Result<Option<Head>, Error> {
         let Some(value) = self.get(&chain::KEY)? else { return Ok(None) };
         let damaged =
@@ -111,19 +111,20 @@ impl Engine {
         Head::decode(&value).map(Some).ok_or_else(damaged)
     }
 
-    /// Begins the chain of a store that has none: what it holds goes into tables first, so that
-    /// journals hold nothing that the chain does not name.
+    /// Begins the chain of a store that has none. Its content goes into tables first, so that all
+    /// of the journals belongs to the chain.
     pub(super) fn begin_chain(&mut self) -> Result<Head, Error> {
         self.records.rotate_memtable_and_wait().map_err(store_error("write out"))?;
         Ok(Head { engine: self.number_in_tables(), ..Head::default() })
     }
 
-    /// The engine's number of the newest batch that is in tables.
+    /// Returns the engine's number of the newest batch in tables.
     pub(super) fn number_in_tables(&self) -> u64 {
         self.records.tree.get_highest_persisted_seqno().unwrap_or(0)
     }
 
-    /// The number that the engine gives to the next batch, unless it uses some for itself before.
+    /// Returns the engine's number for the next batch, unless the engine uses numbers for itself
+    /// before.
     pub(super) fn next_number(&self) -> u64 {
         self.database.seqno()
     }

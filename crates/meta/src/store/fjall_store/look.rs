@@ -1,7 +1,8 @@
-//! A look at the records as of one moment, on any thread, while the engine goes on.
+//! A snapshot of the records at one moment, readable on any thread while the engine continues.
 //!
-//! The engine keeps the versions of records that a look sees for as long as the look lives. It also holds the
-//! engine's lock, so an engine that has to be opened anew ends all looks first ([`Look::end`]).
+//! The engine keeps the versions of records that a snapshot sees for as long as the snapshot lives.
+//! The snapshot also holds the engine's lock, so the store ends all snapshots before it reopens an
+//! engine ([`Look::end`]).
 
 use super::engine::{Engine, records_of, store_error};
 use super::{Pair, Unchanged};
@@ -10,7 +11,7 @@ use crate::store::{Batch, Error, Scan, Store, Syncer};
 use fjall::{Keyspace, Readable, Snapshot};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The records of one moment, until the look is ended.
+/// The records of one moment, until the snapshot is ended.
 pub(super) struct Look(RwLock<Option<Moment>>);
 
 struct Moment {
@@ -19,13 +20,13 @@ struct Moment {
 }
 
 impl Look {
-    /// Looks at what an engine holds now. No commit may be under way.
+    /// Takes a snapshot of an engine's records. No commit may be under way.
     pub(super) fn new(engine: &Engine) -> Look {
         let (records, snapshot) = (engine.records.clone(), engine.database.snapshot());
         Look(RwLock::new(Some(Moment { records, snapshot })))
     }
 
-    /// Ends it, once a read that is under way has ended: later ones fail.
+    /// Ends the snapshot once a read that is under way has ended; later reads fail.
     pub(super) fn end(&self) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).take();
     }
@@ -36,12 +37,12 @@ impl Look {
     }
 }
 
-/// A store of what a look sees.
+/// A store with the records of a snapshot.
 pub(super) struct Looked(pub(super) Arc<Look>);
 
 impl Drop for Looked {
     fn drop(&mut self) {
-        // An engine that is opened anew meanwhile must not find the lock still held.
+        // An engine that is reopened meanwhile must not find the lock still held.
         self.0.end();
     }
 }

@@ -10,9 +10,9 @@ fn open(directory: &Path) -> FjallStore {
     FjallStore::open(directory, opening).expect("a store")
 }
 
-/// Goal: an engine that the syncing thread opens anew is held to commits that it can have.
-/// Input: commits, beside a thread that opens the engine anew all the time. Expected: no commit is
-/// missed, and each is there after the store is opened again.
+/// Goal: an engine that the syncing thread reopens is checked only against commits that it can
+/// have. Input: commits, beside a thread that reopens the engine all the time. Expected: no commit
+/// is missed, and each is there after the store is opened again.
 #[test]
 fn commits_while_the_engine_is_opened_anew() {
     const COMMITS: u64 = 3000;
@@ -34,7 +34,7 @@ fn commits_while_the_engine_is_opened_anew() {
     }
     is_over.store(true, Ordering::Relaxed);
     let revived: u64 = reviver.join().expect("nothing is missing");
-    assert!(revived > 0, "the engine was never opened anew");
+    assert!(revived > 0, "the engine was never reopened");
     drop(store);
     let store = open(directory.path());
     assert_eq!(locked(&store.shared.commits).newest.sequence, COMMITS);

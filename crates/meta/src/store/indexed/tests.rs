@@ -21,7 +21,7 @@ fn keys() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Counts the scans of what is below.
+/// Counts the scans of the store below.
 #[derive(Debug)]
 struct Counted(MemoryStore, Arc<AtomicUsize>);
 
@@ -44,7 +44,7 @@ impl Store for Counted {
     }
 }
 
-/// Goal: a record that is rewritten for ever is found without scans of the store, but for one.
+/// Goal: a record that is rewritten again and again is found with only one scan of the store.
 #[test]
 fn busy_groups_are_not_scanned() {
     let scans = Arc::new(AtomicUsize::new(0));
@@ -64,7 +64,7 @@ fn busy_groups_are_not_scanned() {
 }
 
 proptest! {
-    /// Goal: scans give what the store without an index gives, whatever was written and forgotten.
+    /// Goal: scans return the same as the store without an index, after any writes and drops.
     #[test]
     fn scans_are_those_of_the_store(
         steps in prop::collection::vec(
