@@ -1,5 +1,5 @@
-//! A file system with one virtual file of 16 GiB that reads as zeros and drops writes: what the
-//! protocol itself costs, with nothing behind it.
+//! A file system with one virtual file of 16 GiB that reads as zeros and drops writes. It measures
+//! the cost of the protocol itself.
 //!
 //! ```text
 //! cargo run --release -p tsumugi-fuse --example null -- MOUNTPOINT [auto|device|uring] [POLL_US]
@@ -65,7 +65,7 @@ impl Null {
             Operation::Read(read) => {
                 let left = FILE_BYTES.saturating_sub(read.offset);
                 let size = left.min(read.size.into()) as usize;
-                // In the ring's own area nothing is copied; it may hold data of an earlier write.
+                // Memory of the ring entry needs no copy; it may contain data of an earlier write.
                 match &read.destination {
                     Some(destination) => Response::chunk(destination.range(0, size)),
                     None => Response::chunk(self.zeros.slice(0, size.min(ZEROS_BYTES))),

@@ -1,5 +1,5 @@
-//! A disk whose power can be cut afterwards: it serves an image as a file, logs every write and
-//! flush, and builds from the log what a disk could show that lost power at any point.
+//! A disk for simulated power cuts. It serves an image as a file and logs every write and flush.
+//! From the log it builds an image that a disk could show after losing power at any point.
 //!
 //! ```text
 //! power_cut serve MOUNTPOINT BASE LOG      serve a copy of BASE as MOUNTPOINT/disk; MOUNTPOINT/mark
@@ -8,10 +8,11 @@
 //! power_cut replay BASE LOG IMAGE AT SEED  BASE plus the log's first AT entries, into IMAGE
 //! ```
 //!
-//! Put a loop device on MOUNTPOINT/disk and a file system on that. A replay holds all that was
-//! written before the last flush, and of each later sector any of its versions, or none: seed 0
-//! keeps everything, seed 1 nothing, others mix. It prints the marks that it covers: a mark is made
-//! after a flush was acknowledged, so what it stands for must be there. No kernel module is needed.
+//! Put a loop device on MOUNTPOINT/disk and a file system on that. A replay contains all data that
+//! was written before the last flush. For each later sector it contains any of its versions, or
+//! none: seed 0 keeps everything, seed 1 nothing, others mix. It prints the marks that it covers: a
+//! mark is made after a flush was acknowledged, so the data that it stands for must be there. No
+//! kernel module is needed.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -31,17 +32,17 @@ type Failure = Box<dyn std::error::Error>;
 
 const DISK: NodeId = NodeId(2);
 const MARK: NodeId = NodeId(3);
-/// What a disk writes whole: ext4 and btrfs rely on it for their superblocks.
+/// The unit that a disk writes atomically: ext4 and btrfs rely on it for their superblocks.
 const SECTOR_BYTES: u64 = 4096;
 const VALID: Duration = Duration::from_hours(1);
-/// Longest write or mark that a log may hold.
+/// Longest write or mark in a log.
 const ENTRY_BYTES_MAX: u32 = 64 << 20;
 
 const WRITE: u8 = b'W';
 const FLUSH: u8 = b'F';
 const NOTE: u8 = b'M';
 
-/// One entry: kind, offset, length, bytes.
+/// A log entry: kind, offset, length, bytes.
 struct LogEntry {
     kind: u8,
     offset: u64,
@@ -56,7 +57,7 @@ fn append(log: &mut impl Write, kind: u8, offset: u64, bytes: &[u8]) -> io::Resu
     log.flush()
 }
 
-/// The next entry, or `None` at the end; a cut one ends the log.
+/// Returns the next entry, or `None` at the end; a truncated entry ends the log.
 fn next(log: &mut impl Read) -> io::Result<Option<LogEntry>> {
     let mut head = [0; 13];
     let mut read = |buffer: &mut [u8]| match log.read_exact(buffer) {
@@ -70,7 +71,7 @@ fn next(log: &mut impl Read) -> io::Result<Option<LogEntry>> {
     let offset = offset.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
     let len = len.iter().rev().fold(0, |number, &byte| number << 8 | u32::from(byte));
     if len > ENTRY_BYTES_MAX || ![WRITE, FLUSH, NOTE].contains(&kind) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no log of power_cut"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not a log of power_cut"));
     }
     let mut bytes = vec![0; len as usize];
     Ok(read(&mut bytes)?.then_some(LogEntry { kind, offset, bytes }))
@@ -202,7 +203,7 @@ fn show(log: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// xorshift64*: the same seed gives the same image.
+/// Returns the next number of xorshift64*: the same seed gives the same image.
 fn random(state: &mut u64) -> u64 {
     *state ^= *state >> 12;
     *state ^= *state << 25;

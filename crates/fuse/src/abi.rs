@@ -1,9 +1,9 @@
 //! The wire structures of the FUSE kernel interface, version 7.45.
 //!
 //! Names and layouts are those of the kernel's `include/uapi/linux/fuse.h`, without the `fuse_`
-//! prefix. Everything is in the host's byte order, because both ends are the same machine. The
-//! module is private to the crate: users see the words of `request` and `reply` instead, so that a
-//! later minor version can extend a structure without touching them.
+//! prefix. All fields have the host's byte order, because both ends are the same machine. The
+//! module is private to the crate. Users see the types of `request` and `reply` instead, so a later
+//! minor version can extend a structure without changing them.
 //!
 //! Each structure's size is asserted at compile time against the C header.
 

@@ -1,10 +1,10 @@
-//! Telling a handler that nobody waits for its answer any more.
+//! Cancellation: notifies a handler that its caller no longer waits for the answer.
 //!
-//! The kernel names an interrupted request by its number, and answers must still be sent. So the
-//! session keeps the requests in flight in a slab, and a token holds a place in it: nothing is
-//! allocated for the many requests that are never interrupted, and finding one is a search through
-//! the few that are in flight. With the `io_uring` transport an INTERRUPT (through `/dev/fuse`) may
-//! overtake its request; such numbers are remembered, a bounded count of them.
+//! The kernel names an interrupted request by its number, and the request must still be answered.
+//! So the session keeps the requests in flight in a slab, and a token refers to an entry of it. The
+//! many requests that are never interrupted cost no allocation, and a request is found by a search
+//! through the few that are in flight. With the `io_uring` transport an INTERRUPT (through
+//! `/dev/fuse`) may overtake its request; a bounded number of such INTERRUPTs is remembered.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use slab::Slab;
 
 use crate::types::Unique;
 
-/// INTERRUPTs remembered that came before their request.
+/// Most INTERRUPTs that are remembered because they came before their request.
 const EARLY_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -33,13 +33,13 @@ struct Requests {
     has_ended: bool,
 }
 
-/// The requests of one session that are not answered yet. A session has its own; what brings requests
-/// from elsewhere makes one.
+/// The requests of one session that are not answered yet. Each session has its own; another source
+/// of requests makes one.
 #[derive(Debug, Clone, Default)]
 pub struct Registry(Rc<RefCell<Requests>>);
 
 impl Registry {
-    /// Notes a request and gives its token.
+    /// Registers a request and returns its token.
     pub fn enter(&self, unique: Unique) -> Cancellation {
         let mut requests = self.0.borrow_mut();
         let early = requests.early.iter().position(|&other| other == unique);
@@ -51,7 +51,7 @@ impl Registry {
         Cancellation { registry: self.clone(), key, unique }
     }
 
-    /// Notes that the request with this key ([`Cancellation::key`]) is answered.
+    /// Removes the request with this key ([`Cancellation::key`]): it is answered.
     ///
     /// # Panics
     /// If there is none.
@@ -59,7 +59,7 @@ impl Registry {
         self.0.borrow_mut().in_flight.remove(key);
     }
 
-    /// Requests that are not answered yet.
+    /// Returns the number of requests that are not answered yet.
     pub(crate) fn len(&self) -> usize {
         self.0.borrow().in_flight.len()
     }
@@ -81,7 +81,7 @@ impl Registry {
         requests.early.push_back(unique);
     }
 
-    /// Cancels all requests: the connection has ended.
+    /// Cancels all requests because the connection has ended.
     pub fn end(&self) {
         let mut requests = self.0.borrow_mut();
         requests.has_ended = true;
@@ -94,9 +94,9 @@ impl Registry {
     }
 }
 
-/// Tells whether a request's caller still waits.
+/// The state of a request's caller: whether it still waits.
 ///
-/// A handler of an operation that may take long (a blocking lock, above all) awaits
+/// A handler of an operation that may take long (above all a blocking lock) awaits
 /// [`Cancellation::cancelled`] beside its work and then answers `EINTR`. One task at a time may
 /// wait on a token.
 #[derive(Debug)]
@@ -107,7 +107,8 @@ pub struct Cancellation {
 }
 
 impl Cancellation {
-    /// Whether the caller was interrupted, the connection ended, or the request is answered.
+    /// Returns whether the caller was interrupted, the connection has ended, or the request is
+    /// answered.
     pub fn is_cancelled(&self) -> bool {
         let requests = self.registry.0.borrow();
         match requests.in_flight.get(self.key) {
@@ -131,7 +132,7 @@ impl Cancellation {
         .await;
     }
 
-    /// The request's place in the registry.
+    /// Returns the request's key in the registry.
     pub fn key(&self) -> usize {
         self.key
     }

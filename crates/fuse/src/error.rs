@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a request's bytes were refused. The peer is the kernel, so this means either a newer
-/// protocol or memory gone wrong; the request is answered with `EIO`.
+/// The reason why a request's bytes were refused. The peer is the kernel, so this means either a
+/// newer protocol or corrupt memory; the request is answered with `EIO`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -20,17 +20,17 @@ pub enum DecodeError {
         /// Bytes that are left.
         available_bytes: usize,
     },
-    /// The length in the header is not the length of what arrived.
+    /// The length in the header differs from the length of the received message.
     #[error("opcode {opcode}: the header says {header_bytes} bytes, {received_bytes} arrived")]
     Length {
         /// The operation code.
         opcode: u32,
         /// The header's length.
         header_bytes: usize,
-        /// What was received.
+        /// The length of the received message.
         received_bytes: usize,
     },
-    /// A name is empty, not terminated, or holds a slash.
+    /// A name is empty, not terminated, or contains a slash.
     #[error("opcode {opcode}: {argument} is not a file name")]
     Name {
         /// The operation code.
@@ -45,7 +45,7 @@ pub enum DecodeError {
         opcode: u32,
         /// The argument's name.
         argument: &'static str,
-        /// What it holds.
+        /// The value.
         value: u64,
     },
     /// An operation that this crate does not know; answered with `ENOSYS`.
@@ -56,7 +56,7 @@ pub enum DecodeError {
     },
 }
 
-/// What can go wrong when a file system is mounted, served or unmounted.
+/// An error of mounting, serving or unmounting a file system.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FuseError {
@@ -66,12 +66,12 @@ pub enum FuseError {
          the device in with `--device /dev/fuse`)"
     )]
     Device(io::Error),
-    /// The mount point is missing or is no directory.
+    /// The mount point is missing or is not a directory.
     #[error("cannot mount at {path}: {source} (the mount point must be an existing directory)")]
     MountPoint {
         /// The mount point.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A mount option cannot be expressed.
@@ -79,17 +79,17 @@ pub enum FuseError {
     Option {
         /// The option.
         option: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
-    /// mount(2) refused.
+    /// mount(2) failed.
     #[error("mount(2) at {path} with options \"{options}\": {source}{}", needed_to_mount(source))]
     Mount {
         /// The mount point.
         path: PathBuf,
-        /// The options given.
+        /// The options that were given.
         options: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// `fusermount3` is not installed.
@@ -98,28 +98,28 @@ pub enum FuseError {
          package fuse3, or run as root)"
     )]
     HelperMissing,
-    /// `fusermount3` refused.
+    /// `fusermount3` failed.
     #[error("fusermount3 could not mount at {path}: {message}{advice}")]
     Helper {
         /// The mount point.
         path: PathBuf,
-        /// What it printed.
+        /// Its output.
         message: String,
-        /// What to do about it; empty or starting with a space.
+        /// Advice for the user; empty or starting with a space.
         advice: &'static str,
     },
-    /// The process that mounts for this one could not; what it said.
+    /// The process that mounts for this one failed, with this message.
     #[error("{0}")]
     Mounter(String),
-    /// The mount could not be taken down.
+    /// The mount could not be removed.
     #[error("cannot unmount {path}: {message}")]
     Unmount {
         /// The mount point.
         path: PathBuf,
-        /// What the system or `fusermount3` said.
+        /// The message of the system or of `fusermount3`.
         message: String,
     },
-    /// The kernel speaks a protocol that this crate does not.
+    /// The kernel uses a protocol version that this crate does not support.
     #[error("the kernel speaks FUSE {major}.{minor}; this program needs 7.31 or later (Linux 5.4)")]
     Version {
         /// The kernel's major version.
@@ -130,23 +130,23 @@ pub enum FuseError {
     /// The first message was not INIT, or not a valid one.
     #[error("the kernel's first message is not a valid INIT: {0}")]
     Init(DecodeError),
-    /// The kernel gave up the connection before INIT was answered.
+    /// The kernel closed the connection before INIT was answered.
     #[error("the FUSE connection ended before it was set up: {0}")]
     NotConnected(io::Error),
     /// Reading requests or writing replies failed.
     #[error("FUSE connection: cannot {action}: {source}")]
     Transport {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A notification was refused; `ENOENT` (not cached) is no error and not reported.
+    /// A notification was refused. `ENOENT` (not cached) is not an error and is not reported.
     #[error("FUSE notification {kind}: {source}")]
     Notify {
-        /// Which notification.
+        /// The kind of notification.
         kind: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A backing file could not be registered for passthrough.
@@ -158,16 +158,16 @@ pub enum FuseError {
     /// A limit of the session is out of range.
     #[error("{name} is {value}, but must be {range}")]
     Limit {
-        /// Which limit.
+        /// The name of the limit.
         name: &'static str,
-        /// What it was.
+        /// Its value.
         value: u64,
-        /// What is allowed.
+        /// The allowed range.
         range: &'static str,
     },
 }
 
-/// The advice that goes with an error of mount(2); empty for most.
+/// Returns the advice for an error of mount(2); empty for most.
 fn needed_to_mount(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {

@@ -1,9 +1,10 @@
 //! The FUSE protocol and its transports; no policy.
 //!
-//! Kernel interface 7.45, negotiated down to 7.31. A [`Session`] mounts and serves; a [`FileSystem`]
-//! answers [`Request`]s with [`Response`]s, asynchronously and in any order, on the `reactor` runtime
-//! of one thread. Payloads are `reactor` chunks: the data of a WRITE lies aligned in memory of its own
-//! from the moment it leaves the kernel, and the data of a READ is sent from wherever it is.
+//! Kernel interface 7.45, negotiated down to 7.31. A [`Session`] mounts and serves; a
+//! [`FileSystem`] answers [`Request`]s with [`Response`]s, asynchronously and in any order, on the
+//! `reactor` runtime of one thread. Payloads are `reactor` chunks: the data of a WRITE lies aligned
+//! in a buffer of its own as soon as it leaves the kernel, and the data of a READ is sent from
+//! where it lies.
 //!
 //! Two transports carry the same requests: `/dev/fuse`, and FUSE over `io_uring` where the kernel
 //! has it enabled, which doubles the rate of small synchronous operations.

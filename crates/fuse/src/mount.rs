@@ -1,9 +1,9 @@
-//! Making the mount and taking it down.
+//! Making a mount and removing it.
 //!
-//! Root calls mount(2) itself; everybody else executes `fusermount3`, which passes the open device
-//! back over a socket. A process that confines itself lets another one do either, see [`Mounter`].
-//! Which mount is ours is known by its device number from
-//! `/proc/self/mountinfo`, never by asking the mount itself, which could wait for our own answer.
+//! Root calls mount(2) itself. Other users execute `fusermount3`, which passes the open device back
+//! over a socket. A process that confines itself lets another process do either, see [`Mounter`]. A
+//! mount is identified by its device number in `/proc/self/mountinfo`, never by a request to the
+//! mount itself, which could wait for an answer from this process.
 
 mod helper;
 mod mounter;
@@ -26,23 +26,23 @@ pub use mounter::{Mounter, serve_mounter};
 pub use mountinfo::has_mounts_below;
 pub use options::MountOptions;
 
-/// How far the kernel reads ahead of who reads through its pages, where we may say so; else it is 128 KiB
-/// (`VM_READAHEAD_PAGES`), which INIT can only make less.
+/// How far the kernel reads ahead for a reader through its pages, if this process may set it.
+/// Otherwise it is 128 KiB (`VM_READAHEAD_PAGES`), which INIT can only reduce.
 const READ_AHEAD_BYTES: u32 = 1 << 20;
 
-/// How long dropping a session waits for unmount before leaving it to a thread.
+/// How long dropping a session waits for the unmount before it leaves the unmount to a thread.
 const UNMOUNT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A mount; dropping it unmounts.
 #[derive(Debug)]
 pub(crate) struct Mount {
     unmounter: Unmounter,
-    /// Whether somebody else cares for it.
+    /// Whether another process owns the mount.
     is_of_another: bool,
 }
 
 impl Mount {
-    /// Mounts, by `mounter` if there is one, and gives the open, non-blocking device.
+    /// Mounts, through `mounter` if there is one, and returns the open, non-blocking device.
     pub(crate) fn new(
         path: &Path,
         options: &MountOptions,
@@ -52,7 +52,7 @@ impl Mount {
         Ok((Self { unmounter, is_of_another: false }, device))
     }
 
-    /// A mount that somebody else has made and takes down.
+    /// Returns a mount that another process has made and removes.
     pub(crate) fn of_another(unmounter: Unmounter) -> Self {
         Self { unmounter, is_of_another: true }
     }
@@ -71,7 +71,7 @@ impl Mount {
 }
 
 impl Drop for Mount {
-    /// Unmounts on another thread: the unmount may wait for this one to let go of its ring.
+    /// Unmounts on another thread: the unmount may wait until this thread releases its ring.
     fn drop(&mut self) {
         if self.is_of_another {
             return;
@@ -87,12 +87,12 @@ impl Drop for Mount {
             let _ = done.send(());
         });
         if started.is_ok() && wait.recv_timeout(UNMOUNT_TIME_MAX).is_err() {
-            tracing::warn!(path = ?self.path(), "unmounting takes long; it goes on by itself");
+            tracing::warn!(path = ?self.path(), "unmounting takes long; a thread continues it");
         }
     }
 }
 
-/// Mounts; gives what unmounts, and the open, non-blocking device.
+/// Mounts. Returns the handle that unmounts, and the open, non-blocking device.
 fn make(
     path: &Path,
     options: &MountOptions,
@@ -115,8 +115,8 @@ fn make(
     Ok((Unmounter { path, is_root, connection, mounter }, device))
 }
 
-/// Mounts without serving, for who passes the device on to a process that does
-/// ([`Session::adopt`](crate::Session::adopt)). Whoever looks at the mount waits until then.
+/// Mounts without serving, for a caller that passes the device on to the process that serves it
+/// ([`Session::adopt`](crate::Session::adopt)). Accesses to the mount wait until then.
 ///
 /// # Errors
 /// As [`Session::mount`](crate::Session::mount).
@@ -127,7 +127,7 @@ pub fn mount_device(
     make(path, options, None)
 }
 
-/// As the reactor wants the device.
+/// Makes the device non-blocking, as the reactor requires.
 pub(crate) fn set_nonblocking(device: &OwnedFd) -> Result<(), rustix::io::Errno> {
     let flags = rustix::fs::fcntl_getfl(device)?;
     rustix::fs::fcntl_setfl(device, flags | OFlags::NONBLOCK)
@@ -160,37 +160,39 @@ fn mount_directly(path: &Path, options: &MountOptions) -> Result<OwnedFd, FuseEr
     Ok(device)
 }
 
-/// Unmounts, from any thread but the one that serves the mount.
+/// A handle that unmounts, from any thread except the one that serves the mount.
 #[derive(Debug, Clone)]
 pub struct Unmounter {
     path: PathBuf,
     is_root: bool,
     connection: Option<u32>,
-    /// Who mounted it for us, and unmounts it.
+    /// The helper process that made the mount, and unmounts it.
     mounter: Option<Arc<Mounter>>,
 }
 
 impl Unmounter {
-    /// For a mount that another process has made: at `path`, with this connection number.
+    /// Returns a handle for a mount that another process has made at `path`, with this connection
+    /// number.
     pub fn of(path: &Path, connection: u32) -> Self {
         let is_root = rustix::process::geteuid().is_root();
         Self { path: path.into(), is_root, connection: Some(connection), mounter: None }
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn mountpoint(&self) -> &Path {
         &self.path
     }
 
-    /// The connection's number under `/sys/fs/fuse/connections`.
+    /// Returns the connection's number under `/sys/fs/fuse/connections`.
     pub fn connection_number(&self) -> Option<u32> {
         self.connection
     }
 
-    /// Has the kernel read further ahead than it does by itself: for root, when the mount is served.
+    /// Makes the kernel read further ahead than by default. Needs root, and a mount that is being
+    /// served.
     ///
     /// # Errors
-    /// What stands in the way.
+    /// The reason as text.
     pub fn widen_read_ahead(&self) -> Result<(), String> {
         if let Some(mounter) = &self.mounter {
             return mounter.widen();
@@ -203,11 +205,11 @@ impl Unmounter {
         fs::write(&path, window).map_err(|error| format!("{path}: {error}"))
     }
 
-    /// Detaches the mount: names below it are gone at once, the session ends when the last file is
-    /// closed. Nothing happens if it is not mounted any more.
+    /// Detaches the mount: names below it are gone at once, and the session ends when the last file
+    /// is closed. Does nothing if it is not mounted any more.
     pub fn unmount(&self) -> Result<(), FuseError> {
         let error = |message: String| FuseError::Unmount { path: self.path.clone(), message };
-        // It looks by itself what is mounted: the list may be out of bounds here.
+        // The helper checks what is mounted: the list may be inaccessible to this process.
         if let Some(mounter) = &self.mounter {
             return mounter.unmount().map_err(error);
         }
@@ -223,7 +225,7 @@ impl Unmounter {
     }
 
     /// Aborts the connection: all requests in flight and all later ones fail with `ECONNABORTED` or
-    /// `ENOTCONN`, and the session ends, whoever still has files open. Where `fusectl` is not
+    /// `ENOTCONN`, and the session ends even if files are still open. Where `fusectl` is not
     /// mounted, root uses a private mount of it, or a forced unmount.
     pub fn abort(&self) -> Result<(), FuseError> {
         let error = |message: String| FuseError::Unmount { path: self.path.clone(), message };
@@ -252,7 +254,7 @@ impl Unmounter {
     }
 }
 
-/// Aborts a connection through a `fusectl` of our own, which is mounted nowhere.
+/// Aborts a connection through a private `fusectl` that is not attached to any path.
 fn abort_privately(connection: u32) -> rustix::io::Result<()> {
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
     let context = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -264,8 +266,8 @@ fn abort_privately(connection: u32) -> rustix::io::Result<()> {
     rustix::io::write(&file, b"1").map(drop)
 }
 
-/// Takes down what a process that died has left mounted at `path`: nothing happens unless a FUSE
-/// file system is mounted there.
+/// Removes a mount at `path` that a dead process has left. Does nothing unless a FUSE file system
+/// is mounted there.
 pub fn unmount_stale(path: &Path) -> Result<(), FuseError> {
     let error = |message: String| FuseError::Unmount { path: path.into(), message };
     let connection = mountinfo::find(path).map_err(|source| error(source.to_string()))?;

@@ -1,4 +1,4 @@
-//! Backing files: the kernel reads and writes them itself (`FUSE_PASSTHROUGH`).
+//! Backing files, which the kernel reads and writes itself (`FUSE_PASSTHROUGH`).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -31,9 +31,9 @@ impl Drop for Registration {
     }
 }
 
-/// A file that the kernel knows as a backing file of this mount. Clones name the same registration;
-/// it ends with the last of them. Files that were opened with it keep it in the kernel until they
-/// are released, so that it may be dropped when the last open is answered.
+/// A file that is registered with the kernel as a backing file of this mount. Clones name the same
+/// registration, which ends with the last of them. Files that were opened with it keep it in the
+/// kernel until they are released, so it may be dropped once the last open is answered.
 #[derive(Debug, Clone)]
 pub struct BackingId(Rc<Registration>);
 
@@ -49,8 +49,8 @@ impl Backings {
     /// Registers an open file.
     ///
     /// # Errors
-    /// [`FuseError::Backing`] without `CAP_SYS_ADMIN`, before Linux 6.9, and for a file on as many
-    /// stacked file systems as `max_stack_depth` says.
+    /// [`FuseError::Backing`] without `CAP_SYS_ADMIN`, before Linux 6.9, and for a file on
+    /// `max_stack_depth` or more stacked file systems.
     pub fn register(&self, file: BorrowedFd<'_>) -> Result<BackingId, FuseError> {
         BackingId::register(&self.0, file)
     }
@@ -69,7 +69,7 @@ impl BackingId {
         Ok(Self(Rc::new(Registration { device: device.clone(), id })))
     }
 
-    /// The kernel's number.
+    /// Returns the kernel's number.
     pub(crate) fn raw(&self) -> i32 {
         self.0.id
     }

@@ -1,8 +1,8 @@
-//! Answers in words, and their way into bytes.
+//! The types of answers, and their encoding.
 //!
 //! An answer is a header, a fixed structure and perhaps payload. Payload stays where it is: the
-//! device transport sends the chunks with one vectored write, the `io_uring` transport copies what
-//! does not lie in the ring entry already.
+//! device transport sends the chunks with one vectored write, and the `io_uring` transport copies
+//! only what does not lie in the ring entry already.
 
 mod directory;
 mod encode;
@@ -51,12 +51,12 @@ pub struct Attributes {
     pub block_size: u32,
 }
 
-/// A directory entry's inode, for the kernel to keep.
+/// A directory entry's inode, for the kernel to cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// The inode; `NodeId(0)` makes a negative entry that is cached for `entry_valid`.
     pub node: NodeId,
-    /// Together with `node` unique for the file system's life.
+    /// Unique together with `node` for the lifetime of the file system.
     pub generation: u64,
     /// How long the kernel may use the name without asking.
     pub entry_valid: Duration,
@@ -82,9 +82,9 @@ pub struct Statx {
 /// An open file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Opened {
-    /// Comes back with each operation on this open file.
+    /// The number that comes back with each operation on this open file.
     pub handle: FileHandle,
-    /// How the kernel shall treat it.
+    /// How the kernel treats it.
     pub flags: OpenFlags,
     /// With `OpenFlags::PASSTHROUGH`: the file that reads and writes go to.
     pub backing: Option<BackingId>,
@@ -111,7 +111,7 @@ pub struct FileSystemStatistics {
     pub name_length_max: u32,
 }
 
-/// A lock that stands in the way, or `LockKind::Unlock` for none.
+/// A conflicting lock, or `LockKind::Unlock` for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lock {
     /// First byte.
@@ -127,61 +127,61 @@ pub struct Lock {
 /// An answer.
 #[derive(Debug)]
 pub enum Response {
-    /// It failed.
+    /// The request failed.
     Error(Errno),
-    /// It worked, and there is nothing more to say.
+    /// The request succeeded; there is no result.
     Done,
-    /// Lookup, link and the making of inodes.
+    /// Answer to lookup, link and the making of inodes.
     Entry(Entry),
-    /// Get and set attributes.
+    /// Answer to get and set attributes.
     Attributes {
         /// The attributes.
         attributes: Attributes,
         /// How long the kernel may use them without asking.
         valid: Duration,
     },
-    /// Statx.
+    /// Answer to statx.
     Statx {
         /// The attributes.
         statx: Statx,
         /// How long the kernel may use them without asking.
         valid: Duration,
     },
-    /// Open, opendir.
+    /// Answer to open and opendir.
     Opened(Opened),
-    /// Create, tmpfile.
+    /// Answer to create and tmpfile.
     Created(Entry, Opened),
-    /// Read, readlink, getxattr, listxattr: bytes.
+    /// Answer to read, readlink, getxattr and listxattr: bytes.
     Data(Chunks),
-    /// Write: so many bytes.
+    /// Answer to write: the number of bytes written.
     Written(u32),
-    /// Copy: so many bytes.
+    /// Answer to a copy: the number of bytes copied.
     Copied(u64),
-    /// Readdir, readdirplus.
+    /// Answer to readdir and readdirplus.
     Directory(DirectoryBuffer),
-    /// Getxattr, listxattr asked with size 0: so many bytes.
+    /// Answer to getxattr and listxattr with size 0: the number of bytes.
     XattrSize(u32),
-    /// Statfs.
+    /// Answer to statfs.
     Statistics(FileSystemStatistics),
-    /// Getlk.
+    /// Answer to getlk.
     Lock(Lock),
-    /// Lseek.
+    /// Answer to lseek.
     Offset(u64),
-    /// Poll: `POLL*`.
+    /// Answer to poll: `POLL*`.
     Events(u32),
-    /// Ioctl.
+    /// Answer to ioctl.
     Ioctl {
-        /// What ioctl(2) returns.
+        /// The return value of ioctl(2).
         result: i32,
         /// Data out.
         output: Chunks,
     },
-    /// Bmap: the device's block.
+    /// Answer to bmap: the device's block.
     Block(u64),
 }
 
 impl Response {
-    /// Bytes copied into the answer, for what is small and not in a buffer already.
+    /// Returns an answer with a copy of `bytes`, for small data that is not in a buffer already.
     pub fn bytes(bytes: &[u8]) -> Self {
         Self::Data(if bytes.is_empty() {
             Chunks::new()
@@ -190,13 +190,13 @@ impl Response {
         })
     }
 
-    /// One chunk of data.
+    /// Returns an answer with one chunk of data.
     pub fn chunk(chunk: impl Into<Chunk>) -> Self {
         Self::Data(SmallVec::from_buf([chunk.into()]))
     }
 
-    /// An extended attribute's value (or list of names) in answer to a request with room for `size`
-    /// bytes: the size alone if that is 0, `ERANGE` if it is too small.
+    /// Returns an extended attribute's value (or list of names) as the answer to a request with
+    /// room for `size` bytes: only the size if that is 0, `ERANGE` if it is too small.
     pub fn xattr(value: &[u8], size: u32) -> Self {
         match size {
             0 => Self::XattrSize(value.len() as u32),
@@ -205,7 +205,7 @@ impl Response {
         }
     }
 
-    /// Data of a file, or of a value, that the answer carries or has taken.
+    /// Returns the bytes of file data, or of a value, that the answer carries or confirms.
     pub(crate) fn data_bytes(&self) -> u64 {
         match self {
             Self::Data(chunks) => chunks.iter().map(|chunk| chunk.len() as u64).sum(),

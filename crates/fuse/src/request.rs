@@ -1,8 +1,8 @@
-//! Requests in words: what the kernel asks the file system to do.
+//! The types of requests: the operations that the kernel asks the file system to perform.
 //!
-//! Everything in a request is owned, so that a handler can answer later and from another task.
-//! Names are small allocations; the data of a WRITE is the buffer that the transport read it into,
-//! handed over without a copy.
+//! A request owns all its data, so a handler can answer later and from another task. Names are
+//! small allocations. The data of a WRITE is the buffer that the transport read it into, without a
+//! copy.
 
 mod decode;
 mod extensions;
@@ -15,12 +15,12 @@ use crate::types::{FileHandle, LockOwner, Name, NodeId, PollHandle, Time, Unique
 
 pub(crate) use decode::{Decoder, Message, decode_write, first_argument_len};
 
-/// One request that wants an answer.
+/// A request that needs an answer.
 #[derive(Debug)]
 pub struct Request {
-    /// The kernel's number for it.
+    /// The kernel's number of the request.
     pub unique: Unique,
-    /// The inode it is about (the parent, for operations on names).
+    /// The inode of the operation (the parent, for operations on names).
     pub node: NodeId,
     /// The caller's user id, as the mount's user namespace sees it.
     pub uid: u32,
@@ -28,16 +28,16 @@ pub struct Request {
     pub gid: u32,
     /// The caller's thread id; 0 for requests of the kernel itself.
     pub pid: u32,
-    /// Whether an earlier process may have carried it out without answering, see
+    /// Whether an earlier process may have carried out the request without answering, see
     /// [`Notifier::resend`](crate::Notifier::resend).
     pub is_resent: bool,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
     /// Completes when the caller was interrupted by a signal or the connection ended.
     pub cancellation: Cancellation,
 }
 
-/// One security context that a new inode shall get (`SECURITY_CTX`).
+/// A security context for a new inode (`SECURITY_CTX`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecurityContext {
     /// The extended attribute's name, such as `security.selinux`.
@@ -46,12 +46,12 @@ pub struct SecurityContext {
     pub value: Box<[u8]>,
 }
 
-/// What a creation may carry beside its arguments.
+/// Optional data of a creation beside its arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Extensions {
     /// Security contexts for the new inode.
     pub security_contexts: Vec<SecurityContext>,
-    /// The caller's supplementary groups that matter: that of a set-group-id parent.
+    /// The caller's relevant supplementary groups: that of a set-group-id parent.
     pub groups: Vec<u32>,
 }
 
@@ -75,10 +75,10 @@ pub enum SetTime {
     At(Time),
 }
 
-/// Which attributes of an inode shall change, and to what.
+/// The attributes of an inode that change, with their new values.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SetAttributes {
-    /// The handle that it is done through (ftruncate, fchmod …).
+    /// The open file through which the change is made (ftruncate, fchmod …).
     pub handle: Option<FileHandle>,
     /// Permission bits (and the unchanged file type).
     pub mode: Option<u32>,
@@ -94,18 +94,18 @@ pub struct SetAttributes {
     pub mtime: Option<SetTime>,
     /// Time of last change, only with the write-back cache.
     pub ctime: Option<Time>,
-    /// Who truncates, for mandatory locks.
+    /// The owner that truncates, for mandatory locks.
     pub lock_owner: Option<LockOwner>,
     /// Drop suid, and sgid where group execution is allowed.
     pub kill_suid_sgid: bool,
 }
 
 impl SetAttributes {
-    /// Whether the request names nothing to change. With `HANDLE_KILLPRIV_V2` the kernel sends such a
-    /// request before a write, fallocate or copy that takes suid or sgid from a file, and for a chown
-    /// without an owner and a group. It holds the inode's lock from this request to the write, and takes
-    /// the answer's mode for its own: here is the only place where the kernel learns the new mode before
-    /// the data changes.
+    /// Returns whether the request changes nothing. With `HANDLE_KILLPRIV_V2` the kernel sends such
+    /// a request before a write, fallocate or copy that removes suid or sgid from a file, and for a
+    /// chown without an owner and a group. The kernel holds the inode's lock from this request to
+    /// the write, and adopts the mode in the answer. Only in this way does it learn the new mode
+    /// before the data changes.
     pub fn names_nothing(&self) -> bool {
         let Self { handle: _, mode, uid, gid, size, atime, mtime, ctime: _, .. } = self;
         let has_none = mode.is_none() && uid.is_none() && gid.is_none() && size.is_none();
@@ -118,13 +118,13 @@ impl SetAttributes {
 pub struct LockRequest {
     /// The open file.
     pub handle: FileHandle,
-    /// Who locks.
+    /// The owner of the lock.
     pub owner: LockOwner,
     /// First byte.
     pub start: u64,
     /// Last byte, inclusive; `i64::MAX` for "to the end".
     pub end: u64,
-    /// What is asked for.
+    /// The kind of lock that is requested.
     pub kind: LockKind,
     /// The locking process.
     pub pid: u32,
@@ -150,16 +150,17 @@ pub struct Read {
     pub handle: FileHandle,
     /// First byte.
     pub offset: u64,
-    /// Bytes wanted, at most the session's `max_read`. Fewer in the answer mean end of file.
+    /// Number of bytes to read, at most the session's `max_read`. A shorter answer means end of
+    /// file.
     pub size: u32,
     /// The reader, for mandatory locks.
     pub lock_owner: Option<LockOwner>,
     /// The file's open flags (`O_*`).
     pub flags: u32,
-    /// With the `io_uring` transport: where the answer has to lie in the end, `size` bytes. Data put
-    /// here and answered as this slice, or as its front parts in order, is not copied again; any other
-    /// data is. Never answer parts of it in another order. `None` with `/dev/fuse`, which sends
-    /// chunks from wherever they are.
+    /// With the `io_uring` transport: the final place of the answer, `size` bytes. Data that the
+    /// handler puts here and answers as this slice, or as its front parts in order, is not copied
+    /// again; any other data is. Never answer parts of it in another order. `None` with
+    /// `/dev/fuse`, which sends chunks from where they lie.
     pub destination: Option<RegionSlice>,
 }
 
@@ -168,19 +169,21 @@ pub struct Read {
 pub struct Write {
     /// The open file.
     pub handle: FileHandle,
-    /// Where the first byte goes. Meaningless if `flags` has `O_APPEND` and others append too.
+    /// The offset of the first byte. Meaningless if `flags` has `O_APPEND` and other nodes append
+    /// too.
     pub offset: u64,
-    /// The bytes, starting 4096-aligned in memory. From `/dev/fuse` this is a buffer of its own. With
-    /// the `io_uring` transport it is a `Chunk::Region` of the ring entry's payload, into which the
-    /// kernel puts the next request after the answer: the answer is held back until the chunk is
-    /// dropped. `Chunk::into_shared` and `Chunk::into_buffer` make what may live longer, copying
-    /// only where they must.
+    /// The bytes, 4096-aligned in memory. From `/dev/fuse` this is a buffer of its own. With the
+    /// `io_uring` transport it is a `Chunk::Region` of the ring entry's payload. The kernel puts
+    /// the next request there after the answer, so the answer is held back until the chunk is
+    /// dropped. `Chunk::into_shared` and `Chunk::into_buffer` make data that may live longer; they
+    /// copy only where they must.
     pub data: Chunk,
     /// The writer, for mandatory locks.
     pub lock_owner: Option<LockOwner>,
     /// The file's open flags (`O_*`).
     pub flags: u32,
-    /// Written back from the page cache; `handle` is some handle of the inode then.
+    /// Whether the data is written back from the page cache; then `handle` is any handle of the
+    /// inode.
     pub is_from_cache: bool,
     /// Drop suid, and sgid where group execution is allowed.
     pub kill_suid_sgid: bool,
@@ -206,11 +209,11 @@ pub struct Release {
     pub flags: u32,
     /// Whether to flush first.
     pub flush: bool,
-    /// Drop this owner's flock locks.
+    /// The owner whose flock locks have to be released.
     pub flock_unlock: Option<LockOwner>,
 }
 
-/// An IOCTL of the restricted kind (its number tells sizes and directions).
+/// An IOCTL of the restricted kind (its number contains sizes and directions).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ioctl {
     /// The open file.
@@ -229,7 +232,7 @@ pub struct Ioctl {
     pub output_size: u32,
 }
 
-/// Bytes to be shared or copied from one file into another.
+/// A range of bytes to share or copy from one file into another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyFileRange {
     /// The source's open file; its inode is the request's node.
@@ -248,21 +251,21 @@ pub struct CopyFileRange {
     pub flags: u64,
 }
 
-/// What the kernel wants to know with STATX.
+/// The arguments of a STATX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatxRequest {
     /// The handle, for fstat.
     pub handle: Option<FileHandle>,
     /// `AT_STATX_*`
     pub flags: u32,
-    /// `STATX_*`: what is wanted.
+    /// `STATX_*`: the requested fields.
     pub mask: u32,
 }
 
 /// The operations of the protocol that a file system answers.
 ///
-/// INIT, FORGET, BATCH\_FORGET, INTERRUPT and DESTROY are handled by the session. Answer `ENOSYS` to
-/// what is not supported: for many operations the kernel then asks no more.
+/// The session handles INIT, FORGET, BATCH\_FORGET, INTERRUPT and DESTROY. Answer `ENOSYS` to
+/// unsupported operations: for many of them the kernel then sends no more requests.
 #[derive(Debug)]
 pub enum Operation {
     /// Find a name in a directory; answer an entry. The entry's lookup count rises by one.
@@ -270,22 +273,22 @@ pub enum Operation {
         /// The name.
         name: Name,
     },
-    /// Attributes of an inode.
+    /// Get attributes of an inode; answer them.
     GetAttributes {
         /// The handle, for fstat.
         handle: Option<FileHandle>,
     },
-    /// Attributes of an inode, in statx form (birth time).
+    /// Get attributes of an inode in statx form (birth time); answer them.
     Statx(StatxRequest),
     /// Change attributes; answer the new ones.
     SetAttributes(SetAttributes),
-    /// The target of a symbolic link; answer bytes.
+    /// Read the target of a symbolic link; answer bytes.
     ReadLink,
     /// Make a symbolic link; answer an entry.
     Symlink {
         /// Its name.
         name: Name,
-        /// What it points to.
+        /// Its target.
         target: Box<[u8]>,
         /// Security contexts and groups.
         extensions: Extensions,
@@ -306,7 +309,7 @@ pub enum Operation {
         /// Mode (without the file type).
         creation: Creation,
     },
-    /// Remove a name that is not a directory's.
+    /// Remove a name of anything but a directory.
     Unlink {
         /// The name.
         name: Name,
@@ -320,7 +323,7 @@ pub enum Operation {
     Rename {
         /// The name.
         name: Name,
-        /// The directory it goes to.
+        /// The directory that it moves to.
         new_parent: NodeId,
         /// Its name there.
         new_name: Name,
@@ -363,20 +366,20 @@ pub enum Operation {
     Read(Read),
     /// Write bytes; answer their number.
     Write(Write),
-    /// One of perhaps several handles was closed; errors are seen by close(2).
+    /// A handle, perhaps one of several, was closed; close(2) returns the error of the answer.
     Flush {
         /// The open file.
         handle: FileHandle,
-        /// Drop this owner's POSIX locks.
+        /// The owner whose POSIX locks have to be released.
         lock_owner: LockOwner,
     },
-    /// The last reference to an open file is gone; the answer is not waited for.
+    /// The last reference to an open file is gone; the kernel does not wait for the answer.
     Release(Release),
     /// Make a file durable.
     Fsync {
         /// The open file.
         handle: FileHandle,
-        /// Data only, as fdatasync(2).
+        /// Only the data, as fdatasync(2).
         data_only: bool,
     },
     /// Open a directory; answer a handle.
@@ -395,10 +398,10 @@ pub enum Operation {
     FsyncDirectory {
         /// The open directory.
         handle: FileHandle,
-        /// Data only.
+        /// Only the data.
         data_only: bool,
     },
-    /// Sizes and free space.
+    /// Get sizes and free space; answer statistics.
     StatFs,
     /// Set an extended attribute.
     SetXattr {
@@ -418,7 +421,7 @@ pub enum Operation {
         /// Room for the answer, in bytes.
         size: u32,
     },
-    /// Names of the extended attributes, each with a NUL; answered like `GetXattr`.
+    /// List the names of the extended attributes, each with a NUL; answered like `GetXattr`.
     ListXattr {
         /// Room for the answer, in bytes.
         size: u32,
@@ -433,13 +436,13 @@ pub enum Operation {
         /// `R_OK`, `W_OK`, `X_OK`
         mask: u32,
     },
-    /// Which lock stands in the way; answer a lock.
+    /// Find a conflicting lock; answer a lock.
     GetLock(LockRequest),
-    /// Take or drop a lock.
+    /// Take or release a lock.
     SetLock {
         /// The lock.
         lock: LockRequest,
-        /// Wait until it can be had (SETLKW); else answer `EAGAIN`.
+        /// Whether to wait until it is free (SETLKW); otherwise answer `EAGAIN`.
         wait: bool,
     },
     /// Allocate, punch or zero a range.
@@ -466,11 +469,11 @@ pub enum Operation {
     CopyFileRange(CopyFileRange),
     /// Device control; answer an ioctl result.
     Ioctl(Ioctl),
-    /// Which events are there; answer them.
+    /// Get the events that are ready; answer them.
     Poll {
         /// The open file.
         handle: FileHandle,
-        /// Where to send the notification when one comes, if wanted.
+        /// The handle for a notification when an event comes, if the caller wants one.
         notify: Option<PollHandle>,
         /// `POLL*` of interest.
         events: u32,
@@ -490,7 +493,7 @@ pub enum Operation {
 mod tests {
     use super::*;
 
-    /// Goal: only a request that sets nothing announces a write; one that says what it takes does not.
+    /// Goal: only a request that sets nothing announces a write.
     #[test]
     fn an_announcement_sets_nothing() {
         assert!(SetAttributes::default().names_nothing());

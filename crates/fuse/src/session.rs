@@ -1,11 +1,10 @@
 //! A mounted file system: from mounting through serving to unmounting.
 //!
-//! [`Session::mount`] makes the mount and holds it; dropping the session takes it down.
-//! [`Session::run`] serves it on the current `reactor` runtime until it is unmounted. Requests are
-//! answered by the futures that [`FileSystem::handle`] gives. Such a future is polled where the
-//! request was received, inside the receiving task: an answer that needs no waiting costs no task,
-//! no allocation and no switch, and only a future that has to wait makes another task take over the
-//! receiving. Nothing is boxed per operation.
+//! [`Session::mount`] makes the mount and holds it; dropping the session removes it.
+//! [`Session::run`] serves it on the current `reactor` runtime until it is unmounted. The futures
+//! of [`FileSystem::handle`] answer the requests. The task that receives a request polls its
+//! future: an answer that needs no waiting costs no task, no allocation and no switch. Only when a
+//! future has to wait does another task continue to receive. Nothing is boxed per operation.
 
 mod connection;
 mod init;
@@ -28,13 +27,14 @@ use crate::types::{Capabilities, NodeId};
 
 pub(crate) use connection::{Connection, FetchError, Incoming, sort_fetch_error};
 
-/// What answers requests.
+/// A file system that answers requests.
 pub trait FileSystem: 'static {
     /// Called once, before the first request, with what was agreed with the kernel.
     fn init(&self, _negotiated: &Negotiated) {}
 
-    /// Answers one request. Write it as `async fn`. Requests are answered in any order; what the
-    /// kernel needs in order (such as two writes of one thread) it sends one after the other.
+    /// Answers one request. Write it as `async fn`. Requests are answered in any order. If the
+    /// kernel needs an order (such as for two writes of one thread), it sends the requests one
+    /// after the other.
     ///
     /// Never notify the kernel (see [`Notifier`]) before the answer, from within this call.
     fn handle(self: Rc<Self>, request: Request) -> impl Future<Output = Response>;
@@ -42,59 +42,60 @@ pub trait FileSystem: 'static {
     /// Takes back lookup counts: each answered [`Entry`](crate::Entry) counts one for its node.
     fn forget(&self, _forgets: &[(NodeId, u64)]) {}
 
-    /// The file system was unmounted; called once, after the last request. All lookup counts are
-    /// gone.
+    /// Ends the file system after it was unmounted; called once, after the last request. All lookup
+    /// counts are gone.
     fn destroy(&self) {}
 }
 
-/// Which way requests take.
+/// The transport that the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransportChoice {
-    /// `io_uring` where the kernel has it enabled and the runtime can carry it, else `/dev/fuse`.
+    /// `io_uring` if the kernel has it enabled and the runtime can carry it, otherwise `/dev/fuse`.
     #[default]
     Auto,
     /// `/dev/fuse`.
     Device,
-    /// `io_uring`; `run` fails if it is not to be had.
+    /// `io_uring`; `run` fails if it is not available.
     IoUring,
 }
 
-/// Limits and wishes of a session.
+/// Limits and options of a session.
 #[derive(Debug, Clone)]
 pub struct SessionOptions {
-    /// Most bytes of one READ or WRITE: 4096 … 16 MiB, a multiple of 4096. The kernel cuts it to the
-    /// sysctl `fs.fuse.max_pages_limit`, 1 MiB by default.
+    /// Most bytes of one READ or WRITE: 4096 … 16 MiB, a multiple of 4096. The kernel reduces it to
+    /// the sysctl `fs.fuse.max_pages_limit`, 1 MiB by default.
     pub max_write_bytes: u32,
     /// Most bytes that the kernel reads ahead.
     pub max_readahead_bytes: u32,
     /// Most background requests (read-ahead, asynchronous direct I/O, releases) in flight.
     pub max_background: u16,
-    /// From how many of those on the mount counts as congested.
+    /// The number of background requests from which on the mount counts as congested.
     pub congestion_threshold: u16,
-    /// What to ask the kernel for; what it does not have is left out.
+    /// The capabilities to request; those that the kernel does not have are left out.
     pub capabilities: Capabilities,
     /// File systems that may be stacked beneath for passthrough: 0 … 2.
     pub max_stack_depth: u32,
-    /// Most requests in flight. Blocking locks count while they wait, so this must exceed the number
-    /// of tasks that may wait for one: at the limit nothing more is read, not even the unlock.
+    /// Most requests in flight. Blocking locks count while they wait, so this must exceed the
+    /// number of tasks that may wait for one. At the limit the session reads no more requests, not
+    /// even an unlock.
     pub requests_in_flight_max: usize,
     /// Most WRITEs in flight, which bounds payload memory to this times `max_write_bytes`.
     pub writes_in_flight_max: usize,
-    /// Which way requests shall take.
+    /// The transport to use.
     pub transport: TransportChoice,
-    /// What an earlier process has agreed on with the kernel, of which this one takes the connection
-    /// over: there is no handshake then, and what was left unanswered is asked for again. Only with
-    /// `/dev/fuse`, and only if `HAS_RESEND` was agreed.
+    /// What an earlier process has agreed with the kernel, if this one continues its connection.
+    /// Then there is no handshake, and the kernel is asked to send unanswered requests again. Only
+    /// with `/dev/fuse`, and only if `HAS_RESEND` was agreed.
     pub agreed: Option<Negotiated>,
-    /// `io_uring`: entries that each CPU's queue starts with (1 or more).
+    /// `io_uring`: entries at the start of each CPU's queue (1 or more).
     pub ring_entries_per_queue: usize,
     /// `io_uring`: most bytes of address space for payload over all queues. A queue whose entries
     /// all wait for the file system gets another one until this is reached. Pages count towards
     /// memory only once they were used.
     pub ring_payload_bytes_max: usize,
-    /// `io_uring`: payload lies in huge pages, as far as the system offers them. For file systems
+    /// `io_uring`: payload lies in huge pages, if the system offers them. Useful for file systems
     /// that read from devices straight into it: one page is one transfer. Costs 2 MiB for each CPU
-    /// that requests come from, even if they are small.
+    /// that sends requests, even small ones.
     pub ring_payload_in_huge_pages: bool,
 }
 
@@ -126,7 +127,7 @@ impl Default for SessionOptions {
     }
 }
 
-/// What was agreed with the kernel.
+/// The result of the negotiation with the kernel.
 #[derive(Debug, Clone)]
 pub struct Negotiated {
     /// The protocol's minor version in use.
@@ -139,15 +140,15 @@ pub struct Negotiated {
     pub max_readahead_bytes: u32,
     /// The transport in use.
     pub transport: Transport,
-    /// Why that one.
+    /// The reason for this transport.
     pub transport_reason: String,
 }
 
 impl Negotiated {
-    /// The minor version from which on kernels know `FUSE_NOTIFY_INC_EPOCH` (Linux 6.16).
+    /// The first minor version with `FUSE_NOTIFY_INC_EPOCH` (Linux 6.16).
     pub const EPOCH_MINOR: u32 = 44;
 
-    /// Whether [`Notifier::increase_epoch`] works.
+    /// Returns whether [`Notifier::increase_epoch`] works.
     pub fn has_epochs(&self) -> bool {
         self.minor >= Self::EPOCH_MINOR
     }
@@ -158,7 +159,7 @@ impl Negotiated {
 pub enum Transport {
     /// Read and write of `/dev/fuse`.
     Device,
-    /// Commands of an `io_uring`; FORGET and INTERRUPT come through `/dev/fuse` all the same.
+    /// Commands of an `io_uring`; FORGET and INTERRUPT still come through `/dev/fuse`.
     IoUring,
 }
 
@@ -173,8 +174,8 @@ pub struct Session {
 impl Session {
     /// Mounts at `mountpoint`: with mount(2) as root, through `fusermount3` otherwise.
     ///
-    /// Calls to the file system block until [`Session::run`] answers them; so nothing may touch the
-    /// mount point from the thread that runs it.
+    /// Calls to the file system block until [`Session::run`] answers them. So the thread that runs
+    /// it must not touch the mount point.
     pub fn mount(
         mountpoint: &Path,
         mount_options: &MountOptions,
@@ -183,8 +184,8 @@ impl Session {
         Self::mount_by(None, mountpoint, mount_options, options)
     }
 
-    /// As [`Session::mount`], by a process that was started for this: the options of the mount are
-    /// then those that it was started with, and `mount_options` must be the same.
+    /// As [`Session::mount`], through a process that was started for this. The options of the mount
+    /// are those that it was started with, and `mount_options` must be the same.
     pub fn mount_by(
         mounter: Option<Arc<Mounter>>,
         mountpoint: &Path,
@@ -196,8 +197,8 @@ impl Session {
         Ok(Self { device: Handle::from_fd(device), mount, options })
     }
 
-    /// Takes over a device that another process has mounted, which goes on caring for the mount:
-    /// dropping this session does not unmount.
+    /// Adopts a device that another process has mounted. That process stays responsible for the
+    /// mount: dropping this session does not unmount.
     ///
     /// # Errors
     /// If an option is out of bounds, or the device cannot be set up.
@@ -235,36 +236,36 @@ impl Session {
         if self.options.agreed.is_some()
             && let Err(error) = self.notifier().resend()
         {
-            // The connection may be over by now, which receiving tells; a kernel before Linux 6.9
-            // leaves its callers waiting.
-            tracing::warn!(%error, "what was left unanswered does not come again");
+            // The connection may be over by now; then receiving reports it. A kernel before Linux
+            // 6.9 leaves the callers of these requests waiting.
+            tracing::warn!(%error, "the kernel does not send unanswered requests again");
         }
         let result = connection.ended().await;
         connection.file_system.destroy();
         result
     }
 
-    /// Sends notifications to the kernel.
+    /// Returns a sender of notifications to the kernel.
     pub fn notifier(&self) -> Notifier {
         Notifier::new(self.device.clone())
     }
 
-    /// Registers open files for passthrough.
+    /// Returns the registry of open files for passthrough.
     pub fn backings(&self) -> Backings {
         Backings::new(self.device.clone())
     }
 
-    /// Something that unmounts, for another thread (such as one that waits for signals).
+    /// Returns a handle that unmounts from another thread (such as one that waits for signals).
     pub fn unmounter(&self) -> Unmounter {
         self.mount.unmounter()
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn mountpoint(&self) -> &Path {
         self.mount.path()
     }
 
-    /// The connection's number under `/sys/fs/fuse/connections`.
+    /// Returns the connection's number under `/sys/fs/fuse/connections`.
     pub fn connection_number(&self) -> Option<u32> {
         self.mount.connection_number()
     }

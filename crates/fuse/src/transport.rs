@@ -1,8 +1,8 @@
-//! The two ways in which requests come and answers go.
+//! The two transports of requests and answers.
 //!
-//! [`device`] reads and writes `/dev/fuse`; it always runs, because FORGET and INTERRUPT come that
-//! way only. [`uring`] takes requests from the per-CPU queues of FUSE over `io_uring` (Linux 6.14).
-//! Should its entries not be registered, the kernel falls back to the device by itself.
+//! [`device`] reads and writes `/dev/fuse`; it always runs, because FORGET and INTERRUPT come only
+//! that way. [`uring`] takes requests from the per-CPU queues of FUSE over `io_uring` (Linux 6.14).
+//! If its entries cannot be registered, the kernel falls back to the device by itself.
 
 pub(crate) mod device;
 pub(crate) mod uring;
@@ -13,13 +13,13 @@ use std::io;
 /// The module parameter that allows FUSE over `io_uring`.
 const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Whether the error of a receive passes by itself: nothing there yet, interrupted, or the request
-/// was taken back by its caller meanwhile.
+/// Returns whether the error of a receive is transient: no request yet, an interrupted call, or a
+/// request that its caller has withdrawn meanwhile.
 pub(crate) fn fetch_error_is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ENOENT))
 }
 
-/// Whether the kernel allows FUSE over `io_uring` now; else why not.
+/// Returns whether the kernel allows FUSE over `io_uring` now; the error is the reason.
 pub fn availability() -> Result<(), String> {
     match fs::read_to_string(ENABLE_URING) {
         Ok(text) if matches!(text.trim(), "Y" | "1") => Ok(()),
@@ -35,8 +35,8 @@ pub fn availability() -> Result<(), String> {
     }
 }
 
-/// Switches FUSE over `io_uring` on for this machine, which needs root; tells why it cannot. Mounts
-/// that exist are not changed.
+/// Enables FUSE over `io_uring` for this machine, which needs root; the error is the reason why it
+/// cannot. Existing mounts do not change.
 pub fn enable_uring() -> Result<(), String> {
     if availability().is_ok() {
         return Ok(());
@@ -51,7 +51,7 @@ pub fn enable_uring() -> Result<(), String> {
     availability()
 }
 
-/// The number of CPUs that the kernel may ever bring up: each has a queue.
+/// Returns the number of CPUs that the kernel may ever bring up: each has a queue.
 pub(crate) fn possible_cpus() -> io::Result<u16> {
     let text = fs::read_to_string("/sys/devices/system/cpu/possible")?;
     parse_possible_cpus(&text).ok_or_else(|| {
@@ -59,7 +59,7 @@ pub(crate) fn possible_cpus() -> io::Result<u16> {
     })
 }
 
-/// The count in a list such as `0-3,8-11`: the kernel's queues are numbered without gaps.
+/// Returns the count of a list such as `0-3,8-11`: the kernel numbers its queues without gaps.
 fn parse_possible_cpus(text: &str) -> Option<u16> {
     let mut count: u16 = 0;
     for range in text.trim().split(',') {
@@ -74,7 +74,7 @@ fn parse_possible_cpus(text: &str) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// Goal: every form of the kernel's CPU list is counted, and nonsense is refused.
+    /// Goal: every form of the kernel's CPU list is counted, and invalid ones are refused.
     #[test]
     fn cpu_lists_are_counted() {
         assert_eq!(parse_possible_cpus("0\n"), Some(1));

@@ -1,7 +1,7 @@
-//! Identifiers, times and flag sets of the protocol, in words.
+//! Identifiers, times and flag sets of the protocol.
 //!
-//! Identifiers are newtypes, so that a node cannot be taken for a file handle. Flag sets keep the
-//! bits that they do not know, because a newer kernel may send them.
+//! Identifiers are newtypes, so a node cannot be mistaken for a file handle. Flag sets keep unknown
+//! bits, because a newer kernel may send them.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use rustix::io::Errno;
 
-/// Names an inode towards the kernel: given in an entry, taken back by forgets.
+/// The number of an inode towards the kernel: given in an entry, taken back by forgets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
 
@@ -20,11 +20,12 @@ impl NodeId {
     pub const ROOT: Self = Self(1);
 }
 
-/// What the file system answered to open, opendir or create; given back with each use.
+/// The number that the file system returned for open, opendir or create; the kernel sends it with
+/// each use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct FileHandle(pub u64);
 
-/// Names the owner of POSIX and flock locks: opaque, equal for equal owners.
+/// The owner of POSIX and flock locks: opaque, equal for equal owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LockOwner(pub u64);
 
@@ -32,7 +33,7 @@ pub struct LockOwner(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Unique(pub u64);
 
-/// Names a poll in progress, for the notification that wakes it.
+/// A poll in progress, for the notification that wakes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PollHandle(pub u64);
 
@@ -41,7 +42,7 @@ pub struct PollHandle(pub u64);
 pub struct Name(Box<[u8]>);
 
 impl Name {
-    /// Takes a name; `None` if it is empty or holds a NUL or a slash.
+    /// Makes a name; `None` if it is empty or contains a NUL or a slash.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() || bytes.iter().any(|&byte| byte == 0 || byte == b'/') {
             return None;
@@ -49,12 +50,12 @@ impl Name {
         Some(Self(bytes.into()))
     }
 
-    /// The name's bytes.
+    /// Returns the name's bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The name for the standard library's path functions.
+    /// Returns the name for the standard library's path functions.
     pub fn as_os_str(&self) -> &OsStr {
         OsStr::from_bytes(&self.0)
     }
@@ -66,7 +67,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// A point in time as inodes have it.
+/// A point in time of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Time {
     /// Seconds since 1970-01-01 00:00 UTC; negative before.
@@ -108,32 +109,32 @@ macro_rules! flags {
         impl $name {
             $($(#[$flag_doc])* pub const $flag: Self = Self($value);)*
 
-            /// The set with exactly these bits, known or not.
+            /// Returns the set with exactly these bits, known or not.
             pub const fn from_bits(bits: $bits) -> Self {
                 Self(bits)
             }
 
-            /// All bits of the set.
+            /// Returns all bits of the set.
             pub const fn bits(self) -> $bits {
                 self.0
             }
 
-            /// Whether every flag of `other` is in this set.
+            /// Returns whether every flag of `other` is in this set.
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
 
-            /// The flags that are in both sets.
+            /// Returns the flags that are in both sets.
             pub const fn intersection(self, other: Self) -> Self {
                 Self(self.0 & other.0)
             }
 
-            /// This set without the flags of `other`.
+            /// Returns this set without the flags of `other`.
             pub const fn difference(self, other: Self) -> Self {
                 Self(self.0 & !other.0)
             }
 
-            /// The flags of both sets.
+            /// Returns the flags of both sets.
             pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
             }
@@ -155,9 +156,9 @@ macro_rules! flags {
 }
 
 flags! {
-    /// How the kernel shall treat an open file (`FOPEN_*`).
+    /// How the kernel treats an open file (`FOPEN_*`).
     OpenFlags: u32 {
-        /// Bypass the page cache: each read and write comes to the file system.
+        /// Bypass the page cache: the file system gets each read and write.
         DIRECT_IO = 1 << 0;
         /// Keep pages that are cached from earlier opens.
         KEEP_CACHE = 1 << 1;
@@ -181,17 +182,17 @@ flags! {
     Capabilities: u64 {
         /// Several reads of one file at a time.
         ASYNC_READ = 1 << 0;
-        /// `fcntl` locks come to the file system.
+        /// The file system gets `fcntl` locks.
         POSIX_LOCKS = 1 << 1;
         /// `O_TRUNC` comes with open instead of as a SETATTR of its own.
         ATOMIC_O_TRUNC = 1 << 3;
-        /// Lookups of "." and ".." are answered (for NFS export).
+        /// The file system answers lookups of "." and ".." (for NFS export).
         EXPORT_SUPPORT = 1 << 4;
         /// Writes above one page.
         BIG_WRITES = 1 << 5;
         /// Creation modes come unmasked, with the umask beside them.
         DONT_MASK = 1 << 6;
-        /// `flock` locks come to the file system.
+        /// The file system gets `flock` locks.
         FLOCK_LOCKS = 1 << 10;
         /// IOCTL on directories.
         HAS_IOCTL_DIR = 1 << 11;
@@ -245,7 +246,7 @@ flags! {
         NO_EXPORT_SUPPORT = 1 << 38;
         /// Identity-mapped mounts are allowed.
         ALLOW_IDMAP = 1 << 40;
-        /// Requests that were received and not answered can be had again, by whoever takes over.
+        /// Requests that were received and not answered can be requested again, by a successor.
         HAS_RESEND = 1 << 39;
         /// Requests may travel through an `io_uring`.
         OVER_IO_URING = 1 << 41;

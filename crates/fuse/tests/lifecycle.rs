@@ -1,4 +1,4 @@
-//! A session's life beside its operations: interrupts, notifications, bounds, and every way to end.
+//! The lifecycle of a session: interrupts, notifications, bounds, and every kind of end.
 #![allow(unsafe_code, reason = "poll, ioctl and mmap of a mounted file are called directly")]
 
 mod support;
@@ -56,7 +56,7 @@ fn interrupts_reach_the_handler() {
     });
 }
 
-/// Goal: what the kernel caches lives until it is told otherwise: pages, names, and stored pages.
+/// Goal: the kernel keeps pages, names and stored pages until a notification drops them.
 #[test]
 fn notifications_drop_what_is_cached() {
     for transport in transports() {
@@ -134,7 +134,7 @@ fn shared_mappings() {
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), 10_000, prot, flags, file.as_raw_fd(), 0) };
         assert_ne!(address, libc::MAP_FAILED);
-        // SAFETY: the mapping is alive and used by nobody else.
+        // SAFETY: the mapping is alive and not used elsewhere.
         let bytes = unsafe { std::slice::from_raw_parts_mut(address.cast::<u8>(), 10_000) };
         assert_eq!(bytes[9999], 1);
         bytes[5000] = 2;
@@ -148,7 +148,7 @@ fn shared_mappings() {
     });
 }
 
-/// Goal: no more WRITEs are taken from the device than allowed, and all are served.
+/// Goal: the session takes no more WRITEs from the device than allowed, and serves all.
 #[test]
 fn writes_in_flight_are_bounded() {
     for transport in transports() {
@@ -174,8 +174,8 @@ fn writes_in_flight_are_bounded() {
     }
 }
 
-/// Goal: more callers than ring entries may wait (here: for one lock), and others are still served;
-/// so the one who can let go is heard.
+/// Goal: more callers than ring entries may wait (here: for one lock), and the session still serves
+/// others, so the caller that holds the lock can release it.
 #[test]
 fn waiting_requests_do_not_starve_others() {
     for transport in transports() {
@@ -248,7 +248,7 @@ fn unmount_waits_for_open_files() {
 
 const SERVE: &str = "FUSE_TEST_SERVE";
 
-/// Not a test of its own: serves a mount in a process that another test kills.
+/// Serves a mount in a process that another test kills; not a test of its own.
 #[test]
 fn serve_in_a_process_to_be_killed() {
     let Ok(arguments) = std::env::var(SERVE) else { return };
@@ -267,8 +267,8 @@ fn serve_in_a_process_to_be_killed() {
         .expect("it serves");
 }
 
-/// Goal: when the daemon is killed with requests in flight, callers get an error, and what it left
-/// is unmounted by its successor.
+/// Goal: when the daemon is killed with requests in flight, callers get an error, and its successor
+/// unmounts what it left.
 #[test]
 fn killed_daemons_leave_nothing() {
     for transport in transports() {
@@ -304,7 +304,7 @@ fn killed_daemons_leave_nothing() {
     }
 }
 
-/// Goal: mount points that cannot be are refused with an error that names them.
+/// Goal: impossible mount points are refused with an error that names them.
 #[test]
 fn bad_mount_points_are_refused() {
     let options = memory::options;

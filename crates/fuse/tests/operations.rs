@@ -1,5 +1,5 @@
-//! Every operation that programs can cause, against a small file system in memory, mounted for real
-//! with both transports, answering at once and answering later and out of order.
+//! Tests of every operation that programs can cause, against a small file system in memory. It is
+//! mounted with both transports, and answers at once or later and out of order.
 
 mod support;
 
@@ -76,8 +76,8 @@ fn names_and_directories() {
     });
 }
 
-/// Goal: a directory that needs many answers is listed completely and without doubles, with
-/// subdirectories and types right.
+/// Goal: a directory that needs many answers is listed completely and without duplicates, with the
+/// right subdirectories and types.
 #[test]
 fn large_directories() {
     with_all(|mounted| {
@@ -92,13 +92,13 @@ fn large_directories() {
             assert!(entry.metadata().expect("stat").is_file());
             seen.push(entry.file_name().into_string().expect("UTF-8"));
         }
-        assert_eq!(seen.len(), expected.len(), "no doubles");
+        assert_eq!(seen.len(), expected.len(), "no duplicates");
         assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), expected);
     });
 }
 
-/// Goal: bytes come back as they were written, whatever sizes, offsets and ways of writing; and the
-/// data of writes lies aligned in the daemon's memory.
+/// Goal: bytes are read as they were written, for all sizes, offsets and ways of writing; the data
+/// of writes lies aligned in the daemon's memory.
 #[test]
 fn reads_and_writes() {
     with_all(|mounted| {
@@ -265,7 +265,7 @@ fn seek(file: &mut File, position: rustix::fs::SeekFrom) -> Result<u64, Errno> {
     rustix::fs::seek(file, position)
 }
 
-/// Goal: a file whose name is gone, or which never had one, works until it is closed; a nameless one
+/// Goal: a file without a name (removed, or never named) works until it is closed; a nameless one
 /// can be given a name.
 #[test]
 fn files_without_names() {
@@ -293,8 +293,8 @@ fn files_without_names() {
     });
 }
 
-/// Goal: flock and fcntl locks exclude each other between owners and are dropped at close; a
-/// waiting lock is granted when the holder lets go.
+/// Goal: flock and fcntl locks exclude each other between owners and are released at close; a
+/// waiting lock is granted when the holder releases its lock.
 #[test]
 fn locks() {
     with_all(|mounted| {

@@ -17,9 +17,9 @@ use client::{Change, LentName};
 use fuse::{FuseError, Name, NodeId, Notifier};
 use reactor::mailbox::{Receiver, Sender, channel};
 
-/// Most changes in a queue. Further notifications about pages are dropped: for an open file the
-/// kernel then keeps its pages until the file is opened anew, which is what mode `close` promises
-/// anyway. For further changes of other kinds the sender gets an error.
+/// Most changes in a queue. If there are more pages to drop, the kernel keeps those of an open file
+/// until the file is opened anew, which is what mode `close` promises anyway. A sender that waits
+/// for a report learns of it, because the channel of the report closes.
 const NOTICES_MAX: usize = 65536;
 
 /// A file whose pages the kernel has to drop, and the channel that reports when it has.
@@ -111,7 +111,7 @@ impl Notices {
 fn drop_at_once(notifier: &Notifier, nodes: &[NodeId]) -> bool {
     let dropped = |node: &NodeId| {
         notifier.drop_attributes(*node).unwrap_or_else(|error| {
-            tracing::debug!(node = node.0, %error, "kernel not notified of attributes");
+            tracing::debug!(node = node.0, %error, "kernel not notified");
             false
         })
     };
@@ -179,7 +179,7 @@ impl PromptQueue {
                     for node in nodes {
                         let answer = drop_attributes(node).await;
                         if let Err(error) = &answer {
-                            tracing::debug!(node = node.0, %error, "kernel not notified of attributes");
+                            tracing::debug!(node = node.0, %error, "kernel not notified");
                         }
                         all_known &= answer.unwrap_or(false);
                     }

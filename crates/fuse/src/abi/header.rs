@@ -2,11 +2,11 @@
 
 use super::wire;
 
-/// The major version that this crate speaks.
+/// The major version that this crate supports.
 pub(crate) const KERNEL_VERSION: u32 = 7;
-/// The newest minor version that this crate speaks.
+/// The newest minor version that this crate supports.
 pub(crate) const KERNEL_MINOR_VERSION: u32 = 45;
-/// The oldest minor version that this crate speaks (Linux 5.4).
+/// The oldest minor version that this crate supports (Linux 5.4).
 pub(crate) const KERNEL_MINOR_VERSION_MIN: u32 = 31;
 
 wire! {
@@ -74,7 +74,7 @@ pub(crate) mod opcode {
     pub(crate) const COPY_FILE_RANGE_64: u32 = 53;
 }
 
-/// `FUSE_UNIQUE_RESEND`: in a request's number, that it was sent before.
+/// `FUSE_UNIQUE_RESEND`: a bit in a request's number; the kernel sent the request before.
 pub(crate) const RESENT: u64 = 1 << 63;
 
 /// Notification codes (`enum fuse_notify_code`).
@@ -117,7 +117,7 @@ wire! {
     UringEntInOut[32] { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64 }
 }
 
-/// `fuse_uring_req_header`: where the kernel puts headers and takes them from, per ring entry.
+/// `fuse_uring_req_header`: the headers that the kernel writes and reads, one set per ring entry.
 #[repr(C)]
 #[derive(
     Clone,

@@ -161,7 +161,7 @@ wire! {
     Secctx[8] { size: u32, padding: u32 }
 }
 
-/// The largest `kind` of an extension that means "so many security contexts".
+/// The largest `kind` of an extension that means a number of security contexts.
 pub(crate) const MAX_NR_SECCTX: u32 = 31;
 /// `FUSE_EXT_GROUPS`
 pub(crate) const EXT_GROUPS: u32 = 32;

@@ -1,7 +1,7 @@
 //! Mounting without root, through `fusermount3`.
 //!
-//! The helper gets one end of a socket pair, named by `_FUSE_COMMFD`, and sends the open device back
-//! over it.
+//! The helper gets one end of a socket pair (its number is in `_FUSE_COMMFD`) and sends the open
+//! device back over it.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +16,7 @@ use crate::error::FuseError;
 
 const HELPER: &str = "fusermount3";
 
-/// Mounts and gives the open device.
+/// Mounts and returns the open device.
 pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, FuseError> {
     let failed = |message: String| FuseError::Helper {
         path: path.into(),
@@ -67,7 +67,7 @@ fn said(output: &Output) -> String {
     if text.is_empty() { output.status.to_string() } else { text.into() }
 }
 
-/// What to do about a message of the helper.
+/// Returns advice for a message of the helper.
 fn advice(message: &str) -> &'static str {
     if message.contains("user_allow_other") {
         " (put the line `user_allow_other` into /etc/fuse.conf, or mount without allow_other)"
@@ -82,7 +82,7 @@ fn advice(message: &str) -> &'static str {
     }
 }
 
-/// Takes the descriptor out of the one message that the helper sends.
+/// Receives the descriptor from the one message that the helper sends.
 fn receive_device(socket: &OwnedFd) -> io::Result<OwnedFd> {
     let (_, device) = super::mounter::receive(socket, &mut [0; 1])?;
     device
@@ -93,7 +93,8 @@ fn receive_device(socket: &OwnedFd) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// Goal: the helper mounts, passes a device that works, and unmounts; a refusal says why.
+    /// Goal: the helper mounts, passes a device that works, and unmounts; a refusal states the
+    /// reason.
     #[test]
     fn helper_passes_the_device() {
         let has_helper = Command::new(HELPER).arg("-V").output().is_ok();
@@ -114,7 +115,7 @@ mod tests {
         assert!(error.contains("/nonexistent"), "{error}");
     }
 
-    /// Goal: the messages that users meet come with advice.
+    /// Goal: the common error messages come with advice.
     #[test]
     fn messages_have_advice() {
         let message = "fusermount3: option allow_other only allowed if 'user_allow_other' is set";

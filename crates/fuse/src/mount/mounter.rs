@@ -1,14 +1,14 @@
 //! Mounting by another process, for a process that confines itself.
 //!
-//! Landlock forbids a confined process, and all that it starts, every change of mounts. So a helper
-//! is started before the confinement and does the mounting: [`serve_mounter`] is its whole life, a
-//! [`Mounter`] the other side. The helper knows mount point and options from its start; over the
-//! socket (`SOCK_SEQPACKET`) come only the orders to mount, answered with the open device, to have the
-//! kernel read further ahead there, and to unmount. So whoever takes over the confined process gets this
-//! one mount from it and nothing else.
+//! Landlock forbids every change of mounts to a confined process and its children. So a helper
+//! starts before the confinement and does the mounting. It runs only [`serve_mounter`]; a
+//! [`Mounter`] is the other side. The helper knows mount point and options from its start. Over the
+//! socket (`SOCK_SEQPACKET`) come only the orders to mount (answered with the open device), to make
+//! the kernel read further ahead, and to unmount. So an attacker in control of the confined process
+//! gets this one mount from the helper and nothing else.
 //!
-//! The helper ends when the other side closes its socket. What is mounted then stays: a process that
-//! died leaves a mount whose users get `ENOTCONN`, instead of an empty directory that they would
+//! The helper ends when the other side closes its socket. The mount then stays: a dead process
+//! leaves a mount that returns `ENOTCONN` to its users, not an empty directory that they would
 //! write into.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -30,25 +30,25 @@ const MOUNT: u8 = b'm';
 const UNMOUNT: u8 = b'u';
 const WIDEN: u8 = b'w';
 
-/// First bytes of answers; the words of an error follow the second.
+/// First bytes of answers; after `FAILED` follows the text of the error.
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
 
 /// Longest answer.
 const ANSWER_BYTES_MAX: usize = 4096;
 
-/// The way to a process that mounts; see the module.
+/// The connection to a process that mounts; see the module.
 #[derive(Debug)]
 pub struct Mounter {
-    /// One order at a time.
+    /// Locked, because there is one order at a time.
     socket: Mutex<OwnedFd>,
 }
 
 impl Mounter {
-    /// A mounter, and the socket for the helper that is to serve it.
+    /// Returns a mounter, and the socket for the helper that serves it.
     ///
     /// # Errors
-    /// What `socketpair` answers.
+    /// Those of `socketpair`.
     pub fn new() -> io::Result<(Mounter, OwnedFd)> {
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -59,7 +59,7 @@ impl Mounter {
         Ok((Mounter { socket: Mutex::new(ours) }, theirs))
     }
 
-    /// Tells the helper to end; orders fail from now on.
+    /// Ends the helper; orders fail from now on.
     pub fn close(&self) {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         // It fails only if the helper is gone already.
@@ -93,11 +93,11 @@ impl Mounter {
     }
 }
 
-/// Carries out what a [`Mounter`] orders over `socket`, for the mount at `path`, until that closes
-/// it. For a process of its own that is not confined.
+/// Carries out the orders of a [`Mounter`] over `socket` for the mount at `path`, until the other
+/// side closes the socket. Runs in a process of its own that is not confined.
 ///
 /// # Errors
-/// If the socket fails. What fails of a mount is told to the other side.
+/// If the socket fails. Errors of the mount are sent to the other side.
 pub fn serve_mounter(socket: &OwnedFd, path: &Path, options: &MountOptions) -> io::Result<()> {
     let mut mounted: Option<Unmounter> = None;
     loop {
@@ -125,7 +125,8 @@ pub fn serve_mounter(socket: &OwnedFd, path: &Path, options: &MountOptions) -> i
             },
             _ => Err(format!("{order:?} is no order")),
         };
-        // The helper must not keep the device: the connection lives as long as anybody has it open.
+        // The helper must not keep the device: the connection lives as long as a process has it
+        // open.
         match result {
             Ok(device) => send(socket, &[DONE], device.as_ref())?,
             Err(words) => {
@@ -153,7 +154,7 @@ fn send(socket: &OwnedFd, bytes: &[u8], device: Option<&OwnedFd>) -> io::Result<
     }
 }
 
-/// One message's length (0 at the end) and the descriptor that came with it.
+/// Returns one message's length (0 at the end) and the descriptor that came with it.
 pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -177,8 +178,8 @@ mod tests {
     use crate::mount::Mount;
     use std::sync::Arc;
 
-    /// Goal: the helper mounts on order, passes a device that works and keeps none, refuses a second
-    /// mount, unmounts, says what fails, and ends with the other side.
+    /// Goal: the helper mounts on order, passes a device that works and keeps none, refuses a
+    /// second mount, unmounts, reports failures, and ends with the other side.
     #[test]
     fn another_process_mounts() {
         if std::fs::metadata("/dev/fuse").is_err() {
@@ -221,7 +222,7 @@ mod tests {
         drop((mount, device));
         mounter.close();
         helper.join().expect("no panic").expect("it ends in order");
-        let gone = mounter.mount().expect_err("nobody mounts").to_string();
+        let gone = mounter.mount().expect_err("the helper is gone").to_string();
         assert!(gone.contains("gone"), "{gone}");
     }
 }

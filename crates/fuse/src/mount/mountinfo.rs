@@ -1,4 +1,4 @@
-//! Looking a mount up in `/proc/self/mountinfo` (proc(5)).
+//! Looks up mounts in `/proc/self/mountinfo` (proc(5)).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -6,13 +6,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The connection number (minor device number) of the FUSE file system that is on top at `path`;
-/// `None` if none is.
+/// Returns the connection number (minor device number) of the FUSE file system on top at `path`;
+/// `None` if there is none.
 pub(super) fn find(path: &Path) -> io::Result<Option<u32>> {
     Ok(find_in(&fs::read("/proc/self/mountinfo")?, path))
 }
 
-/// Whether something is mounted below `path`, as this process sees it.
+/// Returns whether there is a mount below `path`, in the mount namespace of this process.
 ///
 /// # Errors
 /// Those of reading `/proc/self/mountinfo`.
@@ -35,7 +35,7 @@ fn find_in(table: &[u8], path: &Path) -> Option<u32> {
     last.and_then(|(minor, _, is_fuse)| is_fuse.then_some(minor))
 }
 
-/// Minor number, mount point and whether it is FUSE, from one line.
+/// Returns the minor number, the mount point and whether it is FUSE, from one line.
 fn parse(line: &[u8]) -> Option<(u32, Vec<u8>, bool)> {
     let mut fields = line.split(|&byte| byte == b' ');
     let device = std::str::from_utf8(fields.nth(2)?).ok()?;
@@ -46,7 +46,7 @@ fn parse(line: &[u8]) -> Option<(u32, Vec<u8>, bool)> {
     Some((minor.parse().ok()?, mountpoint, is_fuse))
 }
 
-/// Undoes the octal escapes of blanks and backslashes.
+/// Decodes the octal escapes of blanks and backslashes.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -76,7 +76,7 @@ mod tests {
         42 22 0:53 / /mnt/c rw - tmpfs x rw\n\
         not a line\n";
 
-    /// Goal: what is mounted below a path counts, not what is at it or beside it.
+    /// Goal: mounts below a path count, mounts at it or beside it do not.
     #[test]
     fn sees_mounts_below() {
         assert!(has_below(TABLE, Path::new("/mnt")));
@@ -84,7 +84,7 @@ mod tests {
         assert!(!has_below(TABLE, Path::new("/mn")));
     }
 
-    /// Goal: FUSE mounts are found by path, with blanks; what covers them hides them.
+    /// Goal: FUSE mounts are found by path, with blanks; a mount on top of one hides it.
     #[test]
     fn finds_the_topmost_mount() {
         assert_eq!(find_in(TABLE, Path::new("/mnt/a b")), Some(51));

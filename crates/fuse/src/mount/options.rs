@@ -2,26 +2,27 @@
 
 use crate::error::FuseError;
 
-/// How to mount. Beside what is set here, mounts are made `nosuid` and `nodev` unless allowed.
+/// The options of a mount. Unless allowed here, mounts are `nosuid` and `nodev`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
-    /// What `df` and the mount table show as the device.
+    /// The device name in `df` and the mount table.
     pub fs_name: String,
-    /// What comes behind `fuse.` as the type.
+    /// The part of the type behind `fuse.`.
     pub subtype: String,
-    /// Let other users in. Without root this needs `user_allow_other` in `/etc/fuse.conf`.
+    /// Lets other users access the mount. Without root this needs `user_allow_other` in
+    /// `/etc/fuse.conf`.
     pub allow_other: bool,
-    /// Let the kernel check permissions by mode, owner and ACL.
+    /// Lets the kernel check permissions by mode, owner and ACL.
     pub default_permissions: bool,
     /// Read-only.
     pub read_only: bool,
-    /// Honour suid bits (root only).
+    /// Honours suid bits (root only).
     pub allow_suid: bool,
-    /// Honour device nodes (root only).
+    /// Honours device nodes (root only).
     pub allow_devices: bool,
-    /// Refuse to execute files.
+    /// Refuses to execute files.
     pub no_exec: bool,
-    /// Do not keep access times.
+    /// Keeps no access times.
     pub no_atime: bool,
     /// Most bytes of one READ; the kernel's own limit if `None`.
     pub max_read_bytes: Option<u32>,
@@ -45,7 +46,7 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// Refuses what cannot be passed on.
+    /// Refuses values that cannot be passed on.
     pub(super) fn check(&self) -> Result<(), FuseError> {
         for (name, value) in [("fsname", &self.fs_name), ("subtype", &self.subtype)] {
             let reason = if value.is_empty() {
@@ -60,12 +61,12 @@ impl MountOptions {
         Ok(())
     }
 
-    /// The file system type for mount(2).
+    /// Returns the file system type for mount(2).
     pub(super) fn type_name(&self) -> String {
         format!("fuse.{}", self.subtype)
     }
 
-    /// The options that the FUSE module takes.
+    /// Returns the options for the FUSE module.
     pub(super) fn mount_data(&self, device: i32) -> String {
         let uid = rustix::process::getuid().as_raw();
         let gid = rustix::process::getgid().as_raw();
@@ -74,7 +75,7 @@ impl MountOptions {
         data
     }
 
-    /// The options that `fusermount3` takes.
+    /// Returns the options for `fusermount3`.
     pub(super) fn helper_options(&self) -> String {
         let mut data = format!("fsname={},subtype={}", self.fs_name, self.subtype);
         for (is_set, option) in [
@@ -110,7 +111,7 @@ impl MountOptions {
 mod tests {
     use super::*;
 
-    /// Goal: options that would be read as others are refused.
+    /// Goal: values with separators, which would add other options, are refused.
     #[test]
     fn separators_are_refused() {
         for name in ["", "a,allow_other", "a\\", "a\n"] {
@@ -120,7 +121,7 @@ mod tests {
         assert!(MountOptions::default().check().is_ok());
     }
 
-    /// Goal: both forms name what was asked for.
+    /// Goal: both forms contain all options that were set.
     #[test]
     fn both_forms_carry_all_options() {
         let options = MountOptions {

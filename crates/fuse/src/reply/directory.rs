@@ -32,7 +32,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// The type in a mode's `S_IFMT` bits.
+    /// Returns the type in a mode's `S_IFMT` bits.
     pub fn from_mode(mode: u32) -> Self {
         match mode & libc::S_IFMT {
             libc::S_IFIFO => Self::Fifo,
@@ -65,7 +65,7 @@ impl FileType {
 pub struct DirectoryEntry<'a> {
     /// Inode number, not 0.
     pub inode: u64,
-    /// Where the listing goes on behind this entry: the `offset` of a later request. Not 0.
+    /// The position behind this entry: the `offset` of a later request. Not 0.
     pub offset: u64,
     /// Type.
     pub kind: FileType,
@@ -73,8 +73,8 @@ pub struct DirectoryEntry<'a> {
     pub name: &'a [u8],
 }
 
-/// A listing being built. Push entries until one is refused for want of room, then answer; an empty
-/// listing means the end.
+/// A listing under construction. Push entries until one is refused for lack of room, then answer.
+/// An empty listing means the end.
 #[derive(Debug)]
 pub struct DirectoryBuffer {
     buffer: Buffer,
@@ -82,21 +82,21 @@ pub struct DirectoryBuffer {
 }
 
 impl DirectoryBuffer {
-    /// An empty listing for an answer of at most `size` bytes, which the request names.
+    /// Makes an empty listing for an answer of at most `size` bytes, as the request says.
     pub fn new(size: u32) -> Self {
         Self { buffer: Buffer::with_capacity(size as usize), size: size as usize }
     }
 
-    /// Appends an entry for READDIR; `false` if there is no room, or the name is not one that the
-    /// kernel takes (empty, or above 1024 bytes).
+    /// Appends an entry for READDIR. Returns `false` if there is no room, or if the kernel does not
+    /// accept the name (empty, or above 1024 bytes).
     #[must_use = "a refused entry has to go into the next listing"]
     pub fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
         self.append(None, entry)
     }
 
     /// Appends an entry with its inode for READDIRPLUS; `false` if there is no room. `None` (or a
-    /// node of 0, as for "." and "..") lists the name without its inode. An entry that was taken
-    /// raises its inode's lookup count.
+    /// node of 0, as for "." and "..") lists the name without its inode. An accepted entry raises
+    /// the lookup count of its inode.
     #[must_use = "a refused entry has to go into the next listing"]
     pub fn push_plus(&mut self, inode: Option<&Entry>, entry: &DirectoryEntry<'_>) -> bool {
         self.append(Some(inode.map(entry_out).unwrap_or_default()), entry)
@@ -124,12 +124,12 @@ impl DirectoryBuffer {
         true
     }
 
-    /// Whether nothing was appended.
+    /// Returns whether nothing was appended.
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// The listing's bytes, as the kernel gets them.
+    /// Returns the listing's bytes, as the kernel receives them.
     pub fn into_buffer(self) -> Buffer {
         self.buffer
     }

@@ -1,4 +1,4 @@
-//! From [`Response`] to bytes: a fixed part, held in place, and chunks.
+//! Encoding of [`Response`]: a fixed part, stored in place, and chunks.
 
 use std::time::Duration;
 
@@ -37,29 +37,29 @@ impl Encoded {
         self.fixed_len += bytes.len();
     }
 
-    /// The fixed part.
+    /// Returns the fixed part.
     pub(crate) fn fixed(&self) -> &[u8] {
         &self.fixed[..self.fixed_len]
     }
 
-    /// Bytes behind the header.
+    /// Returns the number of bytes behind the header.
     pub(crate) fn body_len(&self) -> usize {
         self.fixed_len + self.chunks.iter().map(reactor::Chunk::len).sum::<usize>()
     }
 
-    /// The header for the request with this number.
+    /// Returns the header for the request with this number.
     pub(crate) fn header(&self, unique: Unique) -> OutHeader {
         let len = (size_of::<OutHeader>() + self.body_len()) as u32;
         OutHeader { len, error: self.header.error, unique: unique.0 }
     }
 }
 
-/// An answer of failure.
+/// Encodes an error.
 pub(crate) fn encode_error(errno: Errno) -> Encoded {
     Encoded::new(-errno.raw_os_error())
 }
 
-/// Encodes the answer to an operation with this code (which matters for copies only).
+/// Encodes the answer to an operation with this code (which matters only for copies).
 pub(crate) fn encode(response: Response, code: u32) -> Encoded {
     if let Response::Error(errno) = response {
         return encode_error(errno);
@@ -132,7 +132,7 @@ fn attr(attributes: &Attributes) -> abi::Attr {
     }
 }
 
-/// The wire form of an entry.
+/// Returns the wire form of an entry.
 pub(super) fn entry_out(entry: &Entry) -> abi::EntryOut {
     let (entry_valid, entry_valid_nsec) = lifetime(entry.entry_valid);
     let (attr_valid, attr_valid_nsec) = lifetime(entry.attributes_valid);

@@ -1,8 +1,8 @@
-//! From bytes to [`Operation`].
+//! Decoding of bytes to [`Operation`].
 //!
-//! Input is the header and one contiguous slice with everything behind it; only WRITE is split,
-//! because its data stays where the transport received it. Nothing here can panic: every length is
-//! checked before use, and what does not fit is a [`DecodeError`] naming the argument. The kernel is
+//! Input is the header and one contiguous slice with everything behind it. Only WRITE is split,
+//! because its data stays where the transport received it. Decoding cannot panic: every length is
+//! checked before use, and a mismatch is a [`DecodeError`] that names the argument. The kernel is
 //! trusted not to be hostile, but a bug on either side must not take the mount down.
 
 mod arguments;
@@ -18,7 +18,7 @@ use crate::abi::{self, InHeader, fattr, opcode};
 use crate::error::DecodeError;
 use crate::types::{FileHandle, LockOwner, NodeId, PollHandle, Time, Unique};
 
-/// What arrives on a connection after INIT.
+/// A message on a connection after INIT.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// A request that the file system answers.
@@ -31,15 +31,15 @@ pub(crate) enum Message {
     Destroy,
 }
 
-/// Decodes requests as agreed in INIT.
+/// A decoder for requests, with the choices agreed in INIT.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Decoder {
     /// `FUSE_SETXATTR_EXT` was agreed.
     pub(crate) has_setxattr_ext: bool,
 }
 
-/// Bytes of the operation's first argument, which the `io_uring` transport keeps apart from the rest;
-/// 0 for operations that have none.
+/// Returns the length in bytes of the operation's first argument, which the `io_uring` transport
+/// keeps apart from the rest; 0 for operations without one.
 pub(crate) fn first_argument_len(code: u32, decoder: Decoder) -> usize {
     use size_of as of;
     match code {
@@ -76,7 +76,7 @@ pub(crate) fn first_argument_len(code: u32, decoder: Decoder) -> usize {
 }
 
 impl Decoder {
-    /// Decodes one message but WRITE; `body` is everything behind the header, contiguous.
+    /// Decodes any message except WRITE; `body` is everything behind the header, contiguous.
     pub(crate) fn decode(
         self,
         header: &InHeader,
@@ -173,7 +173,7 @@ impl Decoder {
     }
 }
 
-/// Decodes a WRITE whose data lies apart, already cut to what arrived.
+/// Decodes a WRITE whose data lies apart, cut to the received length.
 pub(crate) fn decode_write(input: &abi::WriteIn, data: Chunk) -> Result<Operation, DecodeError> {
     if data.len() != input.size as usize {
         return Err(DecodeError::Truncated {
@@ -280,7 +280,7 @@ fn name_operation(arguments: &mut Arguments<'_>) -> Result<Operation, DecodeErro
             Operation::Create { name, creation, flags: input.flags, kill_suid_sgid }
         }
         _ => {
-            // TMPFILE: a placeholder name follows, which means nothing.
+            // TMPFILE: a placeholder name without meaning follows.
             let input: abi::CreateIn = arguments.take()?;
             let creation = arguments.creation(input.mode, input.umask)?;
             Operation::TemporaryFile { creation, flags: input.flags }

@@ -1,7 +1,7 @@
-//! What follows the arguments of a creation: security contexts and supplementary groups.
+//! The extensions behind the arguments of a creation: security contexts and supplementary groups.
 //!
-//! The extensions are the last `total_extlen` × 8 bytes of the message, each with a header that has
-//! its size and kind and padded to eight bytes.
+//! They are the last `total_extlen` × 8 bytes of the message. Each has a header with its size and
+//! kind and is padded to eight bytes.
 
 use zerocopy::FromBytes;
 
@@ -9,7 +9,7 @@ use super::{Extensions, SecurityContext};
 use crate::abi::{EXT_GROUPS, ExtHeader, MAX_NR_SECCTX, Secctx};
 use crate::error::DecodeError;
 
-/// Takes the extensions apart; kinds that are not known are skipped.
+/// Decodes the extensions; unknown kinds are skipped.
 pub(super) fn decode(opcode: u32, mut bytes: &[u8]) -> Result<Extensions, DecodeError> {
     let mut extensions = Extensions::default();
     while !bytes.is_empty() {
@@ -38,7 +38,7 @@ pub(super) fn decode(opcode: u32, mut bytes: &[u8]) -> Result<Extensions, Decode
     Ok(extensions)
 }
 
-/// `count` contexts: a size, a NUL-terminated attribute name, the value, padding.
+/// Decodes `count` contexts: a size, a NUL-terminated attribute name, the value, padding.
 fn security_contexts(
     opcode: u32,
     count: u32,
@@ -68,7 +68,7 @@ fn security_contexts(
     Ok(())
 }
 
-/// A count and so many group ids (`fuse_supp_groups`).
+/// Decodes a count and that number of group ids (`fuse_supp_groups`).
 fn groups(opcode: u32, bytes: &[u8], groups: &mut Vec<u32>) -> Result<(), DecodeError> {
     let truncated = |needed_bytes| DecodeError::Truncated {
         opcode,

@@ -1,9 +1,9 @@
-//! What the protocol calls its operations.
+//! The protocol's names of its operations.
 
 use super::Operation;
 
 impl Operation {
-    /// The operation's name, as `enum fuse_opcode` of `<linux/fuse.h>` has it, without its prefix.
+    /// Returns the operation's name in `enum fuse_opcode` of `<linux/fuse.h>`, without its prefix.
     pub fn opcode_name(&self) -> &'static str {
         match self {
             Self::Lookup { .. } => "LOOKUP",

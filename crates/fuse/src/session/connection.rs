@@ -1,5 +1,5 @@
-//! What the tasks of one session share: the handler, the requests in flight, who receives, and how
-//! it ended.
+//! The state that the tasks of one session share: the handler, the requests in flight, the
+//! receiver, and the result at the end.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -21,16 +21,16 @@ use crate::request::{Decoder, Message, Operation, Request};
 use crate::transport::fetch_error_is_transient;
 use crate::types::{Errno, NodeId, Unique};
 
-/// What to do with a message that was received. Requests are by far the most frequent, so boxing
-/// them to make the rest smaller would cost.
+/// The next step for a received message. Requests are by far the most frequent, so boxing them to
+/// make the other variants smaller would cost time.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "lives for one turn of the receiving loop")]
 pub(crate) enum Incoming {
-    /// Give it to the file system and send its answer.
+    /// Pass it to the file system and send its answer.
     Request(Request),
-    /// Answer this at once.
+    /// Send this answer at once.
     Answer(Encoded),
-    /// Nothing more: it wants no answer.
+    /// Nothing: it needs no answer.
     Nothing,
 }
 
@@ -41,16 +41,16 @@ pub(crate) struct Connection<F> {
     pub(crate) decoder: Decoder,
     pub(crate) negotiated: Negotiated,
     pub(crate) options: SessionOptions,
-    /// Where the file system is mounted.
+    /// The mount point.
     pub(crate) mountpoint: PathBuf,
     requests: Registry,
     writes_in_flight: Cell<usize>,
-    /// Tasks of the session that are alive.
+    /// Number of tasks of the session that are alive.
     tasks: Cell<usize>,
     has_ended: Cell<bool>,
     error: RefCell<Option<FuseError>>,
     end_waker: RefCell<Option<Waker>>,
-    /// Receivers that wait for room.
+    /// Receivers that wait until another request may be received.
     room_wakers: RefCell<Vec<Waker>>,
 }
 
@@ -87,12 +87,12 @@ impl<F: FileSystem> Connection<F> {
         }));
     }
 
-    /// Whether the connection is over.
+    /// Returns whether the connection is over.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.get()
     }
 
-    /// Notes the end, cleanly or with an error, and cancels what is in flight.
+    /// Records the end, clean or with an error, and cancels all requests in flight.
     pub(crate) fn end(&self, error: Option<FuseError>) {
         if !self.has_ended.replace(true) {
             *self.error.borrow_mut() = error;
@@ -141,7 +141,7 @@ impl<F: FileSystem> Connection<F> {
         .await;
     }
 
-    /// Sorts a decoded message: forgets and interrupts are dealt with here.
+    /// Sorts a decoded message; handles forgets and interrupts itself.
     pub(crate) fn receive(
         &self,
         header: &InHeader,
@@ -175,7 +175,7 @@ impl<F: FileSystem> Connection<F> {
         }
     }
 
-    /// Lets the file system answer. `when_waiting` is called once if the answer does not come at
+    /// Runs the file system's handler. Calls `when_waiting` once if the answer does not come at
     /// once.
     pub(crate) async fn answer(
         &self,
@@ -197,13 +197,13 @@ impl<F: FileSystem> Connection<F> {
     }
 }
 
-/// Counts a request from now on.
+/// Starts counting a request.
 fn count(code: u32, request: &Request) -> metrics::Operation {
     let point = Point::new(Family::Fuse, code as u8, request.operation.opcode_name());
     metrics::start_at(point, request.node.0, request.pid, reactor::time::now())
 }
 
-/// Its answer is there.
+/// Ends counting a request when its answer is there.
 fn end(mut counted: metrics::Operation, response: &Response) {
     let errno = match response {
         Response::Error(errno) => errno.raw_os_error(),
@@ -215,7 +215,7 @@ fn end(mut counted: metrics::Operation, response: &Response) {
     counted.end(errno);
 }
 
-/// Takes a request out of the books when it is answered or its task is dropped.
+/// Removes a request from the registry when it is answered or its task is dropped.
 struct InFlight<'a, F> {
     connection: &'a Connection<F>,
     key: usize,
@@ -273,14 +273,14 @@ impl<F: FileSystem> Drop for TaskGuard<F> {
     }
 }
 
-/// What an error of receiving means.
+/// The meaning of an error of receiving.
 #[derive(Debug)]
 pub(crate) enum FetchError {
     /// Try again.
     Transient,
     /// Unmounted or aborted: the regular end.
     Ended,
-    /// The end, for a reason.
+    /// The end, because of this error.
     Broken(FuseError),
 }
 

@@ -1,4 +1,4 @@
-//! The INIT handshake: versions, capabilities, sizes, and which transport is to be used.
+//! The INIT handshake: versions, capabilities, sizes, and the choice of the transport.
 
 use std::io;
 
@@ -12,13 +12,13 @@ use crate::request::Decoder;
 use crate::transport::{availability, fetch_error_is_transient, uring};
 use crate::types::Capabilities;
 
-/// Room for INIT, and the least that the kernel accepts for a read.
+/// Buffer size for INIT, and the least that the kernel accepts for a read.
 const READ_BYTES: usize = 8192;
 /// The kernel's limit of pages per request where the sysctl does not exist (before Linux 6.13).
 const MAX_PAGES_LIMIT_DEFAULT: u32 = 256;
 const PAGE_BYTES: u32 = 4096;
 
-/// Reads INIT, answers it, and gives what was agreed.
+/// Reads INIT, answers it, and returns what was agreed.
 pub(super) async fn handshake(
     device: &Handle,
     options: &SessionOptions,
@@ -27,7 +27,7 @@ pub(super) async fn handshake(
     loop {
         let (header, init) = read_init(device).await?;
         if init.major > abi::KERNEL_VERSION {
-            // The kernel speaks our major version too, and asks again.
+            // The kernel supports this major version too, and sends INIT again.
             let out = InitOut {
                 major: abi::KERNEL_VERSION,
                 minor: abi::KERNEL_MINOR_VERSION,
@@ -52,7 +52,7 @@ pub(super) async fn handshake(
     }
 }
 
-/// What takes requests apart as it was agreed.
+/// Returns the decoder for what was agreed.
 pub(super) fn decoder(negotiated: &Negotiated) -> Decoder {
     let has_setxattr_ext = negotiated.capabilities.contains(Capabilities::SETXATTR_EXT);
     Decoder { has_setxattr_ext }
@@ -65,7 +65,7 @@ fn unavailable(reason: &str) -> FuseError {
     }
 }
 
-/// Whether to ask for `io_uring`, and why (not).
+/// Returns whether to request `io_uring`, and the reason.
 async fn choose_transport(
     device: &Handle,
     options: &SessionOptions,
@@ -144,7 +144,7 @@ fn max_pages_limit() -> u32 {
         .unwrap_or(MAX_PAGES_LIMIT_DEFAULT)
 }
 
-/// Finds the common ground of both sides.
+/// Returns what both sides support.
 fn negotiate(
     init: &InitIn,
     options: &SessionOptions,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     /// Goal: an old kernel's flags decide, its upper word is ignored without `INIT_EXT`, and the
-    /// answer never claims what was not offered.
+    /// answer never claims a capability that was not offered.
     #[test]
     fn old_kernels_get_what_they_know() {
         let offered = Capabilities::ASYNC_READ | Capabilities::OVER_IO_URING;
@@ -230,7 +230,8 @@ mod tests {
         assert!(negotiated.transport_reason.contains("did not offer"));
     }
 
-    /// Goal: sizes are cut to the sysctl, minors to ours, and the ring is used where both have it.
+    /// Goal: sizes are cut to the sysctl, minors to ours, and the ring is used where both sides
+    /// have it.
     #[test]
     fn new_kernels_are_cut_to_our_limits() {
         let offered = Capabilities::from_bits(u64::MAX);
@@ -245,7 +246,7 @@ mod tests {
         assert!(!without.capabilities.contains(Capabilities::OVER_IO_URING));
     }
 
-    /// Goal: anything but a whole INIT is refused with an error, not a panic.
+    /// Goal: any first message but a whole INIT is refused with an error, not a panic.
     #[test]
     fn only_init_is_accepted_first() {
         let header = InHeader { opcode: opcode::LOOKUP, ..InHeader::default() };

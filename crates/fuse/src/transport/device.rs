@@ -1,13 +1,13 @@
-//! Requests by reading `/dev/fuse`, answers by writing it.
+//! The transport over `/dev/fuse`: reads are requests, writes are answers.
 //!
-//! One task at a time receives: it reads, lets the file system answer, queues the answer's write
-//! and then the next read, so that both go to the kernel in one system call. Only if an answer has
-//! to wait does another task take over the receiving. One reader keeps a request on one CPU and
-//! wakes one task per request.
+//! One task at a time receives. It reads, lets the file system answer, and queues the write of the
+//! answer and then the next read, so both go to the kernel in one system call. Only if an answer
+//! has to wait does another task continue to receive. A single reader keeps a request on one CPU
+//! and wakes one task per request.
 //!
 //! A read goes into two pieces: 80 bytes, which is exactly the header and argument of a WRITE, and
-//! a 4096-aligned buffer. So the data of a WRITE lands aligned in a buffer of its own, which is
-//! handed to the file system. The arguments of all other operations are joined from both pieces.
+//! a 4096-aligned buffer. So the data of a WRITE lands aligned in a buffer of its own, which goes
+//! to the file system. The arguments of all other operations are joined from both pieces.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -24,13 +24,13 @@ use crate::request::{Decoder, Message, decode_write};
 use crate::session::{Connection, FetchError, FileSystem, Incoming, sort_fetch_error};
 use crate::types::Unique;
 
-/// What lies before the data of a WRITE.
+/// Bytes before the data of a WRITE.
 const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<WriteIn>();
-/// Receivers that are kept for reuse; more end when they have nothing to do.
+/// Most idle receivers that are kept for reuse; further ones end.
 const IDLE_MAX: usize = 16;
 
-/// Who receives. The turn is handed from task to task, never up for grabs while somebody waits, so
-/// that a stray wake-up cannot lose it.
+/// The turn to receive. It is passed from task to task and never free while a task waits for it, so
+/// a stray wake-up cannot lose it.
 #[derive(Default)]
 struct Turn {
     is_taken: Cell<bool>,
@@ -38,7 +38,8 @@ struct Turn {
 }
 
 impl Turn {
-    /// Takes the turn when it is free; `false` if enough others wait for it already, or at the end.
+    /// Takes the turn when it is free. Returns `false` at the end, or if enough other tasks wait
+    /// for it.
     async fn take(&self) -> bool {
         if !self.is_taken.replace(true) {
             return true;
@@ -51,7 +52,7 @@ impl Turn {
         receiver.await.is_ok()
     }
 
-    /// Hands the turn to an idle receiver; `false` if there is none, and the turn is free.
+    /// Passes the turn to an idle receiver. Returns `false` and frees the turn if there is none.
     fn pass(&self) -> bool {
         while let Some(sender) = self.idle.borrow_mut().pop() {
             if sender.send(()).is_ok() {
@@ -62,7 +63,7 @@ impl Turn {
         false
     }
 
-    /// Lets everybody go, at the end.
+    /// Releases all waiting receivers, at the end.
     fn open(&self) {
         self.is_taken.set(false);
         self.idle.borrow_mut().clear();
@@ -126,7 +127,7 @@ async fn receiver<F: FileSystem>(connection: Rc<Connection<F>>, turn: Rc<Turn>) 
     }
 }
 
-/// A receiver whose type does not contain itself.
+/// Returns a boxed receiver, so that its type does not contain itself.
 fn boxed<F: FileSystem>(
     connection: Rc<Connection<F>>,
     turn: Rc<Turn>,
@@ -134,7 +135,8 @@ fn boxed<F: FileSystem>(
     Box::pin(receiver(connection, turn))
 }
 
-/// Where the next request goes; a payload buffer that was not given away is used again.
+/// Returns the buffers for the next request. A payload buffer that was not given away is used
+/// again.
 fn segments<F: FileSystem>(connection: &Connection<F>, payload: Option<Buffer>) -> Segments {
     let payload_bytes = connection.negotiated.max_write_bytes.max(8192) as usize;
     let mut payload = payload.unwrap_or_else(|| Buffer::with_capacity(payload_bytes));
@@ -146,7 +148,7 @@ fn segments<F: FileSystem>(connection: &Connection<F>, payload: Option<Buffer>) 
     segments
 }
 
-/// Takes the received pieces apart. Leaves the payload buffer in `segments` unless it is data of a
+/// Decodes the received pieces. Leaves the payload buffer in `segments` unless it is data of a
 /// WRITE.
 fn receive<F: FileSystem>(
     connection: &Connection<F>,
@@ -156,7 +158,7 @@ fn receive<F: FileSystem>(
     let payload = segments.pop().and_then(Segment::into_buffer);
     let head = segments.pop().and_then(Segment::into_buffer);
     let (Some(head), Some(mut payload)) = (head, payload) else {
-        unreachable!("a read gives back the two buffers that it was given")
+        unreachable!("a read returns the two buffers that it got")
     };
     let Ok((header, arguments)) = InHeader::read_from_prefix(&head) else {
         tracing::error!(bytes = head.len(), "FUSE message without a header");
@@ -219,8 +221,8 @@ fn send<F: FileSystem>(connection: &Connection<F>, unique: u64, encoded: Encoded
     connection.device.writev(chunks)
 }
 
-/// Waits for a queued answer. That the request is gone meanwhile (interrupted, unmounted) is no
-/// error; a refused answer has failed the request in the kernel.
+/// Waits for a queued answer. It is no error if the request is gone meanwhile (interrupted,
+/// unmounted). A refused answer has failed the request in the kernel.
 async fn finish_sending(sending: Option<Sending>) {
     let Some(sending) = sending else { return };
     let (result, _) = sending.await;

@@ -1,23 +1,24 @@
 //! Requests and answers by commands of an `io_uring` (`FUSE_OVER_IO_URING`).
 //!
-//! Each CPU has a queue in the kernel, and each entry of a queue is served by one task: it hands an
-//! area for headers and one for payload to the kernel (REGISTER), gets a request in them, lets the
-//! file system answer, and gives the answer and the areas back with one command that also waits for
-//! the next request (COMMIT\_AND\_FETCH). One runtime may serve the queues of all CPUs; the request is
-//! then copied in the context of the thread that runs it.
+//! Each CPU has a queue in the kernel, and one task serves each entry of a queue. The task hands an
+//! area for headers and one for payload to the kernel (REGISTER) and gets a request in them. It
+//! lets the file system answer, and returns the answer and the areas with one command that also
+//! waits for the next request (COMMIT\_AND\_FETCH). One runtime may serve the queues of all CPUs;
+//! the request is then copied in the context of the thread that runs it.
 //!
-//! The payload area's address is fixed, so unlike with the device it cannot be given away: WRITE
-//! data is a slice of it that must be dropped before the answer goes out, which this module waits
-//! for. READ requests carry the slice where data can be put so that it is not copied again.
+//! The payload area's address is fixed, so unlike with the device it cannot be given away. WRITE
+//! data is a slice of it that must be dropped before the answer goes out; this module waits for
+//! that. READ requests carry the slice for their data, so that the data is not copied again.
 //!
-//! An entry is taken while the file system works, so blocking locks could take all. When the last
-//! free entry of a queue starts to wait, another is registered, up to a cap on address space. The
-//! kernel (as of Linux 6.18) gives a new entry to the next request only, not to one that was queued
-//! before; what was queued waits for the next commit. So a thread on that CPU then asks the mount
-//! for its statistics: the answer's commit fetches what was queued.
+//! An entry is in use while the file system works, so blocking locks could use up all entries. When
+//! the last free entry of a queue starts to wait, another is registered, up to a cap on address
+//! space. The kernel (as of Linux 6.18) uses a new entry only for the next request; a request that
+//! was queued before waits for the next commit. So a thread on that CPU then requests the mount's
+//! statistics: the commit of that answer fetches the queued request.
 //!
-//! The queue tells which CPU a request comes from. One thread that serves all queues runs on the CPU
-//! of a lone caller ([`reactor::affinity`]), since that one blocks until it has the answer.
+//! The queue shows the CPU that a request comes from. A single thread that serves all queues runs
+//! on the CPU of a lone caller ([`reactor::affinity`]), since that caller blocks until it has the
+//! answer.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -43,11 +44,11 @@ use crate::types::{Errno, Unique};
 /// REGISTER needs.
 const HEADERS_BYTES: usize = 4096;
 const IOVECS_OFFSET: usize = 1024;
-/// How often to look whether the file system has let go of WRITE data.
+/// Interval of the checks whether the file system has dropped WRITE data.
 const RELEASE_CHECK: Duration = Duration::from_micros(50);
 /// Most bytes of a transfer that is done on the CPU of its caller.
 const PROMPT_BYTES_MAX: u32 = 16 << 10;
-/// Long enough for a registration to reach the kernel.
+/// A delay that is long enough for a registration to reach the kernel.
 const FETCH_DELAY: Duration = Duration::from_millis(1);
 
 /// `struct iovec` twice.
@@ -58,20 +59,20 @@ struct Iovecs([[u64; 2]; 2]);
 /// One CPU's queue.
 struct Queue {
     number: u16,
-    /// Entries that are with the kernel.
+    /// Number of entries that the kernel holds.
     free: Cell<usize>,
     /// Address space left for payload, shared by all queues.
     budget_bytes: Rc<Cell<usize>>,
     /// Binds the thread to the CPU of a lone caller; shared by all queues.
     follower: Rc<Follower>,
-    /// Payload memory that is mapped and belongs to no entry yet.
+    /// Payload memory that is mapped and not used by an entry yet.
     payloads: RefCell<Vec<Region>>,
 }
 
 impl Queue {
-    /// Memory for the payload of one more entry. In huge pages the device reads as fast as it can;
-    /// entries of one queue share them, and the kernel prefers the one that was used last, so that
-    /// as many are touched as were needed at once.
+    /// Returns memory for the payload of one more entry. With huge pages the device reads at full
+    /// speed. Entries of one queue share huge pages, and the kernel prefers the entry that was used
+    /// last, so only as many are touched as were needed at once.
     fn payload(&self, bytes: usize, in_huge_pages: bool) -> io::Result<Region> {
         if !in_huge_pages {
             return Region::new(bytes);
@@ -84,8 +85,8 @@ impl Queue {
     }
 }
 
-/// Why the current runtime cannot carry the transport, if so. To be asked before INIT, when the
-/// kernel answers a REGISTER from a capable ring with `EAGAIN`.
+/// Checks whether the current runtime can carry the transport; the error is the reason why not. Has
+/// to be called before INIT, when the kernel answers a REGISTER from a capable ring with `EAGAIN`.
 pub(crate) async fn probe(device: &Handle) -> Result<(), String> {
     let command = command(URING_CMD_REGISTER, &UringCmdReq::default());
     // SAFETY: the kernel refuses the command before it looks at any memory: the connection is not
@@ -114,7 +115,7 @@ pub(crate) fn start<F: FileSystem>(connection: &Rc<Connection<F>>) {
     let queues = match possible_cpus() {
         Ok(queues) => queues,
         Err(source) => {
-            // No queue is registered, so the kernel would hold all requests back for ever.
+            // No queue is registered, so the kernel would hold back all requests for ever.
             let action = "count the CPUs for FUSE over io_uring";
             connection.end(Some(FuseError::Transport { action, source }));
             return;
@@ -122,7 +123,7 @@ pub(crate) fn start<F: FileSystem>(connection: &Rc<Connection<F>>) {
     };
     let budget_bytes = Rc::new(Cell::new(connection.options.ring_payload_bytes_max));
     let follower = Follower::new();
-    // All queues get their first entry before any gets its second: each needs one.
+    // Every queue needs an entry, so all queues get their first before any gets its second.
     let queues: Vec<_> = (0..queues)
         .map(|number| {
             let (budget_bytes, follower) = (Rc::clone(&budget_bytes), Rc::clone(&follower));
@@ -137,8 +138,8 @@ pub(crate) fn start<F: FileSystem>(connection: &Rc<Connection<F>>) {
     }
 }
 
-/// Starts the task of one more entry, if there is address space left or one `must` be; whether it
-/// did.
+/// Starts the task of one more entry, if there is address space left or `must` is set. Returns
+/// whether it did.
 fn add_entry<F: FileSystem>(connection: &Rc<Connection<F>>, queue: &Rc<Queue>, must: bool) -> bool {
     let payload_bytes = payload_bytes(connection);
     let budget_bytes = queue.budget_bytes.get();
@@ -163,18 +164,18 @@ async fn fetch_queued<F: FileSystem>(connection: Rc<Connection<F>>, cpu: u16) {
         let mut cpus = rustix::thread::CpuSet::new();
         cpus.set(cpu.into());
         match rustix::thread::sched_setaffinity(None, &cpus) {
-            // Whatever the answer: that one was sent is what counts.
+            // The answer does not matter, only that there was a request.
             Ok(()) => drop(rustix::fs::statfs(&path)),
             Err(error) => tracing::debug!(%error, cpu, "queued FUSE requests wait for the next"),
         }
     };
-    // A thread of its own, since it may itself have to wait in the queue.
+    // A thread of its own, since the call may itself wait in the queue.
     if let Err(error) = std::thread::Builder::new().name("fuse-fetch".into()).spawn(ask) {
         tracing::warn!(%error, cpu, "queued FUSE requests wait for the next");
     }
 }
 
-/// The least that the kernel accepts for an entry's payload.
+/// Returns the least size that the kernel accepts for an entry's payload.
 fn payload_bytes<F: FileSystem>(connection: &Connection<F>) -> usize {
     connection.negotiated.max_write_bytes.max(8192) as usize
 }
@@ -210,7 +211,8 @@ async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>) {
                 connection.answer(header.opcode, request, when_waiting).await
             }
             Incoming::Answer(encoded) => encoded,
-            // Not sent this way by any kernel so far; the entry needs an answer to be free again.
+            // No kernel so far sends such messages this way; the entry needs an answer to be free
+            // again.
             Incoming::Nothing => encode_error(Errno::NOSYS),
         };
         entry.put(&header, encoded);
@@ -220,7 +222,8 @@ async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>) {
     }
 }
 
-/// Whether an operation takes little of the CPU, so that its caller loses nothing by sharing its own.
+/// Returns whether an operation needs little CPU time, so its caller loses nothing by sharing its
+/// CPU.
 fn is_prompt(operation: &Operation) -> bool {
     match operation {
         Operation::Read(read) => read.size <= PROMPT_BYTES_MAX,
@@ -229,7 +232,8 @@ fn is_prompt(operation: &Operation) -> bool {
     }
 }
 
-/// An entry's command failed: at the connection's end, or because it could not be registered.
+/// Handles the failure of an entry's command: at the connection's end, or because the kernel
+/// refused its registration.
 fn finish<F: FileSystem>(connection: &Connection<F>, error: io::Error, is_registered: bool) {
     match sort_fetch_error(error) {
         // The kernel falls back to the device when it refuses a registration.
@@ -273,7 +277,7 @@ impl Entry {
         Ok(Self { headers, payload, is_lent: Cell::new(false) })
     }
 
-    /// The command that makes the entry known to the kernel.
+    /// Returns the command that registers the entry with the kernel.
     fn register(&self, queue: u16) -> UringCmd {
         let request = UringCmdReq { qid: queue, ..UringCmdReq::default() };
         let iovecs = self.headers.range(IOVECS_OFFSET, size_of::<Iovecs>());
@@ -287,15 +291,15 @@ impl Entry {
     /// Sends a command and waits for the next request.
     async fn run(&self, device: &Handle, command: UringCmd) -> io::Result<()> {
         self.is_lent.set(true);
-        // SAFETY: the command names the entry's two regions, at REGISTER and by way of the kernel's
-        // memory of it ever after. They are not unmapped while a command is under way: `drop`
+        // SAFETY: the command names the entry's two regions: at REGISTER itself, and later through
+        // the kernel's memory of it. They are not unmapped while a command is under way: `drop`
         // leaks them then.
         let result = unsafe { device.uring_cmd(command) }.await;
         self.is_lent.set(false);
         result.map(drop)
     }
 
-    /// Takes the request apart; also gives the number to commit it with.
+    /// Decodes the request. Also returns the number to commit it with.
     fn receive<F: FileSystem>(&self, connection: &Connection<F>) -> (InHeader, u64, Incoming) {
         let mut headers = UringReqHeader::new_zeroed();
         self.headers.copy_out(0, headers.as_mut_bytes());
@@ -339,7 +343,7 @@ impl Entry {
         decoder.decode(header, &body, None)
     }
 
-    /// Puts an answer where the kernel takes it from.
+    /// Puts an answer into the areas that the kernel reads.
     fn put(&self, request: &InHeader, encoded: Encoded) {
         let encoded = if encoded.body_len() > self.payload.len() {
             tracing::error!(bytes = encoded.body_len(), "FUSE answer too long: EIO");
@@ -361,15 +365,15 @@ impl Entry {
             .copy_in(std::mem::offset_of!(UringReqHeader, ring_ent_in_out), state.as_bytes());
     }
 
-    /// Copies a chunk unless it lies there already.
+    /// Copies a chunk to its place in the payload unless it lies there already.
     fn put_chunk(&self, offset: usize, chunk: &Chunk) {
-        let place = self.payload.range(offset, chunk.len());
-        if !std::ptr::eq(place.as_ptr(), chunk.as_ptr()) {
-            Segment::Region(place).fill_from_chunk(chunk, 0);
+        let target = self.payload.range(offset, chunk.len());
+        if !std::ptr::eq(target.as_ptr(), chunk.as_ptr()) {
+            Segment::Region(target).fill_from_chunk(chunk, 0);
         }
     }
 
-    /// Waits until nobody holds a slice of the payload any more.
+    /// Waits until no slice of the payload is held any more.
     async fn wait_until_released(&self) {
         while !self.payload.is_unique() {
             reactor::time::sleep(RELEASE_CHECK).await;
@@ -380,7 +384,7 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         if self.is_lent.get() {
-            // The task was dropped under a command; the kernel may still write here.
+            // The task was dropped during a command; the kernel may still write here.
             std::mem::forget(self.headers.clone());
             std::mem::forget(self.payload.clone());
         }

@@ -1,5 +1,5 @@
-//! Mounts the in-memory file system for one test, served by a thread of its own, and sees to it that
-//! a test that hangs fails instead: after a deadline the connection is aborted.
+//! Mounts the in-memory file system for one test and serves it on a thread of its own. After a
+//! deadline the harness aborts the connection, so that a test that hangs fails instead.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use super::memory::{Behaviour, Memory, Observed};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Whether mounts can be tested here; with `CI=true` they must be.
+/// Returns whether mounts can be tested here; with `CI=true` they must be.
 pub fn can_mount() -> bool {
     let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") else {
         return true;
@@ -29,7 +29,7 @@ pub fn can_mount() -> bool {
     false
 }
 
-/// The transports that can be tested here.
+/// Returns the transports that can be tested here.
 pub fn transports() -> Vec<TransportChoice> {
     if !can_mount() {
         return Vec::new();
@@ -111,7 +111,7 @@ impl Mounted {
     pub fn unmount(mut self) {
         self.unmounter.unmount().expect("it is unmounted");
         self.finish();
-        assert!(self.observed.is_destroyed(), "the file system was told of the end");
+        assert!(self.observed.is_destroyed(), "the file system was notified of the end");
     }
 
     /// Waits for the server to end, which it must do without an error.
@@ -123,7 +123,8 @@ impl Mounted {
 }
 
 impl Drop for Mounted {
-    /// After a failure: callers in this process that still wait must be let go, or it cannot end.
+    /// After a failure, frees the callers in this process that still wait; otherwise it could not
+    /// end.
     fn drop(&mut self) {
         if self.server.is_some() {
             let _ = self.unmounter.abort();
@@ -141,7 +142,7 @@ pub fn serve(
     started: &mpsc::Sender<(Notifier, Unmounter)>,
 ) -> Result<(), FuseError> {
     let config = reactor::Config { sqe128: true, ..reactor::Config::default() };
-    let mut runtime = reactor::Runtime::new(&config).expect("a ring");
+    let mut runtime = reactor::Runtime::new(&config).expect("a reactor");
     let session = Session::mount(path, &MountOptions::default(), options)?;
     let handles = Mutex::new(Some((session.notifier(), session.unmounter())));
     let started = started.clone();

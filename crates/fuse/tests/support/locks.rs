@@ -19,7 +19,7 @@ struct Held {
 pub struct Locks(Vec<Held>);
 
 impl Locks {
-    /// The lock that stands in the way.
+    /// Returns a conflicting lock.
     pub fn conflict(&self, node: NodeId, wanted: &LockRequest) -> Option<fuse::Lock> {
         let found = self.0.iter().find(|held| {
             held.node == node
@@ -33,7 +33,7 @@ impl Locks {
         Some(fuse::Lock { start, end, kind, pid })
     }
 
-    /// Puts a lock in the place of what its owner had there.
+    /// Replaces an owner's locks of a range by a new lock.
     pub fn set(&mut self, node: NodeId, wanted: &LockRequest) {
         let LockRequest { owner, start, end, kind, pid, is_flock, .. } = *wanted;
         let mut kept = Vec::new();

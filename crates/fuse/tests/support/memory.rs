@@ -17,12 +17,12 @@ use super::operations::{
 };
 use super::tree::{Result, Tree};
 
-/// The ioctl that the file system knows: gives back its input, reversed (`_IOWR('t', 1, [u8; 8])`).
+/// The ioctl of this file system: returns its input, reversed (`_IOWR('t', 1, [u8; 8])`).
 pub const IOCTL_REVERSE: u32 = 0xc008_7401;
 /// Reading this file never ends, until it is cancelled.
 pub const HANGING: &str = "hangs";
 
-/// How the file system behaves.
+/// The behaviour of the file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Behaviour {
     /// Answer later, out of order.
@@ -35,7 +35,7 @@ pub struct Behaviour {
     pub stubborn_time: Duration,
 }
 
-/// What a test can see from outside.
+/// The observations that a test can read.
 #[derive(Debug, Default)]
 pub struct Observed {
     negotiated: Mutex<Option<Negotiated>>,
@@ -61,7 +61,7 @@ impl Observed {
     }
 }
 
-/// What the tests ask the kernel for.
+/// Returns the options that the tests request.
 pub fn options() -> SessionOptions {
     let options = SessionOptions::default();
     let capabilities = options.capabilities
@@ -365,7 +365,8 @@ impl FileSystem for Memory {
         if self.behaviour.is_delayed {
             let turn = self.turn.get();
             self.turn.set(turn + 1);
-            // Every third at once, others after a while, so that answers overtake each other.
+            // Every third answer comes at once and others after a while, so answers overtake each
+            // other.
             if !turn.is_multiple_of(3) {
                 reactor::time::sleep(Duration::from_micros(turn * 37 % 400)).await;
             }

@@ -1,4 +1,4 @@
-//! What operations of the in-memory file system do to an inode or the tree.
+//! The effects of operations on an inode or the tree of the in-memory file system.
 
 use std::time::SystemTime;
 

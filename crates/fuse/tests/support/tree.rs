@@ -82,7 +82,7 @@ impl Tree {
     }
 
     pub fn insert(&mut self, parent: NodeId, name: &Name, inode: u64) -> Result<Entry> {
-        // The kernel itself lets names of up to 1024 bytes pass.
+        // The kernel itself accepts names of up to 1024 bytes.
         if name.as_bytes().len() > 255 {
             return Err(Errno::NAMETOOLONG);
         }
@@ -95,7 +95,7 @@ impl Tree {
         self.entry(inode)
     }
 
-    /// An entry for the kernel to keep.
+    /// Returns an entry for the kernel to cache.
     pub fn entry(&mut self, inode: u64) -> Result<Entry> {
         let valid = self.valid;
         let kept = self.inode(NodeId(inode))?;
@@ -153,7 +153,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Drops an inode that nothing names any more.
+    /// Removes an inode without names, lookups and open files.
     pub fn reap(&mut self, inode: u64) {
         let is_gone = self.inodes.get(&inode).is_some_and(|inode| {
             inode.attributes.nlink == 0 && inode.lookups == 0 && inode.opens == 0

@@ -1,4 +1,4 @@
-//! A cursor over the arguments of one message; each step checks what it takes.
+//! A cursor over the arguments of one message. Each step checks the bytes that it takes.
 
 use zerocopy::FromBytes;
 

@@ -1,4 +1,4 @@
-//! Decoding is total, and the same whichever way the bytes were split on their way.
+//! Decoding is total, and its result does not depend on how the transport splits the bytes.
 
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
@@ -40,8 +40,8 @@ proptest! {
         prop_assert!(first_argument_len(opcode, decoder) <= 128, "fits the ring's area");
     }
 
-    /// Goal: every proper prefix of a valid message is refused, never misread. (Names may be cut only
-    /// within their terminator, so the whole argument is checked.)
+    /// Goal: every proper prefix of a valid message is refused, never misread. (Names may be cut
+    /// only within their terminator, so the whole argument is checked.)
     #[test]
     fn prefixes_are_refused(cut in 0_usize..1000) {
         let messages: [(u32, Vec<u8>); 4] = [
@@ -61,7 +61,7 @@ proptest! {
         }
     }
 
-    /// Goal: extensions with arbitrary contents never panic, and valid ones come out as they went in.
+    /// Goal: extensions with arbitrary contents never panic, and valid ones are decoded unchanged.
     #[test]
     fn extensions_come_through(
         groups in prop::collection::vec(any::<u32>(), 0..5),
@@ -99,7 +99,7 @@ proptest! {
     }
 }
 
-/// Goal: names that would reach beyond their directory, or are none, are refused.
+/// Goal: strings that would reach beyond their directory, or are not names, are refused.
 #[test]
 fn only_names_are_names() {
     for bad in [&b"\0"[..], b"a/b\0", b"/\0", b"no terminator"] {
@@ -109,7 +109,7 @@ fn only_names_are_names() {
     assert_eq!(name.as_bytes(), b"\xff odd");
 }
 
-/// Goal: fields reach the words they belong to, and optional ones are there only if marked.
+/// Goal: wire fields arrive in the right fields of the request, optional ones only if marked.
 #[test]
 fn fields_keep_their_meaning() {
     let set = abi::SetattrIn {
@@ -149,7 +149,7 @@ fn fields_keep_their_meaning() {
     assert!(matches!(error, DecodeError::Value { value: 99, .. }));
 }
 
-/// Goal: a batch that claims more forgets than it holds is refused before memory is reserved.
+/// Goal: a batch that claims more forgets than it contains is refused before memory is reserved.
 #[test]
 fn forgets_are_counted() {
     let one = abi::ForgetOne { nodeid: 3, nlookup: 4 };
@@ -162,7 +162,7 @@ fn forgets_are_counted() {
     assert!(matches!(batch(u32::MAX), Err(DecodeError::Truncated { .. })));
 }
 
-/// Goal: a WRITE whose data is not as long as it says is refused.
+/// Goal: a WRITE is refused if its data does not have the length in its argument.
 #[test]
 fn writes_are_measured() {
     let input = abi::WriteIn { size: 5, ..Default::default() };
