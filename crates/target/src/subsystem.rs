@@ -9,26 +9,37 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Most namespaces of a subsystem (NN).
+/// Maximum number of namespaces of a subsystem (NN).
 pub const NAMESPACES_MAX: u32 = 1024;
-/// Changes that are remembered for controllers that have not looked yet.
+/// Number of changes that are kept for controllers that have not seen them yet.
 const CHANGES_MAX: usize = 2048;
 
-/// Which hosts may connect to a subsystem, by name.
+/// The hosts that may connect to a subsystem, by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostAccess {
-    /// All.
+    /// All hosts.
     Any,
-    /// These.
+    /// The hosts with these names.
     List(BTreeSet<Nqn>),
 }
 
 impl HostAccess {
-    /// Whether this host may connect. A host without a name is on no list.
+    /// Returns whether this host may connect. A host without a name is on no list.
     pub fn allows(&self, host: Option<&Nqn>) -> bool {
         match self {
             Self::Any => true,
             Self::List(hosts) => host.is_some_and(|host| hosts.contains(host)),
+        }
+    }
+
+    /// Returns the hosts that both allow.
+    #[must_use]
+    pub fn both(&self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::Any, hosts) | (hosts, Self::Any) => hosts.clone(),
+            (Self::List(one), Self::List(two)) => {
+                Self::List(one.intersection(two).cloned().collect())
+            }
         }
     }
 }
@@ -36,18 +47,19 @@ impl HostAccess {
 #[derive(Debug, Default)]
 struct State {
     namespaces: BTreeMap<Nsid, Arc<Namespace>>,
-    /// The last changes: generation after the change, and what changed.
+    /// The last changes: the generation after the change, and the changed namespace.
     changes: VecDeque<(u64, Nsid)>,
 }
 
-/// What hosts connect to.
+/// A subsystem: hosts connect to it to use its namespaces.
 #[derive(Debug)]
 pub struct Subsystem {
     nqn: Nqn,
     serial: String,
     model: String,
     access: RwLock<HostAccess>,
-    /// Namespaces with a write cache may come later: hosts have to flush in any case.
+    /// Whether namespaces with a write cache may be added later, so that hosts have to flush in any
+    /// case.
     is_open_ended: AtomicBool,
     generation: AtomicU64,
     /// The states of asymmetric access, if they are reported.
@@ -56,7 +68,8 @@ pub struct Subsystem {
 }
 
 impl Subsystem {
-    /// A subsystem without namespaces. `serial` (20 characters) and `model` (40) are for people.
+    /// Creates a subsystem without namespaces. `serial` (20 characters) and `model` (40) are for
+    /// people.
     pub fn new(nqn: Nqn, serial: &str, model: &str, access: HostAccess) -> Self {
         Self {
             nqn,
@@ -70,54 +83,56 @@ impl Subsystem {
         }
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn nqn(&self) -> &Nqn {
         &self.nqn
     }
 
-    /// Its serial number.
+    /// Returns its serial number.
     pub fn serial(&self) -> &str {
         &self.serial
     }
 
-    /// Its model.
+    /// Returns its model.
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// Which hosts may connect now.
+    /// Returns the hosts that may connect now.
     pub fn access(&self) -> HostAccess {
         self.access.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether a host may connect now. A host without a name is on no list.
+    /// Returns whether a host may connect now. A host without a name is on no list.
     pub fn allows(&self, host: Option<&Nqn>) -> bool {
         self.access.read().unwrap_or_else(PoisonError::into_inner).allows(host)
     }
 
-    /// Replaces the hosts that may connect; [`Target::set_access`](crate::Target::set_access) drops the others.
+    /// Replaces the hosts that may connect; [`Target::set_access`](crate::Target::set_access) also
+    /// ends the controllers of the others.
     pub(crate) fn set_access(&self, access: HostAccess) {
         *self.access.write().unwrap_or_else(PoisonError::into_inner) = access;
     }
 
-    /// From now on Identify reports a volatile write cache whatever the namespaces have. A host learns this once, when
-    /// it connects: if it was told that there is none, it would not flush a namespace with a cache that is added later.
+    /// Makes Identify report a volatile write cache from now on, even if no namespace has one. A
+    /// host reads this once, when it connects. Without the report it would not flush a namespace
+    /// with a cache that is added later.
     pub fn expect_any_namespace(&self) {
         self.is_open_ended.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is the discovery subsystem.
+    /// Returns whether it is the discovery subsystem.
     pub fn is_discovery(&self) -> bool {
         self.nqn.is_discovery()
     }
 
-    /// Largest namespace identifier.
+    /// Returns the largest namespace identifier.
     pub fn namespaces_max(&self) -> u32 {
         NAMESPACES_MAX
     }
 
-    /// Adds a namespace. Call [`Target::tell_controllers`](crate::Target::tell_controllers)
-    /// afterwards if hosts may be connected.
+    /// Adds a namespace. If hosts may be connected, the caller has to notify the controllers by
+    /// [`Target::tell_controllers`](crate::Target::tell_controllers).
     ///
     /// # Errors
     /// [`Error::NamespaceId`] if the identifier is not in 1 … 1024 or in use.
@@ -133,8 +148,8 @@ impl Subsystem {
         Ok(namespace)
     }
 
-    /// Removes a namespace; running commands still end. As for [`Self::add_namespace`], the caller has to
-    /// notify the controllers.
+    /// Removes a namespace. Running commands still end. As for [`Self::add_namespace`], the caller
+    /// has to notify the controllers.
     pub fn remove_namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
         let mut state = self.write();
         let namespace = state.namespaces.remove(&nsid)?;
@@ -142,9 +157,9 @@ impl Subsystem {
         Some(namespace)
     }
 
-    /// Replaces a namespace by another with the same identifier, for example after it was resized. Commands that run
-    /// end on the earlier one, which is returned; later ones go to the new one. As for [`Self::add_namespace`], the
-    /// caller has to notify the controllers.
+    /// Replaces a namespace by another with the same identifier, for example after a resize.
+    /// Running commands end on the earlier namespace, which is returned; later commands go to the
+    /// new one. As for [`Self::add_namespace`], the caller has to notify the controllers.
     ///
     /// # Errors
     /// [`Error::NamespaceId`] if there is no namespace with this identifier.
@@ -159,9 +174,10 @@ impl Subsystem {
         Ok(earlier)
     }
 
-    /// Replaces the hosts that see a namespace; false if there is none with this identifier. Commands that run end; later
-    /// ones of hosts that do not see it fail with Invalid Namespace or Format. As for [`Self::add_namespace`], the caller
-    /// has to notify the controllers.
+    /// Replaces the hosts that see a namespace. Returns false if there is no namespace with this
+    /// identifier. Running commands end. Later commands of hosts that do not see it fail with
+    /// Invalid Namespace or Format. As for [`Self::add_namespace`], the caller has to notify the
+    /// controllers.
     pub fn set_namespace_hosts(&self, nsid: Nsid, hosts: HostAccess) -> bool {
         let mut state = self.write();
         let Some(namespace) = state.namespaces.get(&nsid) else { return false };
@@ -170,44 +186,45 @@ impl Subsystem {
         true
     }
 
-    /// The namespaces that a host sees, in the order of their identifiers.
+    /// Returns the namespaces that a host sees, in the order of their identifiers.
     pub(crate) fn namespaces_for(&self, host: Option<&Nqn>) -> Vec<Arc<Namespace>> {
         self.read().namespaces.values().filter(|it| it.is_for(host)).cloned().collect()
     }
 
-    /// A namespace.
+    /// Returns the namespace with this identifier.
     pub fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
         self.read().namespaces.get(&nsid).cloned()
     }
 
-    /// All namespaces, in the order of their identifiers.
+    /// Returns all namespaces, in the order of their identifiers.
     pub fn namespaces(&self) -> Vec<Arc<Namespace>> {
         self.read().namespaces.values().cloned().collect()
     }
 
-    /// Whether hosts are told to flush: a namespace needs it, or one that is added later may.
+    /// Returns whether Identify reports a write cache: a namespace has one, or one that is added
+    /// later may have one.
     pub fn has_write_cache(&self) -> bool {
         self.is_open_ended.load(Ordering::Relaxed)
             || self.read().namespaces.values().any(|namespace| namespace.has_write_cache())
     }
 
-    /// Whether hosts can reserve any namespace.
+    /// Returns whether hosts can reserve any namespace.
     pub fn has_reservations(&self) -> bool {
         self.read().namespaces.values().any(|namespace| namespace.reservations().is_some())
     }
 
-    /// What the namespaces have served.
+    /// Returns the counts of the namespaces.
     pub fn counts(&self) -> Vec<NamespaceCounts> {
         self.read().namespaces.values().map(|namespace| namespace.counts()).collect()
     }
 
-    /// Number of the last change of the namespaces.
+    /// Returns the number of the last change of the namespaces.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The present generation, and the namespaces that changed after `generation`. If too much was
-    /// forgotten, all namespaces count as changed.
+    /// Returns the present generation, and the namespaces that changed after `generation`. If the
+    /// list of changes does not reach back far enough, all namespaces count as changed.
     pub(crate) fn changes_since(&self, generation: u64) -> (u64, BTreeSet<Nsid>) {
         let state = self.read();
         let mut changed: BTreeSet<Nsid> = state
@@ -223,7 +240,7 @@ impl Subsystem {
         (self.generation(), changed)
     }
 
-    /// Notes that something about a namespace changed.
+    /// Records a change of a namespace.
     pub(crate) fn note_changed(&self, nsid: Nsid) {
         self.record(&mut self.write(), nsid);
     }

@@ -1,7 +1,7 @@
 //! Namespaces that only some hosts see.
 
 use crate::basics::{pattern, rw};
-use crate::client::{Client, Who};
+use crate::client::{Client, HostIdentity};
 use crate::server::{BLOCK, SIZE, TestServer, nqn};
 use block::MemoryBacking;
 use nvme::async_event::AsyncEvent;
@@ -14,7 +14,7 @@ use nvme::{ControllerId, Nsid, Status, SubmissionQueueEntry};
 use std::sync::Arc;
 use target::{HostAccess, Namespace};
 
-/// A host's queue pairs; it hears of changed namespaces.
+/// A host's queue pairs, with reports of changed namespaces enabled.
 struct Host {
     admin: Client,
     io: Client,
@@ -23,10 +23,10 @@ struct Host {
 
 impl Host {
     fn new(server: &TestServer, number: u8) -> Self {
-        let who = Who::number(number);
-        let (mut admin, id): (_, ControllerId) = Client::admin(server.address, &who, &nqn());
+        let identity = HostIdentity::number(number);
+        let (mut admin, id): (_, ControllerId) = Client::admin(server.address, &identity, &nqn());
         let mut io = Client::open(server.address);
-        io.connect(&who, &nqn(), (1, id), (32, 0, 0)).unwrap();
+        io.connect(&identity, &nqn(), (1, id), (32, 0, 0)).unwrap();
         let dword11 = AsyncEventConfig::NAMESPACE_ATTRIBUTES;
         let set = SetFeatures { fid: fid::ASYNC_EVENT_CONFIG, dword11, ..SetFeatures::default() };
         assert!(admin.command(set.encode(Nsid(0)), None, 0).0.status().is_success());
@@ -40,7 +40,8 @@ impl Host {
         if cqe.status().is_success() { Ok(data) } else { Err(cqe.status()) }
     }
 
-    /// The namespaces that it can list; what it can do with each agrees with that.
+    /// Returns the namespaces that the host can list, and checks that its access to each agrees
+    /// with the list.
     fn sees(&mut self) -> Vec<u32> {
         let list = self.identify(cns::ACTIVE_NAMESPACES, Nsid(0)).unwrap();
         let ids = list.chunks(4).map(|id| u32::from_le_bytes(id.try_into().unwrap()));
@@ -60,7 +61,8 @@ impl Host {
         listed
     }
 
-    /// The event has come, and the log page names these namespaces; another one is asked for.
+    /// Checks that the event has arrived. Returns the namespaces in the log page, and requests
+    /// another event.
     fn hears(&mut self) -> Vec<u32> {
         let (cqe, _) = self.admin.wait(self.event);
         assert_eq!(cqe.dword0(), AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED.to_dword());
@@ -73,21 +75,21 @@ impl Host {
         ids.take_while(|id| *id != 0).collect()
     }
 
-    /// No event has come with the answer to a command that was sent after the change.
+    /// Checks that no event has arrived by the end of a command that was sent after the change.
     fn hears_nothing(&mut self) {
         self.identify(cns::CONTROLLER, Nsid(0)).unwrap();
         assert!(!self.admin.has_ended(self.event));
     }
 }
 
-/// Goal: a host sees, lists, reads and hears of the namespaces that are for it, and of no others; that follows changes
-/// while it is connected, and outlives a resize.
+/// Goal: a host sees, lists and reads the namespaces that are visible to it, and no others, and
+/// gets reports of them alone. That follows changes while it is connected, and survives a resize.
 #[test]
 fn hosts_see_what_is_for_them() {
     let server = TestServer::start();
     let subsystem = &server.subsystem;
     let only = |numbers: &[u8]| {
-        HostAccess::List(numbers.iter().map(|number| Who::number(*number).name).collect())
+        HostAccess::List(numbers.iter().map(|number| HostIdentity::number(*number).name).collect())
     };
     let namespace = |nsid: u32| {
         let memory = Arc::new(MemoryBacking::new(SIZE, BLOCK).unwrap());
@@ -105,7 +107,8 @@ fn hosts_see_what_is_for_them() {
     assert_eq!((two.hears(), two.sees(), one.sees()), (vec![3], vec![1, 2 + 1], vec![1, 2]));
     one.hears_nothing();
     change(&|| assert!(subsystem.set_namespace_hosts(Nsid(2), only(&[1, 2]))));
-    // The other host hears of what has not changed for it; that costs it a look.
+    // The other host gets a report of a namespace that has not changed for it; it only costs one
+    // more look.
     assert_eq!((one.hears(), two.hears()), (vec![2], vec![2]));
     assert_eq!((one.sees(), two.sees()), (vec![1, 2], vec![1, 2, 3]));
     change(&|| assert!(subsystem.set_namespace_hosts(Nsid(2), only(&[2]))));
@@ -120,8 +123,30 @@ fn hosts_see_what_is_for_them() {
     assert!(!subsystem.set_namespace_hosts(Nsid(9), HostAccess::Any));
     let write = rw(NvmOpcode::WRITE, 0, 1);
     let data = pattern(1, 1);
-    let way = Some((crate::client::Way::InCapsule, &data[..]));
-    assert!(one.io.command(write, way, 0).0.status().is_success());
+    let transfer = Some((crate::client::Transfer::InCapsule, &data[..]));
+    assert!(one.io.command(write, transfer, 0).0.status().is_success());
     drop((one, two));
     server.stop();
+}
+
+/// Goal: `both` allows exactly the hosts that each of two accesses allows.
+#[test]
+fn both_allows_the_hosts_of_each() {
+    let names =
+        ["nqn.2014-08.org.example:a", "nqn.2014-08.org.example:b", "nqn.2014-08.org.example:c"];
+    let hosts: Vec<nvme::Nqn> = names.iter().map(|it| it.parse().unwrap()).collect();
+    let list = |of: &[usize]| HostAccess::List(of.iter().map(|&it| hosts[it].clone()).collect());
+    let accesses = [HostAccess::Any, list(&[]), list(&[0]), list(&[0, 1]), list(&[1, 2])];
+    for one in &accesses {
+        for two in &accesses {
+            let both = one.both(two);
+            for host in hosts.iter().map(Some).chain([None]) {
+                assert_eq!(
+                    both.allows(host),
+                    one.allows(host) && two.allows(host),
+                    "{one:?} {two:?} {host:?}"
+                );
+            }
+        }
+    }
 }

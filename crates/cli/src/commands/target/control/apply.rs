@@ -254,9 +254,11 @@ impl Control {
         report: &mut Report,
     ) -> Live {
         let Wanted { mut settings, names, is_of_file, .. } = wanted;
+        // A host that is let in never sees a namespace that this change hides from it.
+        let mut closing = self.remove(difference, report);
+        self.narrow_masks(difference);
         self.change_hosts(live, (&settings, &names), (difference, keys), report);
         let mut names: Vec<Option<Nqn>> = names;
-        let mut closing = self.remove(difference, report);
         for (subsystem, namespace) in std::mem::take(&mut prepared.added) {
             let (name, nsid) = (subsystem.nqn().clone(), namespace.nsid());
             match subsystem.add_namespace(namespace) {
@@ -382,6 +384,16 @@ impl Control {
             report.changes.push(format!("subsystem {name} was removed"));
         }
         closing
+    }
+
+    /// Hides namespaces from hosts that do not see them after this change.
+    fn narrow_masks(&self, difference: &Difference) {
+        for (name, nsid, hosts) in &difference.masks {
+            let Some(subsystem) = self.target.subsystem(name) else { continue };
+            if let Some(namespace) = subsystem.namespace(*nsid) {
+                subsystem.set_namespace_hosts(*nsid, namespace.hosts().both(hosts));
+            }
+        }
     }
 
     /// Sets which hosts see namespaces, and limits of rates.
