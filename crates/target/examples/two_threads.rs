@@ -1,5 +1,6 @@
-//! Measures what two threads cost each other for each command: nanoseconds of a command's reference counts and of its
-//! counts, with one thread and with two, where all threads share a count and where each has its own (what the target does).
+//! Measures the cost of sharing between two threads: nanoseconds per command for its reference
+//! counts and its counters, with one thread and with two, with counts that all threads share and
+//! with a count for each thread (as in the target).
 //!
 //! `cargo run --release -p tsumugi-target --example two_threads`
 
@@ -13,13 +14,14 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use target::{AdmissionMode, Admissions, LocalAccess, Namespace};
 
-/// Commands of a round.
+/// Number of commands of a round.
 const COMMANDS: u32 = 300_000;
-/// Rounds; the fastest is the least disturbed.
+/// Number of rounds; the fastest is the least disturbed.
 const ROUNDS: u32 = 9;
 const BLOCK: usize = 512;
 
-/// Nanoseconds of a command where this many threads do the work that `make` returns for each.
+/// Returns the nanoseconds per command of the fastest round. Each of the threads runs the closure
+/// that `make` returns.
 fn fastest<W: FnMut()>(threads: usize, make: &(impl Fn() -> W + Sync)) -> f64 {
     let barrier = Barrier::new(threads);
     let thread = || {
@@ -50,13 +52,13 @@ fn report<W: FnMut()>(name: &str, make: impl Fn() -> W + Sync) {
     );
 }
 
-/// A block of memory to read into.
+/// Returns a block of memory to read into.
 fn room() -> Segments {
     let buffer = reactor::Buffer::with_capacity(BLOCK);
     [Segment::Buffer(buffer, 0..BLOCK)].into_iter().collect()
 }
 
-/// Reads a block again and again; the device has done it when the method returns.
+/// Reads a block repeatedly; the device has completed when the method returns.
 fn reads(device: std::rc::Rc<dyn Device>) -> impl FnMut() {
     move || drop(black_box(device.read_into(0, room())))
 }

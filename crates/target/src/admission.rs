@@ -1,16 +1,17 @@
-//! Admission: which hosts may use the target, and proof that a removed host no longer does (DESIGN 5).
+//! Admission: the hosts that may use the target, and the proof that a removed host no longer does
+//! (DESIGN 5).
 //!
-//! Each admitted host identifier has a [`Slot`]; each of its queue pairs (and each local device
-//! handle) has a [`Lane`] in that slot with a counter of its own, so that queue pairs on different
-//! cores do not share a cache line that is written. A command first counts itself in, then looks
-//! whether the slot is closed or lapsed; a fence first closes the slot, then looks at the counters.
-//! With sequential consistency one of the two always sees the other: either the command is refused,
-//! or the fence waits for it. Counting is by [`Permit`], which lives until the back-end I/O has
-//! ended, and for reads out of a memory namespace until the bytes have left.
+//! Each admitted host identifier has a [`Slot`]. Each of its queue pairs and local device handles
+//! has a [`Lane`] in that slot, with a counter of its own, so that queue pairs on different cores
+//! do not write to a common cache line. A command first counts itself in, then checks whether the
+//! slot is closed or lapsed. A fence first closes the slot, then reads the counters. With
+//! sequential consistency one of the two always sees the other: either the command is refused, or
+//! the fence waits for it. A [`Permit`] counts a command. It lives until the back-end I/O has
+//! ended, and for reads from a memory namespace until the bytes have left.
 //!
-//! An admission that lapsed is gone: renewing does not bring it back. The next `admit` waits until
-//! the I/O that began under lapsed admissions has ended, so that a target that was stopped for a
-//! while cannot let an old write land behind a new owner's.
+//! A lapsed admission stays lapsed: renewing does not bring it back. The next `admit` waits until
+//! the I/O that began under lapsed admissions has ended. So a target that was stopped for a while
+//! cannot apply an old write after a new owner's write.
 
 mod clock;
 mod lane;
@@ -34,15 +35,15 @@ use crate::signal::Signal;
 /// The policy by which the target admits hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdmissionMode {
-    /// Every host, for as long as it likes.
+    /// All hosts, without a limit of time.
     AnyHost,
-    /// The hosts with these names, for as long as they like.
+    /// The hosts with these names, without a limit of time.
     HostList(BTreeSet<Nqn>),
     /// Only host identifiers that [`Admissions::admit`] admitted; none at first.
     Controlled,
 }
 
-/// Why a host was turned away.
+/// Reason for refusing a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -57,7 +58,8 @@ pub enum Refusal {
     Fenced,
 }
 
-/// Number of a session's admission, given by the metadata service; later ones are larger.
+/// Number of a session's admission, assigned by the metadata service; later admissions have larger
+/// numbers.
 pub type Epoch = u64;
 
 /// The admissions of one target, shared by all its cores, its local clients and its agent.
@@ -70,15 +72,16 @@ pub struct Admissions {
 }
 
 impl Admissions {
-    /// A table without admissions.
+    /// Creates a table without admissions.
     pub fn new(mode: AdmissionMode) -> Arc<Self> {
         let is_awake = reactor::mutant!("lapse-by-awake-clock");
         let clock = if is_awake { reactor::time::awake_time } else { reactor::time::boot_time };
         Self::with_clock(mode, clock)
     }
 
-    /// Like [`Admissions::new`], but admissions lapse by the given clock. The default is the machine's time
-    /// since its boot, including suspend. The clock returns nanoseconds and never goes back.
+    /// Creates a table whose admissions lapse by the given clock. [`Admissions::new`] uses the
+    /// machine's time since its boot, including suspend. The clock returns nanoseconds and never
+    /// goes back.
     pub fn with_clock(
         mode: AdmissionMode,
         clock: impl Fn() -> u64 + Send + Sync + 'static,
@@ -87,7 +90,7 @@ impl Admissions {
         Arc::new(Self { mode, clock, table: Mutex::default(), refused })
     }
 
-    /// The time by which admissions lapse.
+    /// Returns the present time of the clock by which admissions lapse.
     pub fn now(&self) -> Moment {
         self.clock.now()
     }
@@ -97,17 +100,17 @@ impl Admissions {
         &self.mode
     }
 
-    /// Commands and connections refused so far.
+    /// Returns the number of commands and connections refused so far.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Admits a host under an epoch until `lapse`, or moves its lapse there if it is admitted under
-    /// this epoch already and would lapse sooner. A later epoch replaces an earlier one, whose
-    /// connections are dropped. Waits first for I/O of lapsed admissions to end.
+    /// Admits a host under an epoch until `lapse`. If it is already admitted under this epoch,
+    /// moves its lapse to `lapse` unless it is later already. A later epoch replaces an earlier one
+    /// and drops the connections of that. First waits until the I/O of lapsed admissions has ended.
     ///
-    /// The lapse is an instant, not a span: the caller counts from an event whose latest possible time it
-    /// knows, so a late order to admit admits for less time.
+    /// `lapse` is an instant, not a span: the caller counts from an event with a known latest time.
+    /// So an order that arrives late admits for less time.
     ///
     /// # Errors
     /// [`Refusal::Fenced`] if the host was fenced under this or a later epoch, [`Refusal::Lapsed`]
@@ -116,9 +119,9 @@ impl Admissions {
         self.admit_with_key(host, epoch, lapse, None).await
     }
 
-    /// As [`Admissions::admit`], of a host that proves on each connection that it knows `key`
-    /// ([`Target::require_admission_keys`](crate::Target::require_admission_keys)). The key lives and ends with the
-    /// admission: another one under the same epoch begins a new admission.
+    /// Admits a host as [`Admissions::admit`] does. The host has to prove on each connection that
+    /// it knows `key` ([`Target::require_admission_keys`](crate::Target::require_admission_keys)).
+    /// The key ends with the admission; another key under the same epoch begins a new admission.
     ///
     /// # Errors
     /// As [`Admissions::admit`].
@@ -136,8 +139,8 @@ impl Admissions {
         if is_past { Err(Refusal::Lapsed) } else { self.table().admit(host, epoch, lapse, key) }
     }
 
-    /// Lets all present admissions lapse no sooner than `lapse`. Those that have lapsed stay so.
-    /// Answers how many are left.
+    /// Extends all admissions in force until `lapse`. Lapsed admissions stay lapsed. Returns the
+    /// number of admissions in force.
     pub fn renew(&self, lapse: Moment) -> usize {
         let mut table = self.table();
         if !reactor::mutant!("lapsed-renewed") {
@@ -147,8 +150,9 @@ impl Admissions {
     }
 
     /// Removes a host's admissions under `epoch` and earlier ones, drops their connections, and
-    /// completes when the last back-end I/O has ended. The admission is gone when this returns, not
-    /// when the future is first polled; dropping the future takes nothing back.
+    /// returns a future that completes when the last back-end I/O has ended. The admissions are
+    /// removed when this function returns, before the future is polled. Dropping the future does
+    /// not restore them.
     pub fn fence(&self, host: HostId, epoch: Epoch) -> Drained {
         Drained::new(self.table().fence(host, epoch))
     }
@@ -162,7 +166,7 @@ impl Admissions {
     /// the lane's admission ends.
     ///
     /// # Errors
-    /// Why the host is turned away; it is counted.
+    /// The reason for refusing the host. The refusal is counted.
     pub fn open_lane(
         &self,
         host: HostId,
@@ -194,10 +198,10 @@ impl Admissions {
         Slot::open_lane(&slot, signal)
     }
 
-    /// Whether commands of this host would be refused now, and why.
+    /// Checks whether the target accepts commands of this host now.
     ///
     /// # Errors
-    /// The reason.
+    /// The reason for refusing them.
     pub fn check(&self, host: HostId) -> Result<(), Refusal> {
         match self.mode {
             AdmissionMode::Controlled => self.table().slot(host, self.now()).map(|_| ()),
@@ -205,7 +209,7 @@ impl Admissions {
         }
     }
 
-    /// The key that a host has to prove that it knows: that of its admission, if it is admitted now.
+    /// Returns the key that a host has to prove: the key of its admission, if it is admitted now.
     pub(crate) fn key(&self, host: HostId) -> Option<TlsKey> {
         self.table().slot(host, self.now()).ok()?.key()
     }
@@ -216,7 +220,7 @@ impl Admissions {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Each change of the table is complete in itself: a panicked holder leaves it sound.
+        // Each change is complete in itself: the table stays sound if a holder of the lock panics.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

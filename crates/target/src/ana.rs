@@ -1,11 +1,11 @@
-//! Asymmetric namespace access (base 8.1.1): how well each group of namespaces can be reached through this
-//! target.
+//! Asymmetric namespace access (base 8.1.1): how well hosts reach each group of namespaces through
+//! this target.
 //!
-//! A subsystem without [`Subsystem::with_ana`](crate::Subsystem::with_ana) reports nothing of it. With it, the state of a
-//! group holds for all controllers that this target makes for the subsystem. Another target of the same
-//! subsystem has states of its own, and that makes one path better than the other. A command reads its group's
-//! state with one load; a change only stores it and raises a generation, from which controllers see that hosts
-//! have to be notified.
+//! A subsystem without [`Subsystem::with_ana`](crate::Subsystem::with_ana) reports no ANA. With it,
+//! the state of a group holds for all controllers that this target creates for the subsystem.
+//! Another target of the same subsystem has states of its own, so one path can be better than the
+//! other. A command reads its group's state with one load. A change stores the state and raises a
+//! generation; controllers compare generations to find out that they have to notify hosts.
 
 use crate::error::Error;
 use crate::namespace::Namespace;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Largest identifier of a group (ANAGRPMAX), and number of groups (NANAGRPID).
 pub const ANA_GROUPS_MAX: u32 = 128;
-/// ANATT: seconds that a group may be in state change.
+/// ANATT: the maximum time in seconds that a group stays in the state "change".
 pub(crate) const TRANSITION_SECONDS: u8 = 10;
 /// ANACAP: all five states are reported (bits 0 to 4), and a namespace stays in its group (bit 6).
 pub(crate) const CAPABILITIES: u8 = 0b101_1111;
@@ -31,15 +31,15 @@ pub(crate) const CAPABILITIES: u8 = 0b101_1111;
 pub struct AnaGroupId(u32);
 
 impl AnaGroupId {
-    /// The group of namespaces that name none.
+    /// The group of namespaces without an explicit group.
     pub const DEFAULT: Self = Self(1);
 
-    /// The group with this number, if it is from 1 to [`ANA_GROUPS_MAX`].
+    /// Returns the group with this number, if it is from 1 to [`ANA_GROUPS_MAX`].
     pub fn new(number: u32) -> Option<Self> {
         (1..=ANA_GROUPS_MAX).contains(&number).then_some(Self(number))
     }
 
-    /// Its number.
+    /// Returns the group's number.
     pub fn get(self) -> u32 {
         self.0
     }
@@ -68,13 +68,13 @@ impl FromStr for AnaGroupId {
 #[derive(Debug)]
 pub(crate) struct AnaGroups {
     states: Vec<AtomicU8>,
-    /// The generation with which each group last changed.
+    /// The generation at each group's last change.
     changes: Vec<AtomicU64>,
     generation: AtomicU64,
 }
 
 impl AnaGroups {
-    /// Groups that are not named are optimized.
+    /// Creates the states. Groups that `initial` does not name are optimized.
     pub(crate) fn new(initial: &BTreeMap<AnaGroupId, AnaState>) -> Self {
         let of = |number| {
             let state = initial.get(&AnaGroupId(number)).copied();
@@ -94,11 +94,11 @@ impl AnaGroups {
 
     pub(crate) fn state(&self, group: AnaGroupId) -> AnaState {
         let state = AnaState::from_u8(self.states[group.index()].load(Ordering::SeqCst));
-        // Only states are ever stored.
+        // Only valid states are ever stored.
         state.unwrap_or(AnaState::Inaccessible)
     }
 
-    /// True if the state was another one before.
+    /// Sets the state of a group. Returns whether it has changed.
     fn set(&self, group: AnaGroupId, state: AnaState) -> bool {
         let before = self.states[group.index()].swap(state.to_u8(), Ordering::SeqCst);
         if before == state.to_u8() {
@@ -110,8 +110,8 @@ impl AnaGroups {
         true
     }
 
-    /// What I/O commands on namespaces of the group end with, if they are not executed. The host may try
-    /// another path: Do Not Retry is never set.
+    /// Returns the status for I/O commands on namespaces of the group, if the state forbids them.
+    /// Do Not Retry is never set, so the host may try another path.
     pub(crate) fn refusal(&self, group: AnaGroupId) -> Option<Status> {
         match self.state(group) {
             AnaState::Optimized | AnaState::NonOptimized => None,
@@ -123,21 +123,23 @@ impl AnaGroups {
 }
 
 impl Subsystem {
-    /// The same subsystem with reports of asymmetric access; groups that are not named are optimized.
+    /// Makes the subsystem report asymmetric access. Groups that `initial` does not name are
+    /// optimized.
     #[must_use]
     pub fn with_ana(mut self, initial: &BTreeMap<AnaGroupId, AnaState>) -> Self {
         self.ana = Some(AnaGroups::new(initial));
         self
     }
 
-    /// The state of a group; [`None`] for a subsystem that reports no asymmetric access.
+    /// Returns the state of a group, or [`None`] for a subsystem that reports no asymmetric access.
     pub fn ana_state(&self, group: AnaGroupId) -> Option<AnaState> {
         self.ana.as_ref().map(|ana| ana.state(group))
     }
 
-    /// Sets the state of a group; true if it was another one. Commands that come from now on are executed or
-    /// refused by the new state. Commands that were begun before still end with their own status. The caller
-    /// has to notify the controllers, as for [`Self::add_namespace`]; [`Target::set_ana_state`] does both.
+    /// Sets the state of a group. Returns whether it has changed. The new state applies to commands
+    /// that arrive from now on; commands that have begun still end with their own status. The
+    /// caller has to notify the controllers, as for [`Self::add_namespace`];
+    /// [`Target::set_ana_state`] does both.
     ///
     /// # Errors
     /// [`Error::NoAna`] for a subsystem that reports no asymmetric access.
@@ -152,10 +154,10 @@ impl Subsystem {
         self.ana.as_ref()
     }
 
-    /// Whether all of these namespaces can be reached through this target.
+    /// Checks that hosts reach all of these namespaces through this target.
     ///
     /// # Errors
-    /// The status of I/O commands on the first that cannot.
+    /// The status for I/O commands on the first namespace that hosts cannot reach.
     pub(crate) fn check_access<'a>(
         &self,
         namespaces: impl IntoIterator<Item = &'a Arc<Namespace>>,
@@ -165,13 +167,14 @@ impl Subsystem {
         namespaces.into_iter().find_map(refused).map_or(Ok(()), Err)
     }
 
-    /// Number of the last change of the states of ANA groups.
+    /// Returns the number of the last change of the states of ANA groups.
     pub(crate) fn ana_generation(&self) -> u64 {
         self.ana.as_ref().map_or(0, AnaGroups::generation)
     }
 
-    /// The ANA log page (base 5.1.12.1.13) of the namespaces that a host sees, with the generation of the states that
-    /// it shows at least. `is_groups_only`: no namespace identifiers (RGO).
+    /// Returns the ANA log page (base 5.1.12.1.13) of the namespaces that a host sees, and a
+    /// generation: the page shows at least the states of that generation. `is_groups_only` leaves
+    /// out the namespace identifiers (RGO).
     pub(crate) fn ana_page(
         &self,
         ana: &AnaGroups,
@@ -208,7 +211,8 @@ impl Subsystem {
 }
 
 impl Target {
-    /// Sets the state of a group of a subsystem's namespaces and notifies hosts; true if it was another one.
+    /// Sets the state of a group of a subsystem's namespaces and notifies hosts. Returns whether it
+    /// has changed.
     ///
     /// # Errors
     /// [`Error::NoSubsystem`], [`Error::NoAna`].

@@ -1,30 +1,30 @@
-//! Buffer memory for commands' data, one budget for all connections of a target.
+//! Buffer memory for the data of commands: one budget for all connections of a target.
 //!
-//! A connection may have as much as its own limit allows, but what all have together is bounded too: a
-//! peer that asks for data and does not read it, or announces data and does not send it, keeps the
-//! memory until its deadline. Half of the budget is for connections that have none yet, so that those
-//! which hold much cannot keep others from going on with one command at a time. Commands that find no
-//! room wait; their connections are woken when some becomes free.
+//! A connection may use memory up to its own limit. The budget also bounds the sum, because a peer
+//! that requests data without reading it, or announces data without sending it, holds the memory
+//! until its deadline. Half of the budget is reserved for connections that have none yet, so that
+//! connections with much memory cannot stop the others; each can go on with one command at a time.
+//! Commands that find no room wait, and their connections are woken when memory becomes free.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// Bytes that a connection takes at a time, at least.
+/// Minimum number of bytes that a connection takes at a time.
 const STEP_BYTES: usize = 256 << 10;
 
-/// The budget.
+/// The budget of buffer memory of a target.
 #[derive(Debug)]
 pub struct Budget {
     bytes_max: usize,
     used_bytes: AtomicUsize,
-    /// Whether `waiting` has any, or is about to.
+    /// Whether `waiting` has an entry or is about to get one.
     is_short: AtomicBool,
     waiting: Mutex<Vec<Waker>>,
 }
 
 impl Budget {
-    /// One of `bytes_max` bytes.
+    /// Creates a budget of `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
         Self {
             bytes_max,
@@ -34,23 +34,25 @@ impl Budget {
         }
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub fn used_bytes(&self) -> usize {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether connections wait for memory.
+    /// Returns whether connections wait for memory.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// Whether at most a quarter is in use, what idle connections keep included: so these never have more than that
-    /// together, and the longest transfer, of which the budget holds four, always finds room.
+    /// Returns whether at most a quarter of the budget is in use, including the memory of idle
+    /// connections. So idle connections together never hold more than a quarter, and the longest
+    /// transfer, which is at most a quarter too, always finds room.
     fn has_plenty(&self) -> bool {
         self.used_bytes() <= self.bytes_max / 4 && !self.is_short()
     }
 
-    /// Takes `bytes`, if there is room for a connection that has none yet (`is_first`) or has some.
+    /// Takes `bytes` if there is room. The bound is the whole budget for a connection that has no
+    /// memory yet (`is_first`), and half of it otherwise.
     pub(crate) fn take(&self, bytes: usize, is_first: bool) -> bool {
         let most = if is_first { self.bytes_max } else { self.bytes_max / 2 };
         let order = Ordering::SeqCst;
@@ -59,13 +61,13 @@ impl Budget {
             .is_ok()
     }
 
-    /// Gives bytes back and wakes all that wait.
+    /// Returns bytes to the budget and wakes all waiting connections.
     pub(crate) fn give(&self, bytes: usize) {
         if bytes == 0 {
             return;
         }
         let before = self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
-        assert!(before >= bytes, "{bytes} bytes are given back to a budget that lent {before}");
+        assert!(before >= bytes, "{bytes} bytes are returned to a budget that lent {before}");
         if self.is_short.load(Ordering::SeqCst) {
             let waiting = {
                 let mut waiting = self.waiting();
@@ -76,8 +78,8 @@ impl Budget {
         }
     }
 
-    /// Has `waker` woken when memory becomes free. To be asked for again afterwards: some may have
-    /// become free just before.
+    /// Wakes `waker` when memory becomes free. The caller has to try again after this call, because
+    /// memory may have become free just before it.
     pub(crate) fn wait(&self, waker: &Waker) {
         let mut waiting = self.waiting();
         self.is_short.store(true, Ordering::SeqCst);
@@ -91,13 +93,13 @@ impl Budget {
     }
 }
 
-/// What one connection has of the budget: at least what it uses, and a little more, also while it uses nothing, so
-/// that the connections of different cores seldom meet at the budget's counter.
+/// One connection's part of the budget: the memory in use, and a little more. An idle connection
+/// keeps a little too, so that connections on different cores seldom write to the budget's counter.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<Budget>,
     bytes: usize,
-    /// Of these, bytes that commands use.
+    /// The bytes of the share that commands use.
     used: usize,
 }
 
@@ -112,7 +114,8 @@ impl Share {
             self.used = used;
             return true;
         };
-        // What an idle connection keeps does not count: its next command is as good as that of one that has none.
+        // Memory that an idle connection keeps does not count: its next command ranks like the
+        // first command of a connection without memory.
         let is_first = self.used == 0;
         for more in [missing.max(STEP_BYTES), missing] {
             if self.budget.take(more, is_first) {
@@ -124,9 +127,10 @@ impl Share {
         false
     }
 
-    /// Gives back what is far beyond `used` bytes, and all if none is used and much of the budget is taken. As long as
-    /// little is, a share keeps a step: otherwise each command of a queue pair with one at a time would write
-    /// to the counter that all cores share.
+    /// Returns memory far beyond `used` bytes to the budget, and all of it if `used` is zero and
+    /// much of the budget is taken. Otherwise an idle share keeps one step: without it, each
+    /// command of a queue pair with one command at a time would write to the counter that all cores
+    /// share.
     pub(crate) fn shrink(&mut self, used: usize) {
         assert!(self.bytes >= used, "{used} bytes are used, of {} that are covered", self.bytes);
         self.used = used;
@@ -165,8 +169,8 @@ mod tests {
         }
     }
 
-    /// Goal: connections that hold memory leave half of it to others, nothing exceeds the whole, and a waiting
-    /// connection is woken once when memory is returned.
+    /// Goal: connections with memory leave half of it to others, the sum never exceeds the budget,
+    /// and a waiting connection is woken once when memory is returned.
     #[test]
     fn memory_is_shared_out() {
         let budget = Budget::new(100);
@@ -184,8 +188,8 @@ mod tests {
         assert!(!budget.is_short() && budget.take(11, false));
     }
 
-    /// Goal: a share covers what is used, takes and gives in steps, goes without the step where there is
-    /// no room for it, and gives all back when nothing is used.
+    /// Goal: a share covers the used memory, takes and returns it in steps, does without the extra
+    /// step if there is no room for it, and returns all of it when nothing is used.
     #[test]
     fn shares_grow_and_shrink_in_steps() {
         let budget = Arc::new(Budget::new(4 * STEP_BYTES));
@@ -203,8 +207,8 @@ mod tests {
         assert_eq!(budget.used_bytes(), 0);
     }
 
-    /// Goal: commands one after the other do not touch the common counter; idle shares have at most a quarter of the
-    /// budget together, and none while memory is short.
+    /// Goal: commands one after the other do not touch the common counter; idle shares together
+    /// hold at most a quarter of the budget, and nothing while memory is short.
     #[test]
     fn idle_shares_keep_little() {
         let budget = Arc::new(Budget::new(16 * STEP_BYTES));
@@ -231,9 +235,9 @@ mod tests {
         large.shrink(0);
         assert!(
             large.cover(11 * STEP_BYTES) && shares[1].cover(3 * STEP_BYTES),
-            "it uses none yet"
+            "the connection uses no memory yet"
         );
-        assert!(!shares[1].cover(4 * STEP_BYTES), "and has some now");
+        assert!(!shares[1].cover(4 * STEP_BYTES), "the connection has memory now");
         drop((large, shares));
         assert_eq!(budget.used_bytes(), 0);
     }

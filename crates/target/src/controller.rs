@@ -1,9 +1,10 @@
-//! A controller: what an admin queue pair talks to, as a state machine without I/O.
+//! A controller: the counterpart of an admin queue pair, as a state machine without I/O.
 //!
-//! The [`Controller`] belongs to its admin queue pair and lives on that core, so that nothing of it
-//! needs a lock. What others need of it (the I/O queue pairs, that have to end with it, and the
-//! registry) is in the small [`Association`] that all of them share.
+//! The [`Controller`] belongs to its admin queue pair and lives on that core, so it needs no lock.
+//! The small [`Association`] holds the state that the I/O queue pairs (which end with the
+//! controller) and the registry use too.
 
+mod association;
 mod event;
 mod feature;
 mod health;
@@ -12,254 +13,35 @@ mod log;
 mod property;
 mod reservation;
 
+pub use association::Association;
+pub(crate) use association::ERROR_ENTRIES_MAX;
 pub use event::EventKind;
 
 use crate::limits::Limits;
-use crate::namespace::Namespace;
 use crate::queue_pair::Tag;
-use crate::reservation::NoticeLog;
-use crate::signal::{self, Signal};
 use crate::subsystem::Subsystem;
-use crate::target::{ConnectFailure, Link, Target, Transport};
+use crate::target::{Link, Target};
 use event::Events;
 use health::Thresholds;
-use nvme::fabrics::ConnectInvalid;
-use nvme::log_page::ErrorEntry;
 use nvme::opcode::{AdminOpcode, FabricsType};
 use nvme::property::{Capabilities, Configuration, ControllerStatus};
 use nvme::sgl::Sgl;
-use nvme::{ControllerId, HostId, Nqn, Nsid, Status, SubmissionQueueEntry, U16, U32, U64};
+use nvme::{ControllerId, HostId, Nqn, Status, SubmissionQueueEntry};
 use reactor::Buffer;
 use reactor::time::Instant;
 use reservation::Later;
-use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Entries of the error information log page.
-pub(crate) const ERROR_ENTRIES_MAX: usize = 64;
-
-/// What all queue pairs of a controller share.
-#[derive(Debug)]
-pub struct Association {
-    id: ControllerId,
-    host: HostId,
-    host_name: Option<Nqn>,
-    subsystem: Arc<Subsystem>,
-    /// The address at which the host reached the target.
-    local_address: SocketAddr,
-    /// The address from which it did.
-    peer_address: SocketAddr,
-    /// What carries its queue pairs.
-    transport: Transport,
-    /// When it connected.
-    since: Instant,
-    /// Enabled and not shut down: I/O queue pairs may be connected.
-    is_ready: AtomicBool,
-    /// I/O queue pairs that the host was granted; 0 until it asked.
-    io_queues_granted: AtomicU16,
-    /// A command came since the keep alive timer was last looked at.
-    had_traffic: AtomicBool,
-    admin: Arc<Signal>,
-    io_queues: Mutex<BTreeMap<u16, Arc<Signal>>>,
-    errors: Mutex<Errors>,
-    /// Reservation notifications for the host.
-    notices: Mutex<NoticeLog>,
-    /// Tasks that wait until no queue pair is left.
-    waiters: Mutex<Vec<Waker>>,
-}
-
-#[derive(Debug, Default)]
-struct Errors {
-    count: u64,
-    entries: VecDeque<ErrorEntry>,
-}
-
-impl Association {
-    /// CNTLID.
-    pub fn id(&self) -> ControllerId {
-        self.id
-    }
-
-    /// The host's identifier.
-    pub fn host(&self) -> HostId {
-        self.host
-    }
-
-    /// The host's name, if it gave one.
-    pub fn host_name(&self) -> Option<&Nqn> {
-        self.host_name.as_ref()
-    }
-
-    /// The address at which the host reached the target.
-    pub fn local_address(&self) -> SocketAddr {
-        self.local_address
-    }
-
-    /// The address from which the host's admin queue pair came.
-    pub fn peer_address(&self) -> SocketAddr {
-        self.peer_address
-    }
-
-    /// What carries its queue pairs.
-    pub fn transport(&self) -> Transport {
-        self.transport
-    }
-
-    /// When the host connected.
-    pub fn since(&self) -> Instant {
-        self.since
-    }
-
-    /// The subsystem that the controller belongs to.
-    pub fn subsystem(&self) -> &Arc<Subsystem> {
-        &self.subsystem
-    }
-
-    /// Queue identifiers of the connected I/O queue pairs.
-    pub fn io_queues(&self) -> Vec<u16> {
-        self.io_queue_map().keys().copied().collect()
-    }
-
-    /// Adds an I/O queue pair.
-    ///
-    /// # Errors
-    /// The status for its Connect.
-    pub(crate) fn attach(&self, qid: u16, signal: &Arc<Signal>) -> Result<(), ConnectFailure> {
-        let mut queues = self.io_queue_map();
-        // Looked at under the lock: a reset first clears the flag, then ends the queues in the map.
-        let is_open = self.is_ready.load(Ordering::SeqCst) && !has_ending(&queues);
-        if !is_open || queues.contains_key(&qid) {
-            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
-        }
-        let granted = self.io_queues_granted.load(Ordering::SeqCst);
-        if granted != 0 && qid > granted {
-            return Err(ConnectInvalid::QID.into());
-        }
-        queues.insert(qid, Arc::clone(signal));
-        Ok(())
-    }
-
-    /// Removes an I/O queue pair that has ended.
-    pub(crate) fn detach(&self, qid: u16, signal: &Arc<Signal>) {
-        let mut queues = self.io_queue_map();
-        if queues.get(&qid).is_some_and(|known| Arc::ptr_eq(known, signal)) {
-            queues.remove(&qid);
-        }
-    }
-
-    /// Whether I/O queue pairs that should end have not ended yet.
-    pub(crate) fn has_ending_io_queues(&self) -> bool {
-        has_ending(&self.io_queue_map())
-    }
-
-    /// Has all I/O queue pairs end.
-    pub(crate) fn drop_io_queues(&self) {
-        for queue in self.io_queue_map().values() {
-            queue.raise(signal::CLOSE);
-        }
-    }
-
-    /// Has all queue pairs end.
-    pub(crate) fn drop_all(&self) {
-        self.admin.raise(signal::CLOSE);
-        self.drop_io_queues();
-    }
-
-    /// Makes the controller look for changes that it should report to the host, and its I/O queue pairs follow changes
-    /// of the namespaces: an idle one would hold a removed namespace's device until its host's next command.
-    pub(crate) fn look_for_events(&self) {
-        self.admin.raise(signal::EVENT);
-        for queue in self.io_queue_map().values() {
-            queue.raise(signal::EVENT);
-        }
-    }
-
-    /// Wakes a task when no queue pair holds this any more: nothing is in flight then.
-    pub(crate) fn wake_at_end(&self, waker: &Waker) {
-        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        if !waiters.iter().any(|waiter| waiter.will_wake(waker)) {
-            waiters.push(waker.clone());
-        }
-    }
-
-    /// The namespaces that the host sees.
-    pub(crate) fn namespaces(&self) -> Vec<Arc<Namespace>> {
-        self.subsystem.namespaces_for(self.host_name())
-    }
-
-    /// A namespace, if the host sees it.
-    pub(crate) fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
-        self.subsystem.namespace(nsid).filter(|it| it.is_for(self.host_name()))
-    }
-
-    /// Notes that a command came (traffic based keep alive).
-    pub(crate) fn note_traffic(&self) {
-        if !self.had_traffic.load(Ordering::Relaxed) {
-            self.had_traffic.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Notes a command that failed, for the error information log page.
-    pub(crate) fn note_error(
-        &self,
-        qid: u16,
-        sqe: &SubmissionQueueEntry,
-        status: Status,
-        lba: u64,
-    ) {
-        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        errors.count += 1;
-        let entry = ErrorEntry {
-            ecnt: U64::new(errors.count),
-            sqid: U16::new(qid),
-            cid: sqe.cid,
-            sf: U16::new(status.get() << 1),
-            pel: U16::new(0xffff),
-            lba: U64::new(lba),
-            nsid: if sqe.is_fabrics() { U32::new(0) } else { sqe.nsid },
-            trtype: self.transport.number(),
-            opc: sqe.opc,
-            lpver: 1,
-            ..ErrorEntry::default()
-        };
-        if errors.entries.len() == ERROR_ENTRIES_MAX {
-            errors.entries.pop_back();
-        }
-        errors.entries.push_front(entry);
-    }
-
-    /// The last errors, newest first, and how many there were in all.
-    pub(crate) fn errors(&self) -> (Vec<ErrorEntry>, u64) {
-        let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        (errors.entries.iter().copied().collect(), errors.count)
-    }
-
-    fn io_queue_map(&self) -> MutexGuard<'_, BTreeMap<u16, Arc<Signal>>> {
-        self.io_queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Association {
-    fn drop(&mut self) {
-        let waiters = self.waiters.get_mut().unwrap_or_else(PoisonError::into_inner);
-        waiters.drain(..).for_each(Waker::wake);
-    }
-}
-
-fn has_ending(queues: &BTreeMap<u16, Arc<Signal>>) -> bool {
-    queues.values().any(|queue| queue.is_raised(signal::CLOSE))
-}
-
-/// How an admin command ends.
+/// The end of an admin command.
 #[derive(Debug)]
 pub enum Reply {
-    /// With a status and a result, and data for the host if it succeeded and has any.
+    /// Ends now, with a status and a result, and with data for the host if it succeeded and has
+    /// any.
     Done(Status, u64, Option<Buffer>),
-    /// Not yet: it is an Asynchronous Event Request, which the controller keeps, or needs I/O.
+    /// Ends later: an Asynchronous Event Request, which the controller keeps, or a command that
+    /// needs I/O.
     Held,
 }
 
@@ -282,7 +64,7 @@ impl From<Status> for Reply {
 /// A held command that ends now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Which.
+    /// Identifies the command.
     pub tag: Tag,
     /// Its status.
     pub status: Status,
@@ -290,7 +72,7 @@ pub struct Completion {
     pub result: u64,
 }
 
-/// What an admin queue pair talks to.
+/// The counterpart of an admin queue pair.
 #[derive(Debug)]
 pub struct Controller {
     target: Arc<Target>,
@@ -298,15 +80,15 @@ pub struct Controller {
     configuration: Configuration,
     status: ControllerStatus,
     keep_alive: Duration,
-    /// When the controller ends unless something comes; [`None`] without keep alive.
+    /// The time at which the controller ends unless a command arrives; [`None`] without keep alive.
     deadline: Option<Instant>,
     events: Events,
     thresholds: Thresholds,
-    /// Commands that need I/O, and have ended.
+    /// Commands that needed I/O and have ended.
     later: Later,
-    /// Wall-clock milliseconds that the host set, less those of our clock.
+    /// Wall-clock time that the host set, minus our clock's, in milliseconds.
     timestamp_offset_ms: i64,
-    /// Whether the host set it.
+    /// Whether the host set the time.
     is_timestamp_set: bool,
     /// Random number of this instance, for Identify.
     instance: u64,
@@ -355,17 +137,17 @@ impl Controller {
         }
     }
 
-    /// What all its queue pairs share.
+    /// Returns the state that all its queue pairs share.
     pub fn association(&self) -> &Arc<Association> {
         &self.association
     }
 
-    /// When [`Self::check_keep_alive`] has to be called.
+    /// Returns the time at which [`Self::check_keep_alive`] has to be called.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Whether the host may go on: false if its keep alive timer has expired.
+    /// Returns whether the host may continue: false if its keep alive timer has expired.
     pub fn check_keep_alive(&mut self, now: Instant) -> bool {
         let Some(deadline) = self.deadline else { return true };
         if now < deadline {
@@ -385,7 +167,7 @@ impl Controller {
         if timeout > self.limits().keep_alive_max {
             return Err(Status::KEEP_ALIVE_INVALID);
         }
-        // Up to a whole multiple of KAS, which is 100 ms (base 5.1.25.1.8).
+        // Rounded up to a multiple of KAS, which is 100 ms (base 5.1.25.1.8).
         self.keep_alive = Duration::from_millis(u64::from(timeout_ms.next_multiple_of(100)));
         self.restart_keep_alive(now);
         Ok(())
@@ -405,7 +187,7 @@ impl Controller {
         self.target.limits()
     }
 
-    /// Executes a command of the admin queue pair. `data` is what came with it.
+    /// Executes a command of the admin queue pair. `data` is the data that arrived with it.
     pub fn execute(
         &mut self,
         tag: Tag,
@@ -456,8 +238,8 @@ impl Controller {
         }
     }
 
-    /// Whether a command that is no Fabrics command is taken now: the controller is enabled and not
-    /// shut down (base 3.6.1: after a shutdown only a reset makes it take commands again).
+    /// Checks that the controller accepts commands other than Fabrics commands: it is enabled and
+    /// not shut down. After a shutdown only a reset makes it accept commands again (base 3.6.1).
     fn check_admin(&self, sqe: &SubmissionQueueEntry) -> Result<(), Status> {
         check_form(sqe)?;
         if self.association.is_ready.load(Ordering::SeqCst) {
@@ -495,7 +277,7 @@ impl Drop for Controller {
     }
 }
 
-/// Checks what is the same for all commands: no fused operations, and data by an SGL.
+/// Checks the conditions for all commands: no fused operations, and data by an SGL.
 fn check_form(sqe: &SubmissionQueueEntry) -> Result<(), Status> {
     if sqe.fuse() != 0 || !sqe.has_sgl() {
         return Err(Status::INVALID_FIELD.do_not_retry());
@@ -503,7 +285,7 @@ fn check_form(sqe: &SubmissionQueueEntry) -> Result<(), Status> {
     Ok(())
 }
 
-/// Bytes that a command's data pointer names.
+/// Returns the number of bytes that a command's data pointer names.
 pub(crate) fn transfer_bytes(sqe: &SubmissionQueueEntry) -> Result<u32, Status> {
     match sqe.sgl1.decode() {
         Ok(sgl) => Ok(sgl.length_bytes()),
@@ -511,8 +293,8 @@ pub(crate) fn transfer_bytes(sqe: &SubmissionQueueEntry) -> Result<u32, Status> 
     }
 }
 
-/// Checks in-capsule data. `data_bytes` follow the descriptor's offset, and must end where the descriptor's
-/// range ends.
+/// Checks in-capsule data. `data_bytes` follow the descriptor's offset and must end with the
+/// descriptor's range.
 pub(crate) fn check_in_capsule(
     sqe: &SubmissionQueueEntry,
     data_bytes: usize,

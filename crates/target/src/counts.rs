@@ -1,8 +1,8 @@
-//! What a namespace has served, in bytes and commands.
+//! Counts of the bytes and commands that a namespace has served.
 //!
 //! A queue pair gathers its own numbers in a [`Tally`] and adds them to its thread's [`Counter`]
-//! once per loop turn, before the responses leave. So no command touches memory of another core, and yet a host
-//! that has seen a response finds it counted.
+//! once per loop turn, before the responses leave. So no command touches memory of another core,
+//! but a host that has received a response finds the command counted.
 
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -13,11 +13,11 @@ use std::thread::ThreadId;
 /// A snapshot of a namespace's counters since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct NamespaceCounts {
-    /// Bytes read by clients of the same node, past the socket.
+    /// Bytes read by clients of the same node without a socket.
     pub read_local_bytes: u64,
     /// Bytes read over NVMe/TCP.
     pub read_remote_bytes: u64,
-    /// Bytes written by clients of the same node, past the socket.
+    /// Bytes written by clients of the same node without a socket.
     pub written_local_bytes: u64,
     /// Bytes written over NVMe/TCP.
     pub written_remote_bytes: u64,
@@ -33,25 +33,25 @@ pub struct NamespaceCounts {
     pub refused: u64,
 }
 
-/// Where the bytes of a command went.
+/// Where a command came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A client of the same node, past the socket.
+    /// A client of the same node, without a socket.
     Local,
     /// A host on the fabric.
     Remote,
 }
 
-/// The counters of one namespace: of each thread in memory of its own, added up when they are read.
+/// The counters of one namespace. Each thread has counters of its own; a reader adds them up.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     threads: Mutex<Vec<(ThreadId, Arc<Cells>)>>,
-    /// Of connections, which any thread refuses.
+    /// Refused connections, which any thread counts.
     refused: AtomicU64,
 }
 
-/// What one thread has counted. Only that thread writes, so that adding takes no locked instruction, and no cache line
-/// moves between cores.
+/// The counters of one thread. Only that thread writes them, so that adding takes no locked
+/// instruction and no cache line moves between cores.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Cells {
@@ -66,14 +66,14 @@ pub(crate) struct Cells {
     refused: AtomicU64,
 }
 
-/// The calling thread's place in a namespace's counters. It stays on its thread.
+/// The calling thread's counters of a namespace. It stays on its thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Counter {
     cells: Arc<Cells>,
     _thread: PhantomData<Rc<()>>,
 }
 
-/// Numbers that are yet to be added to a namespace's counters.
+/// Numbers that have not been added to a namespace's counters yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) read_bytes: u64,
@@ -110,8 +110,9 @@ impl Counter {
 }
 
 impl Counters {
-    /// The calling thread's place. The cells of a thread that has none any more go to the next thread that asks, with
-    /// what is in them, so that there are never more than threads at a time.
+    /// Returns the calling thread's counters. The next thread that asks gets the cells of a thread
+    /// that no longer has a counter, with their numbers, so there are never more cells than threads
+    /// at a time.
     pub(crate) fn of_thread(&self) -> Counter {
         let own = std::thread::current().id();
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,18 +122,18 @@ impl Counters {
             threads.push((own, Arc::default()));
             threads.len() - 1
         });
-        // What the former thread has stored happened before its place was dropped.
+        // The former thread stored its numbers before it dropped its counter.
         std::sync::atomic::fence(Ordering::Acquire);
         threads[place].0 = own;
         Counter { cells: Arc::clone(&threads[place].1), _thread: PhantomData }
     }
 
-    /// Counts a connection that was refused.
+    /// Counts a refused connection.
     pub(crate) fn count_refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The sums of all threads.
+    /// Returns the sums over all threads.
     pub(crate) fn snapshot(&self) -> NamespaceCounts {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let sum = |cell: fn(&Cells) -> &AtomicU64| {
@@ -158,8 +159,8 @@ mod tests {
     use super::*;
     use std::sync::Barrier;
 
-    /// Goal: threads count in cells of their own, on cache lines of their own, without losing anything; the cells of
-    /// threads that have ended are used again.
+    /// Goal: threads count in cells of their own, on cache lines of their own, and lose nothing;
+    /// cells of ended threads are used again.
     #[test]
     fn threads_count_apart() {
         const ROUNDS: u64 = 20_000;
@@ -175,7 +176,10 @@ mod tests {
                         other.add(&tally, Origin::Local);
                     }
                     barrier.wait();
-                    assert!(Arc::ptr_eq(&one.cells, &other.cells), "one place for each thread");
+                    assert!(
+                        Arc::ptr_eq(&one.cells, &other.cells),
+                        "one set of cells for each thread"
+                    );
                     Arc::as_ptr(&one.cells).addr()
                 };
                 let threads = [scope.spawn(work), scope.spawn(work)];

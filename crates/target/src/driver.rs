@@ -1,17 +1,18 @@
-//! The target on the ring: listeners, cores and connections.
+//! The target's I/O: listeners, cores and connections on the reactor.
 //!
-//! Each connection is one task on one core, and stays there: queue pair, devices and buffers are
-//! used by that thread alone. With one core everything runs on the caller's reactor; with more, a
-//! connection is handed to a core's thread when it is known what it becomes (see [`Cores`]).
+//! Each connection is one task on one core. It stays there, and only that thread uses its queue
+//! pair, devices and buffers. With one core everything runs on the caller's reactor. With more, a
+//! connection moves to the thread of a core as soon as its role is known (see [`Cores`]).
 
 mod connection;
 mod cores;
 mod execute;
 mod fabric;
+mod io_command;
 mod limit;
 mod listen;
 mod pace;
-mod plan;
+
 mod reserve;
 mod wire;
 mod work;
@@ -19,7 +20,7 @@ mod work;
 use crate::error::Error;
 use crate::signal::{self, Signal};
 use crate::target::Target;
-use cores::{Kind, Loads, Place, Threads};
+use cores::{CoreAssignment, Kind, Loads, Threads};
 use fabric::RdmaListener;
 use reactor::net::{Entered, Entrance, EntranceLimits};
 use reactor::{Config, SocketOptions, TcpListener};
@@ -29,9 +30,9 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Accepted connections that may wait for their core.
+/// Maximum number of accepted connections that wait for their core.
 const HANDOVER_MAX: usize = 64;
-/// Pause while connections end that were asked to.
+/// Pause while connections end that have the order to end.
 const ENDING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Pause between attempts to listen at an address that is in use.
@@ -39,18 +40,18 @@ const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 
 pub use cores::{Cores, QueuePairs};
 
-/// How a target is run.
+/// Settings of a running target.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where to listen; port 0 takes a free one.
+    /// Addresses to listen at; port 0 takes a free port.
     pub listen: Vec<SocketAddr>,
-    /// Where to listen over RDMA.
+    /// Addresses to listen at over RDMA.
     pub listen_rdma: Vec<SocketAddr>,
     /// Threads that serve connections; 1 serves on the caller's reactor.
     pub cores: usize,
-    /// How the reactors of further cores are made.
+    /// Settings for the reactors of further cores.
     pub runtime: Config,
-    /// How sockets are made.
+    /// Settings for sockets.
     pub socket: SocketOptions,
 }
 
@@ -66,7 +67,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// The connections that live, over all cores.
+/// The live connections of all cores.
 #[derive(Debug)]
 struct Connections {
     state: Mutex<ConnectionsState>,
@@ -75,11 +76,11 @@ struct Connections {
 
 #[derive(Debug)]
 struct ConnectionsState {
-    /// Which of them are kept.
+    /// Decides which connections are kept.
     entrance: Entrance,
     signals: BTreeMap<u64, Arc<Signal>>,
     is_closed: bool,
-    /// Notified when the last connection has ended.
+    /// Woken when the last connection has ended.
     waiter: Option<std::task::Waker>,
 }
 
@@ -98,8 +99,8 @@ impl Connections {
         Arc::new(Self { state: Mutex::new(state), loads: Loads::new(cores) })
     }
 
-    /// Enters a connection. Where it takes the place of another that is not a queue pair yet, that one
-    /// ends. Fails with the reason if there is no room.
+    /// Enters a connection. If it replaces another one that is not a queue pair yet, that one ends.
+    /// Fails with the reason if there is no room.
     async fn open(self: &Arc<Self>, peer: SocketAddr) -> Result<Registration, &'static str> {
         loop {
             if let Some(opened) = self.try_open(peer) {
@@ -109,7 +110,8 @@ impl Connections {
         }
     }
 
-    /// As [`Self::open`]; [`None`] until connections have gone that were asked to end.
+    /// Tries to enter a connection, as [`Self::open`] does. Returns [`None`] while connections are
+    /// ending to make room.
     fn try_open(self: &Arc<Self>, peer: SocketAddr) -> Option<Result<Registration, &'static str>> {
         let mut state = self.state();
         if state.is_closed {
@@ -120,7 +122,7 @@ impl Connections {
             Entered::Busy => return None,
             Entered::Full => return Some(Err("all connections are in use")),
             Entered::PeerFull => {
-                return Some(Err("its address has as many connections as one may"));
+                return Some(Err("its address has its maximum of connections"));
             }
         };
         let signal = Arc::<Signal>::default();
@@ -130,11 +132,12 @@ impl Connections {
         if let Some(ending) = ending {
             ending.raise(signal::CLOSE);
         }
-        let place = Place::default();
-        Some(Ok(Registration { connections: Arc::clone(self), id, signal, place }))
+        let assignment = CoreAssignment::default();
+        Some(Ok(Registration { connections: Arc::clone(self), id, signal, assignment }))
     }
 
-    /// Ends a connection that is not a queue pair yet, if there is one: descriptors are short.
+    /// Ends one connection that is not a queue pair yet, if there is one, because descriptors are
+    /// short.
     fn make_room(&self) {
         let mut state = self.state();
         let ending = state.entrance.make_room();
@@ -145,7 +148,7 @@ impl Connections {
         }
     }
 
-    /// Has all connections end, and takes no more.
+    /// Ends all connections and refuses new ones.
     fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
@@ -167,31 +170,32 @@ impl Connections {
     }
 }
 
-/// A connection's entry; ends with the connection.
+/// A connection's entry; dropping it removes the entry.
 #[derive(Debug)]
 struct Registration {
     connections: Arc<Connections>,
     id: u64,
     signal: Arc<Signal>,
-    place: Place,
+    assignment: CoreAssignment,
 }
 
 impl Registration {
-    /// Takes a place on the best core for a connection of this kind. Returns the core.
+    /// Assigns the connection to the best core for its kind. Returns the core.
     fn choose_core(&mut self, kind: Kind) -> usize {
-        self.place.choose(&self.connections.loads, kind)
+        self.assignment.choose(&self.connections.loads, kind)
     }
 
-    /// The connection has become a queue pair of this kind: from now on none ends it for a newcomer.
+    /// Records that the connection has become a queue pair of this kind. From now on it does not
+    /// end to make room for a new one.
     fn settle(&mut self, kind: Kind) {
-        self.place.settle(&self.connections.loads, kind);
+        self.assignment.settle(&self.connections.loads, kind);
         self.connections.state().entrance.prove(self.id);
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.place.leave(&self.connections.loads);
+        self.assignment.leave(&self.connections.loads);
         let mut state = self.connections.state();
         state.entrance.leave(self.id);
         state.signals.remove(&self.id);
@@ -209,7 +213,7 @@ pub struct Server {
     target: Arc<Target>,
     connections: Arc<Connections>,
     addresses: Vec<SocketAddr>,
-    /// How sockets are made.
+    /// Settings for sockets.
     socket: SocketOptions,
     /// The listeners' tasks, in the order of `addresses`.
     acceptors: Vec<reactor::JoinHandle<()>>,
@@ -220,7 +224,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, and serves connections from now on. Needs a running reactor.
+    /// Starts to listen and to serve connections. Needs a running reactor.
     ///
     /// # Errors
     /// [`Error::Listen`], [`Error::Thread`], [`Error::Rdma`].
@@ -259,9 +263,9 @@ impl Server {
         Ok(server)
     }
 
-    /// As [`Self::start`], but waits up to `patience` for addresses that are in use: the sockets of
-    /// a target that was killed are only given back when the kernel has torn its ring down, which
-    /// is after the process has gone.
+    /// Starts as [`Self::start`] does, but waits up to `patience` for addresses in use. The kernel
+    /// releases the sockets of a killed target only when it has torn down its ring, which is after
+    /// the end of the process.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -284,31 +288,31 @@ impl Server {
         }
     }
 
-    /// The addresses that are listened on.
+    /// Returns the addresses at which the target listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// The target that is run.
+    /// Returns the running target.
     pub fn target(&self) -> &Arc<Target> {
         &self.target
     }
 
-    /// What the cores serve.
+    /// Returns a view of what the cores serve.
     pub fn cores(&self) -> Cores {
         Cores { connections: Arc::clone(&self.connections) }
     }
 
-    /// Connections at the moment.
+    /// Returns the number of live connections.
     pub fn connections(&self) -> usize {
         self.connections.state().signals.len()
     }
 
-    /// Stops: takes no more connections, ends all, waits for the end of their back-end I/O and
-    /// flushes all namespaces.
+    /// Stops the target: accepts no more connections, ends all, waits for the end of their back-end
+    /// I/O and flushes all namespaces.
     ///
     /// # Errors
-    /// The first flush that failed, after all have been tried.
+    /// The first flush that failed, after all flushes were tried.
     pub async fn shutdown(mut self) -> Result<(), block::Error> {
         for acceptor in self.acceptors.drain(..) {
             acceptor.abort();
@@ -317,7 +321,7 @@ impl Server {
         self.unlisten_rdma().await;
         self.connections.close();
         self.connections.ended().await;
-        // The cores' threads end when no one can send them connections.
+        // The cores' threads end when connections can no longer be sent to them.
         self.threads = None;
         for core in self.cores.drain(..) {
             let _ = core.await;

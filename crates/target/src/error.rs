@@ -4,17 +4,17 @@ use nvme::{Nqn, Nsid};
 use std::io;
 use std::net::SocketAddr;
 
-/// Why a target could not be set up.
+/// An error of the set-up or administration of a target.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A limit makes no sense.
+    /// A limit has an invalid value.
     #[error("{0}")]
     Limits(&'static str),
-    /// Two subsystems have one name.
+    /// Two subsystems have the same name.
     #[error("there are two subsystems named {0}")]
     SubsystemExists(Nqn),
-    /// The name is that of the discovery subsystem, which every target has.
+    /// The name belongs to the discovery subsystem, which every target has.
     #[error("{0} names the discovery subsystem; choose another name")]
     ReservedName(Nqn),
     /// The identifier of a namespace is in use or out of range.
@@ -27,49 +27,53 @@ pub enum Error {
     },
     /// The file of a namespace's reservations cannot be used.
     #[error(
-        "reservations cannot be taken from {}: {fault}; restore the file, or remove it if no host \
-         relies on the reservations that it held",
+        "the reservations in {} cannot be used: {fault}; restore the file, or remove it if no host \
+         relies on the reservations in it",
         path.display()
     )]
     Reservations {
         /// The file.
         path: std::path::PathBuf,
-        /// What is wrong.
+        /// The fault of the file.
         fault: String,
     },
-    /// There is no such subsystem.
+    /// The subsystem does not exist.
     #[error("there is no subsystem {0}")]
     NoSubsystem(Nqn),
-    /// The subsystem was made without asymmetric access.
-    #[error("{0} reports no asymmetric access: name the states of its ANA groups when it is made")]
+    /// The subsystem was created without asymmetric access.
+    #[error(
+        "{0} reports no asymmetric access: name the states of its ANA groups when you create it"
+    )]
     NoAna(Nqn),
-    /// An address cannot be listened on.
+    /// The target cannot listen at an address.
     #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// The system's answer.
+        /// The error of the system.
         source: io::Error,
     },
-    /// There is no RDMA, or an address cannot be listened on over it.
+    /// RDMA is not available, or the target cannot listen at an address over RDMA.
     #[error(transparent)]
     Rdma(#[from] rdma::Error),
-    /// RDMA serves on one thread.
+    /// RDMA needs a target with one core.
     #[error(
-        "RDMA serves connections on one core: leave out --cores, or start a target for each core, with its own address"
+        "RDMA serves connections on one core: leave out --cores, or start a target for each core, \
+         with its own address"
     )]
     RdmaCores,
-    /// Sessions that are admitted and fenced by an agent cannot be asked for proofs of hosts' keys: a
-    /// host that connects anew would end its earlier controllers before it has proved itself.
-    #[error("hosts cannot be asked for proofs where an agent admits them")]
+    /// Proofs of hosts do not go together with sessions that an agent admits and fences: a host
+    /// that connects again would end its earlier controllers before its proof.
+    #[error("hosts cannot be required to prove themselves when an agent admits them")]
     ProofOfAdmitted,
     /// TLS could not be set up.
     #[error("TLS cannot be used: {0}")]
     Tls(tls::Error),
-    /// A target asks for the keys of hosts or for those of admissions, which somebody has to give.
+    /// Hosts, admissions and proofs are three sources of TLS keys, and a target uses only one of
+    /// them.
     #[error(
-        "hosts connect with TLS keys of their own, with those of controlled admissions, or with those that they \
-         generate in their proofs (concat): a target has one kind"
+        "hosts connect with TLS keys of their own, with those of controlled admissions, or with those \
+         that they generate in their proofs (concat): a target has one kind"
     )]
     TlsMixed,
     /// The identity of a TLS key separates names by spaces.

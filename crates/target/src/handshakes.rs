@@ -1,10 +1,11 @@
-//! How many proofs may be attempted: what a stranger can make this target compute.
+//! Limits on attempted proofs, because strangers can make this target compute by them.
 //!
-//! An attempt costs up to two exponentiations of thousands of bits before the peer is authenticated. So each
-//! attempt takes a token from its peer's bucket, and one from a bucket that all recently unauthenticated peers
-//! share; a successful proof returns them. A host with the key is therefore never slowed down by its own
-//! attempts, and a guessing host gets a few attempts and then one every two seconds. Attempts in progress are
-//! unauthenticated connections, whose number [`Entrance`](reactor::net::Entrance) bounds.
+//! An attempt costs up to two exponentiations of thousands of bits before the peer is
+//! authenticated. So each attempt takes a token from its peer's bucket, and one from a bucket that
+//! all recently unauthenticated peers share; a successful proof returns both. So a host with the
+//! key is never slowed down by its own attempts. A guessing host gets a few attempts and then one
+//! every two seconds. Attempts in progress are unauthenticated connections, whose number
+//! [`Entrance`](reactor::net::Entrance) bounds.
 
 use reactor::time::Instant;
 use std::collections::BTreeMap;
@@ -12,26 +13,26 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Attempts that a peer may make at once without a proof.
+/// Number of attempts that a peer may make at once without a proof.
 const PEER_TOKENS: u32 = 32;
-/// Time in which it gets another.
+/// Period after which a peer gets another attempt.
 const PEER_PERIOD: Duration = Duration::from_secs(2);
-/// Attempts that all peers that proved nothing may make at once.
+/// Number of attempts that all unproved peers together may make at once.
 const SHARED_TOKENS: u32 = 64;
-/// Time in which they get another.
+/// Period after which they get another attempt.
 const SHARED_PERIOD: Duration = Duration::from_millis(500);
-/// Peers that are remembered.
+/// Maximum number of remembered peers.
 const PEERS_MAX: usize = 1024;
-/// How long a proof keeps a peer out of the shared bucket.
+/// Time for which a proof keeps a peer out of the shared bucket.
 const TRUST: Duration = Duration::from_mins(10);
 
-/// Tokens that come back with time.
+/// Tokens that return over time.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     tokens: u32,
     tokens_max: u32,
     period: Duration,
-    /// When the last token came.
+    /// The time at which the last token returned.
     since: Instant,
 }
 
@@ -83,7 +84,7 @@ pub(crate) struct Handshakes {
 }
 
 impl Handshakes {
-    /// Begins an attempt; [`None`] if this peer has to wait.
+    /// Begins an attempt, or returns [`None`] if this peer has to wait.
     pub(crate) fn begin(self: &Arc<Self>, peer: IpAddr, now: Instant) -> Option<Attempt> {
         let peer = network(peer);
         let mut state = self.state();
@@ -91,7 +92,7 @@ impl Handshakes {
         if !peers.contains_key(&peer) && peers.len() >= PEERS_MAX {
             peers.retain(|_, known| !known.is_forgettable(now));
             if peers.len() >= PEERS_MAX {
-                // As they are full, they lose nothing but their trust.
+                // Their buckets are full, so they lose only their trust.
                 peers.retain(|_, known| known.bucket.tokens < known.bucket.tokens_max);
             }
             if peers.len() >= PEERS_MAX {
@@ -128,14 +129,14 @@ impl Peer {
         self.proved_at.is_some_and(|at| now < at + TRUST)
     }
 
-    /// Whether one that is made anew would be the same.
+    /// Returns whether a new entry for this peer would equal this one.
     fn is_forgettable(&mut self, now: Instant) -> bool {
         self.bucket.refill(now);
         self.bucket.tokens == self.bucket.tokens_max && !self.is_trusted(now)
     }
 }
 
-/// One attempt.
+/// One attempt of a proof.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     handshakes: Arc<Handshakes>,
@@ -144,7 +145,7 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// It succeeded.
+    /// Records the success of the attempt and returns its tokens.
     pub(crate) fn succeed(self, now: Instant) {
         let mut state = self.handshakes.state();
         if let Some(peer) = state.peers.get_mut(&self.peer) {
@@ -159,7 +160,8 @@ impl Attempt {
     }
 }
 
-/// What counts as one peer: an IPv4 address, or a network of IPv6, which one machine has as a rule.
+/// Returns the address that identifies a peer: an IPv4 address, or a /64 network of IPv6, because
+/// one machine usually has a whole one.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => {
@@ -179,8 +181,8 @@ mod tests {
         IpAddr::from([10, 0, 0, n])
     }
 
-    /// Goal: unauthenticated peers are slowed down, each alone and all together; an authenticated host is not,
-    /// whatever others do.
+    /// Goal: unauthenticated peers are slowed down, both each peer and all together; an
+    /// authenticated host is not, however many attempts others make.
     #[test]
     fn attempts_are_bounded() {
         let start = reactor::time::now();
@@ -200,11 +202,12 @@ mod tests {
         }
         let later = start + PEER_PERIOD * 3;
         assert_eq!(guesses(2, later), 3);
-        // What failed is not given back at once, also not to a peer that proved itself before.
+        // The tokens of failed attempts do not return at once, not even for a peer that has proved
+        // itself before.
         assert_eq!(guesses(1, start), PEER_TOKENS as usize);
     }
 
-    /// Goal: the table of peers does not grow for ever, and peers that did nothing wrong leave it.
+    /// Goal: the table of peers is bounded, and peers without failed attempts leave it.
     #[test]
     fn peers_are_forgotten() {
         let start = reactor::time::now();

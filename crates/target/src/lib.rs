@@ -1,9 +1,10 @@
-//! The NVMe-oF target, over TCP and RDMA: subsystems, controllers, queue pairs, discovery, admission.
+//! The NVMe-oF target over TCP and RDMA: subsystems, controllers, queue pairs, discovery,
+//! admission.
 //!
 //! The protocol is in state machines without I/O: [`QueuePair`] turns received bytes into commands
-//! and completions into bytes, [`Controller`] executes the commands of an admin queue pair, and [`Target`]
-//! lists the subsystems and controllers. [`Admissions`] decides which hosts may use the target, and proves when
-//! a removed host no longer does.
+//! and completions into bytes, [`Controller`] executes the commands of an admin queue pair, and
+//! [`Target`] lists the subsystems and controllers. [`Admissions`] decides which hosts may use the
+//! target, and proves that a removed host no longer does.
 
 pub mod admission;
 mod ana;

@@ -1,4 +1,4 @@
-//! Every bound on what a peer can ask for, with its default, in one place.
+//! All bounds on what a peer can request, with their defaults, in one place.
 
 use nvme::ControllerId;
 use std::ops::RangeInclusive;
@@ -6,94 +6,99 @@ use std::time::Duration;
 
 /// Size of the receive buffer of an I/O queue pair in bytes.
 pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
-/// Size of the receive buffer of any other connection, which any peer can open: more than the longest PDU that
-/// is received as a whole there.
+/// Size in bytes of the receive buffer of any other connection, which any peer can open: more than
+/// the longest PDU that such a connection receives as a whole.
 pub(crate) const RECEIVE_BYTES_FIRST: usize = 16 << 10;
-/// What a connection takes beside its buffers, in bytes, rounded up: 26 KiB of a controller were measured.
+/// Memory of a connection in addition to its buffers, in bytes, rounded up: 26 KiB were measured
+/// for a controller.
 const CONNECTION_BYTES: usize = 32 << 10;
-/// What is kept of a command beside its data, in bytes, rounded up.
+/// Memory of a command in addition to its data, in bytes, rounded up.
 const COMMAND_BYTES: usize = 512;
 
-/// What an entry of a queue over RDMA takes beside data, in bytes: the place of a command, and of four messages with what
-/// is noted of each.
+/// Memory of an entry of a queue over RDMA in addition to data, in bytes: room for a command, and
+/// for four messages with their records.
 const RDMA_ENTRY_BYTES: usize = 64 + 4 * (64 + 64);
-/// Commands that a connection over RDMA has room for before it is a queue pair.
+/// Number of commands that a connection over RDMA has room for before it is a queue pair.
 const RDMA_COMMANDS_FIRST: usize = 2;
 
-/// The most memory that a target's connections can take. Memory that is not touched is not taken: an idle queue pair
-/// costs a small part of this.
+/// The most memory that a target's connections can use. The kernel allocates memory at the first
+/// access, so an idle queue pair uses a small part of this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryCost {
-    /// Bytes of a connection that is no I/O queue pair.
+    /// Bytes of a connection that is not an I/O queue pair.
     pub new_connection_bytes: usize,
     /// Bytes of an I/O queue pair whose queue is full of commands with data in their capsules.
     pub io_queue_pair_bytes: usize,
     /// Bytes of the data of all commands outside of capsules.
     pub data_bytes: usize,
-    /// Bytes of all of it, with as many connections as there may be.
+    /// Total bytes at the maximum number of connections.
     pub bytes: usize,
 }
 
 /// Bounds and parameters of a target's connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of connections of all hosts. A quarter of them may be no queue pairs yet; the oldest of
-    /// these ends for a new one. One peer may have three quarters (see [`Entrance`](reactor::net::Entrance)).
-    /// Further connections are closed as soon as accepted.
+    /// Maximum number of connections of all hosts. At most a quarter of them may be connections
+    /// that are not queue pairs yet; the oldest of these ends for a new one. One peer may have
+    /// three quarters (see [`Entrance`](reactor::net::Entrance)). Further connections are closed as
+    /// soon as they are accepted.
     pub connections_max: usize,
-    /// Controllers at a time, over all subsystems. Each has a connection, so that as many as these
-    /// leave others room in the same way.
+    /// Maximum number of controllers, over all subsystems. Each takes one connection, so this bound
+    /// too leaves room for others.
     pub controllers_max: usize,
-    /// The smallest and the largest controller identifier, within 1 … 65519. Targets that export one subsystem
-    /// need ranges that have no identifier in common: hosts refuse a second controller with the same one.
+    /// The smallest and the largest controller identifier, within 1 … 65519. Targets that export
+    /// the same subsystem need disjoint ranges: hosts refuse a second controller with the same
+    /// identifier.
     pub controller_ids: RangeInclusive<u16>,
-    /// I/O queue pairs of one controller.
+    /// Maximum number of I/O queue pairs of one controller.
     pub io_queues_max: u16,
-    /// Entries of an I/O submission queue (CAP.MQES + 1), 2 … 4096.
+    /// Maximum number of entries of an I/O submission queue (CAP.MQES + 1), 2 … 4096.
     pub queue_entries_max: u16,
-    /// Entries of an admin submission queue, 2 … 4096.
+    /// Maximum number of entries of an admin submission queue, 2 … 4096.
     pub admin_queue_entries_max: u16,
-    /// Asynchronous Event Requests that a controller holds (AERL + 1).
+    /// Maximum number of Asynchronous Event Requests that a controller holds (AERL + 1).
     pub async_events_max: u8,
-    /// Abort commands at a time (ACL + 1). They are answered at once, so that it is never reached.
+    /// Maximum number of outstanding Abort commands (ACL + 1). They are answered at once, so this
+    /// is never reached.
     pub aborts_max: u8,
     /// Largest transfer of one command in bytes: a power of two times 4 KiB (MDTS).
     pub transfer_bytes_max: u32,
     /// Most bytes that one Write Zeroes clears: a power of two times 4 KiB (WZSL).
     pub zero_bytes_max: u32,
-    /// Ranges of one Dataset Management command that deallocates (DMRL).
+    /// Maximum number of ranges of one Dataset Management command that deallocates (DMRL).
     pub deallocate_ranges_max: u8,
-    /// Blocks of one of these ranges (DMRSL). A command may have all its ranges of this size (DMSL):
-    /// Linux does not look at a smaller limit for their sum.
+    /// Maximum number of blocks of one of these ranges (DMRSL). All ranges of a command may have
+    /// this size (DMSL), because Linux ignores a smaller limit for their sum.
     pub deallocate_range_blocks_max: u32,
     /// Most in-capsule data of an I/O command in bytes, a multiple of 16 (IOCCSZ): 0 … 1 MiB less
-    /// what the receive buffer needs beside it.
+    /// the other content of the receive buffer.
     pub in_capsule_data_bytes: u32,
     /// MAXH2CDATA: most data of one `H2CData` PDU in bytes.
     pub h2c_data_bytes_max: u32,
     /// Most data of one `C2HData` PDU in bytes.
     pub c2h_data_bytes_max: u32,
-    /// Buffer memory for data of one connection's commands; commands beyond it wait.
+    /// Buffer memory for the data of one connection's commands; further commands wait.
     pub data_bytes_in_flight_max: usize,
-    /// Buffer memory for data of all connections' commands together; half of it is for connections that
-    /// have none yet.
+    /// Buffer memory for the data of all connections' commands together; half of it is reserved for
+    /// connections that have none yet.
     pub data_bytes_total_max: usize,
-    /// Output that is waiting to be sent, in bytes, above which a connection stops receiving.
+    /// Output in bytes that waits to be sent, above which a connection stops receiving.
     pub output_bytes_max: usize,
     /// Time from accept to a successful Connect.
     pub handshake: Duration,
-    /// Time in which a send must end, counted from its start, and in which data of one of the commands
-    /// that wait for some must have come.
+    /// Time in which a send must end, counted from its start. Also the time in which a connection
+    /// with commands that wait for data must receive some.
     pub send: Duration,
-    /// The same while other connections wait for memory.
+    /// The same time while other connections wait for memory.
     pub send_when_short: Duration,
-    /// Time without any command after which a discovery controller without keep alive is dropped.
+    /// Time without a command after which the target drops a discovery controller without keep
+    /// alive.
     pub discovery_idle: Duration,
-    /// Longest keep alive timeout that a host may ask for.
+    /// Longest keep alive timeout that a host may request.
     pub keep_alive_max: Duration,
-    /// Whether header digests are granted to hosts that want them.
+    /// Whether hosts that request header digests get them.
     pub allows_header_digest: bool,
-    /// Whether data digests are granted to hosts that want them.
+    /// Whether hosts that request data digests get them.
     pub allows_data_digest: bool,
 }
 
@@ -130,33 +135,33 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// MDTS: `transfer_bytes_max` as a power of two of 4 KiB pages.
+    /// Returns MDTS: `transfer_bytes_max` as a power of two of 4 KiB pages.
     pub fn mdts(&self) -> u8 {
         (self.transfer_bytes_max / 4096).max(1).ilog2() as u8
     }
 
-    /// WZSL: `zero_bytes_max` as a power of two of 4 KiB pages.
+    /// Returns WZSL: `zero_bytes_max` as a power of two of 4 KiB pages.
     pub fn wzsl(&self) -> u8 {
         (self.zero_bytes_max / 4096).max(1).ilog2() as u8
     }
 
-    /// DMSL: blocks of all ranges of one Dataset Management command.
+    /// Returns DMSL: the blocks of all ranges of one Dataset Management command.
     pub fn dmsl(&self) -> u64 {
         u64::from(self.deallocate_ranges_max) * u64::from(self.deallocate_range_blocks_max)
     }
 
-    /// IOCCSZ: the I/O command capsule in units of 16 bytes.
+    /// Returns IOCCSZ: the I/O command capsule in units of 16 bytes.
     pub fn ioccsz(&self) -> u32 {
         (nvme::SubmissionQueueEntry::BYTES as u32 + self.in_capsule_data_bytes) / 16
     }
 
-    /// The memory that these values cost over TCP, beside that of the namespaces.
+    /// Returns the memory that these limits cost over TCP, without the memory of namespaces.
     pub fn memory(&self) -> MemoryCost {
         self.memory_with(RECEIVE_BYTES_FIRST, RECEIVE_BYTES)
     }
 
-    /// The same over RDMA, without the adapter's own queues. A command has room for data before it comes, in place of a
-    /// receive buffer.
+    /// Returns the memory that these limits cost over RDMA, without the adapter's own queues. A
+    /// command has room for its data before it arrives, and there is no receive buffer.
     pub fn rdma_memory(&self) -> MemoryCost {
         let (entries, data) =
             (usize::from(self.queue_entries_max), self.in_capsule_data_bytes as usize);
@@ -164,7 +169,8 @@ impl Limits {
         self.memory_with(places + RDMA_COMMANDS_FIRST * data, places + entries * data)
     }
 
-    /// The memory with so many bytes to receive into, first and of an I/O queue pair.
+    /// Returns the memory with these sizes for receiving, before a connection is a queue pair and
+    /// as an I/O queue pair.
     fn memory_with(&self, first_bytes: usize, io_bytes: usize) -> MemoryCost {
         let entries = usize::from(self.queue_entries_max);
         let commands = entries * (COMMAND_BYTES + self.in_capsule_data_bytes as usize);
@@ -172,8 +178,8 @@ impl Limits {
         let new_connection_bytes = first_bytes + CONNECTION_BYTES;
         let admins = self.controllers_max.min(self.connections_max);
         let others = self.connections_max - admins;
-        // A controller without I/O queue pairs costs less, so the most is with as few controllers as their queue
-        // pairs allow.
+        // A controller without I/O queue pairs costs less. So the most memory is used by the fewest
+        // controllers that can have all the queue pairs.
         let with_queues = (1 + usize::from(self.io_queues_max)) * admins;
         let io_queues = if self.connections_max <= with_queues {
             self.connections_max
@@ -192,7 +198,7 @@ impl Limits {
         }
     }
 
-    /// What is wrong with these values, if anything.
+    /// Returns the fault of these values, if there is one.
     pub fn fault(&self) -> Option<&'static str> {
         let (first, last) = (*self.controller_ids.start(), *self.controller_ids.end());
         if first == 0 || last > ControllerId::MAX.get() || first > last {
@@ -211,7 +217,7 @@ impl Limits {
         if self.transfer_bytes_max > 64 << 20 {
             return Some("transfer_bytes_max must be at most 64 MiB");
         }
-        // 0 pages would mean that there is no limit.
+        // 0 pages would mean "no limit".
         if !self.zero_bytes_max.is_power_of_two() || self.zero_bytes_max < 8192 {
             return Some("zero_bytes_max must be a power of two, at least 8192");
         }
@@ -245,7 +251,8 @@ impl Limits {
 mod tests {
     use super::*;
 
-    /// Goal: the most memory is that of as many I/O queue pairs as the connections and controllers allow.
+    /// Goal: the memory bound counts as many I/O queue pairs as the connections and controllers
+    /// allow.
     #[test]
     fn memory_is_that_of_the_most_queue_pairs() {
         let of = |connections_max, controllers_max, io_queues_max| {
@@ -264,7 +271,8 @@ mod tests {
         assert_eq!(of(1024, 1024, 64), 1024 - 16);
     }
 
-    /// Goal: over RDMA a connection costs the data of two commands until it is a queue pair, then that of all.
+    /// Goal: over RDMA a connection costs the data of two commands until it is a queue pair, then
+    /// the data of all commands.
     #[test]
     fn memory_over_rdma_is_that_of_posted_receives() {
         let limits = Limits::default();

@@ -1,8 +1,8 @@
-//! The node's own way to its namespaces: past the socket, but through the same door.
+//! The node's own access to its namespaces: without a socket, but through the same admission.
 //!
-//! [`LocalAccess`] gives a client of the same process a device whose every command passes the
-//! admission check, is counted in flight, and is counted in the namespace's bytes, exactly as a remote one: a
-//! fence works the same for near and far hosts.
+//! [`LocalAccess`] gives a client of the same process a device. Every command on it passes the
+//! admission check, is counted in flight, and is counted in the namespace's bytes, as a remote
+//! command is. So a fence works the same for local and remote hosts.
 
 use crate::admission::{Admissions, Lane, Permit, Refusal};
 use crate::counts::{Counter, Origin, Tally};
@@ -18,13 +18,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Lines that a client can cause that is not admitted any more.
+/// Limits log lines that clients can cause after the end of their admission.
 static REFUSED: Sparse = Sparse::new();
 
-/// `EACCES`: what a file system call reports of a refused command.
+/// `EACCES`: the error of a file system call whose command was refused.
 const ACCESS_DENIED: i32 = 13;
 
-/// A namespace as one local host may use it; hand it to the threads that need devices.
+/// A namespace with one local host as its user. It can be sent to the threads that need devices.
 #[derive(Clone, Debug)]
 pub struct LocalAccess {
     admissions: Arc<Admissions>,
@@ -33,14 +33,17 @@ pub struct LocalAccess {
 }
 
 impl LocalAccess {
-    /// The namespace for `host`, which need not be admitted yet. It has no reservations, which would
-    /// not bind this way to it.
+    /// Gives access to the namespace for `host`, which need not be admitted yet. The namespace must
+    /// have no reservations, because they would not apply to local access.
     pub fn new(admissions: &Arc<Admissions>, namespace: &Arc<Namespace>, host: HostId) -> Self {
-        assert!(namespace.reservations().is_none(), "{namespace:?} is used past its reservations");
+        assert!(
+            namespace.reservations().is_none(),
+            "local access to {namespace:?} would ignore its reservations"
+        );
         Self { admissions: Arc::clone(admissions), namespace: Arc::clone(namespace), host }
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     pub fn namespace(&self) -> &Arc<Namespace> {
         &self.namespace
     }
@@ -77,8 +80,8 @@ impl Backing for LocalAccess {
     }
 }
 
-/// One thread's device. Its lane is opened by the first command, and again when the admission that
-/// it belonged to has ended and the host has a new one.
+/// The device of one thread. The first command opens its lane. If the admission of the lane has
+/// ended and the host has a new one, the next command opens the lane again.
 struct LocalDevice {
     inner: Rc<dyn Device>,
     access: LocalAccess,
@@ -102,7 +105,7 @@ impl LocalDevice {
         permit
     }
 
-    /// Runs a command while it is counted in, and counts what it did.
+    /// Runs a command while it is counted as in flight, and adds its result to the counts.
     fn run<T: 'static>(
         &self,
         (access, offset, len): (Access, u64, u64),
@@ -115,14 +118,14 @@ impl LocalDevice {
             }
         };
         let mut work = start(&*self.inner);
-        // A memory device is done already: then nothing has to be kept alive.
+        // A memory device has completed already, so nothing has to be kept alive.
         let mut cx = Context::from_waker(Waker::noop());
         if let Poll::Ready(result) = Pin::new(&mut work).poll(&mut cx) {
             self.counter.add(&tally(access, len, &result), Origin::Local);
             return IoFuture::ready(result);
         }
         let counter = self.counter.clone();
-        // The caller may drop its future; the permit must outlive the device's work all the same.
+        // The caller may drop its future, but the permit must outlive the device's work.
         let task = reactor::spawn(async move {
             let result = work.await;
             counter.add(&tally(access, len, &result), Origin::Local);
@@ -166,7 +169,7 @@ impl Device for LocalDevice {
         self.run((Access::Read, offset, len as u64), |inner| {
             let read = inner.read(offset, len);
             IoFuture::boxed(async move {
-                // A view of a memory device would be read after the permit has gone.
+                // A view of a memory device would be read after the permit was dropped.
                 Ok(match read.await? {
                     view @ Chunk::Region(_) => Chunk::from(view.into_shared()),
                     own => own,

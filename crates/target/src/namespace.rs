@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// What a subsystem exports under one identifier.
+/// A block device that a subsystem exports under one identifier.
 pub struct Namespace {
     nsid: Nsid,
     uuid: [u8; 16],
@@ -19,25 +19,25 @@ pub struct Namespace {
     geometry: Geometry,
     ana_group: AnaGroupId,
     is_read_only: bool,
-    /// Shared with the namespace that takes this one's place.
+    /// State that a namespace shares with its replacement.
     common: Arc<Common>,
     reservations: Option<Arc<Reservations>>,
 }
 
-/// What a namespace keeps when it is resized.
+/// State that survives a resize.
 #[derive(Debug)]
 struct Common {
     is_write_protected: AtomicBool,
     counters: Counters,
     rate: Rate,
-    /// The hosts that see it.
+    /// The hosts that see the namespace.
     hosts: RwLock<HostAccess>,
 }
 
 impl Namespace {
-    /// A namespace of a backing. `uuid` names it for good: hosts take two namespaces with one UUID
-    /// for two paths to the same blocks. A read-only one, and one of a read-only backing, stays write
-    /// protected.
+    /// Creates a namespace on a backing. `uuid` is its permanent identity: hosts treat two
+    /// namespaces with one UUID as two paths to the same blocks. A read-only namespace, and one on
+    /// a read-only backing, stays write protected.
     pub fn new(nsid: Nsid, uuid: [u8; 16], backing: Arc<dyn Backing>, is_read_only: bool) -> Self {
         let geometry = backing.geometry();
         let is_read_only = is_read_only || backing.is_read_only();
@@ -58,9 +58,9 @@ impl Namespace {
         }
     }
 
-    /// Returns the same namespace on another backing, for example with more blocks: identity, write protection,
-    /// reservations, limits and counts are common to both. Give it to
-    /// [`Subsystem::replace_namespace`](crate::Subsystem::replace_namespace).
+    /// Returns the same namespace on another backing, for example with more blocks. Both share
+    /// identity, write protection, reservations, limits and counts.
+    /// [`Subsystem::replace_namespace`](crate::Subsystem::replace_namespace) takes the result.
     pub fn on_backing(&self, backing: Arc<dyn Backing>) -> Self {
         let geometry = backing.geometry();
         let common = Arc::clone(&self.common);
@@ -68,76 +68,76 @@ impl Namespace {
         Self { backing, geometry, common, reservations, ..*self }
     }
 
-    /// The same with reservations, which bind hosts that come over the fabric.
+    /// Adds reservations, which apply to hosts on the fabric.
     #[must_use]
     pub fn with_reservations(mut self, reservations: Reservations) -> Self {
         self.reservations = Some(Arc::new(reservations));
         self
     }
 
-    /// Its reservations, if hosts can make any.
+    /// Returns the reservations, if hosts can make any.
     pub fn reservations(&self) -> Option<&Arc<Reservations>> {
         self.reservations.as_ref()
     }
 
-    /// The same namespace in another group of asymmetric access.
+    /// Puts the namespace into another group of asymmetric access.
     #[must_use]
     pub fn with_ana_group(mut self, group: AnaGroupId) -> Self {
         self.ana_group = group;
         self
     }
 
-    /// Its group of asymmetric access.
+    /// Returns its group of asymmetric access.
     pub fn ana_group(&self) -> AnaGroupId {
         self.ana_group
     }
 
-    /// Its identifier in the subsystem.
+    /// Returns its identifier in the subsystem.
     pub fn nsid(&self) -> Nsid {
         self.nsid
     }
 
-    /// Its UUID, which is its NGUID too.
+    /// Returns its UUID, which is its NGUID too.
     pub fn uuid(&self) -> [u8; 16] {
         self.uuid
     }
 
-    /// What its blocks are in.
+    /// Returns the backing of its blocks.
     pub fn backing(&self) -> &Arc<dyn Backing> {
         &self.backing
     }
 
-    /// Number of logical blocks.
+    /// Returns the number of logical blocks.
     pub fn blocks(&self) -> u64 {
         self.geometry.blocks
     }
 
-    /// Logical blocks have `1 << block_shift` bytes.
+    /// Returns the base-2 logarithm of the block size in bytes.
     pub fn block_shift(&self) -> u32 {
         self.geometry.block_size.trailing_zeros()
     }
 
-    /// Whether acknowledged writes need a flush to be durable.
+    /// Returns whether acknowledged writes need a flush to be durable.
     pub fn has_write_cache(&self) -> bool {
         self.geometry.has_volatile_cache
     }
 
-    /// Whether deallocated blocks read as zeros.
+    /// Returns whether deallocated blocks read as zeros.
     pub fn reads_zero_after_discard(&self) -> bool {
         self.geometry.discard == DiscardEffect::Zeroes
     }
 
-    /// Whether it is write protected for good.
+    /// Returns whether it is permanently write protected.
     pub fn is_read_only(&self) -> bool {
         self.is_read_only
     }
 
-    /// Whether writes are refused.
+    /// Returns whether writes are refused.
     pub fn is_write_protected(&self) -> bool {
         self.common.is_write_protected.load(Ordering::Relaxed)
     }
 
-    /// Protects or unprotects it; false if it is read-only for good.
+    /// Protects or unprotects it. Returns false if it is permanently read-only.
     pub(crate) fn set_write_protected(&self, is_protected: bool) -> bool {
         if self.is_read_only && !is_protected {
             return false;
@@ -146,14 +146,15 @@ impl Namespace {
         true
     }
 
-    /// The same for some of the hosts that may connect to its subsystem: others do not see it.
+    /// Restricts the namespace to some of the hosts that may connect to its subsystem: others do
+    /// not see it.
     #[must_use]
     pub fn with_hosts(self, hosts: HostAccess) -> Self {
         self.set_hosts(hosts);
         self
     }
 
-    /// The hosts that see it.
+    /// Returns the hosts that see it.
     pub fn hosts(&self) -> HostAccess {
         self.common.hosts.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -162,18 +163,20 @@ impl Namespace {
         *self.common.hosts.write().unwrap_or_else(PoisonError::into_inner) = hosts;
     }
 
-    /// Whether a host sees it. A host without a name sees what all see.
+    /// Returns whether a host sees it. A host without a name sees only namespaces that all hosts
+    /// see.
     pub(crate) fn is_for(&self, host: Option<&Nqn>) -> bool {
         self.common.hosts.read().unwrap_or_else(PoisonError::into_inner).allows(host)
     }
 
-    /// How much hosts may do with it in a second, all of them together. A client on the target's own node is not
-    /// limited.
+    /// Returns the limits per second for all hosts together. A client on the target's own node is
+    /// not limited.
     pub fn rate_limits(&self) -> RateLimits {
         self.common.rate.limits()
     }
 
-    /// Replaces the limits; commands that wait for the former ones follow within a tenth of a second.
+    /// Replaces the limits. Commands that wait because of the former limits follow the new ones
+    /// within a tenth of a second.
     pub fn set_rate_limits(&self, limits: RateLimits) {
         self.common.rate.set(limits);
     }
@@ -182,17 +185,17 @@ impl Namespace {
         &self.common.rate
     }
 
-    /// What it has served.
+    /// Returns its counts.
     pub fn counts(&self) -> NamespaceCounts {
         self.common.counters.snapshot()
     }
 
-    /// Where the calling thread counts what it serves.
+    /// Returns the calling thread's counter of the namespace.
     pub(crate) fn counter(&self) -> Counter {
         self.common.counters.of_thread()
     }
 
-    /// Counts a connection or local command that was refused.
+    /// Counts a refused connection or local command.
     pub(crate) fn count_refused(&self) {
         self.common.counters.count_refused();
     }

@@ -1,17 +1,20 @@
-//! One queue pair's connection as a state machine without I/O, over TCP (TCP 3) or RDMA ([`capsules`]).
+//! One queue pair's connection as a state machine without I/O, over TCP (TCP 3) or RDMA
+//! ([`capsules`]).
 //!
-//! Received bytes go in by [`QueuePair::receive`]; commands come out of [`QueuePair::next_event`], first
-//! without their data. The executor of a command checks it and then requests buffer memory by
-//! [`QueuePair::reserve`] and data outside of the capsule by [`QueuePair::request_data`], so nothing is
-//! transferred for a command that fails anyway. A command ends by [`QueuePair::complete`] or
-//! [`QueuePair::complete_read`], in any order. [`QueuePair::take_output`] takes all gathered output at once.
+//! [`QueuePair::receive`] takes the received bytes, and [`QueuePair::next_event`] returns commands,
+//! at first without their data. The executor of a command checks it and then requests buffer memory
+//! by [`QueuePair::reserve`] and data outside of the capsule by [`QueuePair::request_data`], so
+//! that nothing is transferred for a command that fails anyway. [`QueuePair::complete`] or
+//! [`QueuePair::complete_read`] ends a command, in any order. [`QueuePair::take_output`] takes all
+//! gathered output at once.
 //!
-//! Memory is bounded: commands and in-capsule data by the queue's entries, other data by a budget that all
-//! connections share and whose waiters are served in order ([`Budget`]), output by the caller, which stops
-//! calling `receive` while [`QueuePair::output_bytes`] is large.
+//! Memory is bounded: commands and in-capsule data by the queue's entries, other data by a budget
+//! that all connections share and that serves waiting connections in order ([`Budget`]), and output
+//! by the caller, which stops calling `receive` while [`QueuePair::output_bytes`] is large.
 
 mod capsules;
 mod command;
+mod memory;
 mod output;
 mod receive;
 
@@ -32,39 +35,40 @@ use std::sync::Arc;
 use crate::budget::{Budget, Share};
 use crate::limits::Limits;
 
-/// SQHD of a queue pair whose host wants no flow control.
+/// SQHD of a queue pair whose host has disabled flow control.
 const NO_SQHD: u16 = 0xffff;
 
-/// Data of at least this many bytes is worth receiving straight to where it belongs.
+/// Data of at least this many bytes is received directly into its final buffer.
 pub(crate) const LARGE_TRANSFER_BYTES: usize = 16 << 10;
 
-/// How far a connection has come.
+/// The progress of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueuePairState {
-    /// The connection is open and nothing has come yet; the first PDU must be `ICReq`.
+    /// The connection is open and has received nothing yet; the first PDU must be `ICReq`.
     AwaitingIcReq,
     /// PDU parameters are negotiated; the first command must be Connect.
     AwaitingConnect,
-    /// Connect has succeeded; commands flow.
+    /// Connect has succeeded; the connection carries commands.
     Connected,
-    /// The peer violated the transport: a terminate request is to be sent, nothing more is taken.
+    /// The peer has violated the transport. A terminate request follows, and no more input is
+    /// accepted.
     Terminating,
-    /// The peer asked for the end of the connection.
+    /// The peer has requested the end of the connection.
     Terminated,
 }
 
 /// The events that [`QueuePair::next_event`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A command came, with its in-capsule data if it has any.
+    /// A command has arrived, with its in-capsule data if it has any.
     Command(Tag),
-    /// Buffer memory that had to be waited for is reserved now.
+    /// The memory for which the command waited is reserved now.
     Reserved(Tag),
-    /// The data that was requested has come in full.
+    /// All requested data has arrived.
     Data(Tag),
 }
 
-/// A connection's state machine.
+/// The state machine of a connection.
 #[derive(Debug)]
 pub struct QueuePair {
     state: QueuePairState,
@@ -82,17 +86,17 @@ pub struct QueuePair {
     reserved_bytes_max: usize,
     /// This connection's share of the common budget.
     share: Share,
-    /// The first of the waiting commands waits for other connections' memory.
+    /// Whether the first of the waiting commands waits for other connections' memory.
     awaits_budget: bool,
-    /// Commands whose data was asked for and has not come in full.
+    /// Number of commands whose requested data has not arrived in full.
     awaiting_data: usize,
     payload: Option<Payload>,
-    /// Of a connection over RDMA.
+    /// The state of a connection over RDMA.
     capsules: Option<Box<Capsules>>,
-    /// Transfers of at least [`LARGE_TRANSFER_BYTES`] that are awaited.
+    /// Number of expected transfers of at least [`LARGE_TRANSFER_BYTES`].
     large_transfers: usize,
     output: Output,
-    /// Entries of the submission queue and its head; no entries without flow control.
+    /// Entries of the submission queue and its head; without flow control there are no entries.
     sq_entries: u16,
     sq_head: u16,
     has_flow_control: bool,
@@ -100,19 +104,19 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    /// The state of a connection that was just accepted, with a memory budget of its own.
+    /// Creates the state of a newly accepted connection, with a memory budget of its own.
     pub fn new(limits: &Limits) -> Self {
         Self::sharing(limits, &Arc::new(Budget::new(limits.data_bytes_total_max)))
     }
 
-    /// As [`Self::new`], with a budget that it shares with others.
+    /// Creates the state of a newly accepted connection that shares a budget with others.
     pub fn sharing(limits: &Limits, budget: &Arc<Budget>) -> Self {
         let config = ParserConfig {
             receiver: Receiver::Controller,
             has_header_digest: false,
             has_data_digest: false,
             data_alignment_bytes: 4,
-            // Connect comes before it is known which kind of queue this will be.
+            // The kind of the queue is not known before Connect.
             in_capsule_data_bytes_max: nvme::tcp::ADMIN_IN_CAPSULE_DATA_BYTES,
             data_bytes_max: limits.h2c_data_bytes_max,
         };
@@ -144,20 +148,20 @@ impl QueuePair {
         }
     }
 
-    /// How far the connection has come.
+    /// Returns the progress of the connection.
     pub fn state(&self) -> QueuePairState {
         self.state
     }
 
-    /// What the peer did wrong, if anything.
+    /// Returns the peer's violation of the transport, if there was one.
     pub fn error(&self) -> Option<PduError> {
         self.error
     }
 
-    /// Connect has succeeded: the queue has so many entries from now on.
+    /// Records that Connect has succeeded. From now on the queue has `sq_entries` entries.
     pub fn set_connected(&mut self, sq_entries: u16, has_flow_control: bool, is_admin: bool) {
         assert_eq!(self.state, QueuePairState::AwaitingConnect);
-        assert!(sq_entries >= 2, "Connect made a queue of {sq_entries} entries");
+        assert!(sq_entries >= 2, "Connect created a queue of {sq_entries} entries");
         self.state = QueuePairState::Connected;
         self.commands.grow(sq_entries);
         self.sq_entries = sq_entries;
@@ -173,12 +177,12 @@ impl QueuePair {
         self.parser.set_initialized(config);
     }
 
-    /// Whether there is something to look at.
+    /// Returns whether there is an event.
     pub fn has_event(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// The command that [`Self::next_event`] will return, if it returns one.
+    /// Returns the next command, if the next event is a command.
     pub fn next_command(&self) -> Option<&SubmissionQueueEntry> {
         match self.events.front() {
             Some(&Event::Command(tag)) => Some(self.command(tag)),
@@ -186,33 +190,33 @@ impl QueuePair {
         }
     }
 
-    /// The next thing to look at.
+    /// Returns the next event.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Whether there is something to look at.
+    /// Returns whether there is an event.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// An outstanding command.
+    /// Returns an outstanding command.
     pub fn command(&self, tag: Tag) -> &SubmissionQueueEntry {
         &self.commands.get(tag).sqe
     }
 
-    /// Commands outstanding.
+    /// Returns the number of outstanding commands.
     pub fn commands_outstanding(&self) -> usize {
         self.commands.len()
     }
 
-    /// Whether a command's data did not match its digest: it has to end with Transient Transport
-    /// Error.
+    /// Returns whether a command's data did not match its digest: it has to end with Transient
+    /// Transport Error.
     pub fn is_damaged(&self, tag: Tag) -> bool {
         self.commands.get(tag).is_damaged
     }
 
-    /// Whether a command was aborted while it waited: it has to end with that status.
+    /// Returns whether a command was aborted while it waited: it has to end with that status.
     pub(crate) fn is_aborted(&self, tag: Tag) -> bool {
         self.commands.get(tag).is_aborted
     }
@@ -222,119 +226,42 @@ impl QueuePair {
         self.commands.abort_waiting(nsid);
     }
 
-    /// Marks a command as aborted that waits for something else.
+    /// Marks a command that waits for something else as aborted.
     pub(crate) fn abort(&mut self, tag: Tag) {
         self.commands.get_mut(tag).is_aborted = true;
     }
 
-    /// Whether the command's data is here.
+    /// Returns whether the command's data is complete.
     pub fn has_data(&self, tag: Tag) -> bool {
         self.commands.get(tag).data.is_some()
     }
 
-    /// The data that came with, or for, a command.
+    /// Returns the data of a command, from its capsule or requested.
     pub fn data(&self, tag: Tag) -> &[u8] {
         self.commands.get(tag).data.as_deref().unwrap_or_default()
     }
 
-    /// Whether data that is worth receiving where it belongs may come.
+    /// Returns whether large data is expected, which is received directly into its final buffer.
     pub fn awaits_large_data(&self) -> bool {
         self.large_transfers > 0
     }
 
-    /// The outstanding command with this identifier.
+    /// Returns the outstanding command with this identifier.
     pub fn find(&self, cid: nvme::CommandId) -> Option<Tag> {
         self.commands.find(cid)
     }
 
-    /// Takes the data that came with, or for, a command.
+    /// Takes the data of a command, from its capsule or requested.
     pub fn take_data(&mut self, tag: Tag) -> Option<Buffer> {
         self.commands.get_mut(tag).data.take()
     }
 
-    /// Counts buffer memory for a command. If there is none now, answers false, and
-    /// [`Event::Reserved`] comes later. It is free again when the command completes, or its data
-    /// was sent.
-    pub fn reserve(&mut self, tag: Tag, bytes: usize) -> bool {
-        let command = self.commands.get_mut(tag);
-        assert_eq!(command.reserved_bytes, 0, "a command reserves once");
-        command.reserved_bytes = bytes;
-        if self.awaiting_memory.is_empty() && self.take_memory(bytes) {
-            return true;
-        }
-        self.commands.get_mut(tag).state = CommandState::AwaitingMemory;
-        self.awaiting_memory.push_back(tag);
-        false
-    }
-
-    fn take_memory(&mut self, bytes: usize) -> bool {
-        let is_first = self.reserved_bytes == 0;
-        // One command always passes the connection's own limit, however large.
-        let fits = is_first || self.reserved_bytes + bytes <= self.reserved_bytes_max;
-        let has_room = fits && self.share.cover(self.reserved_bytes + bytes);
-        self.awaits_budget = fits && !has_room;
-        if has_room {
-            self.reserved_bytes += bytes;
-            assert!(
-                self.reserved_bytes <= self.reserved_bytes_max.max(bytes),
-                "{} bytes are reserved, of {}",
-                self.reserved_bytes,
-                self.reserved_bytes_max
-            );
-        }
-        has_room
-    }
-
-    /// Buffer memory of sent data is free.
-    pub fn release(&mut self, bytes: usize) {
-        assert!(
-            bytes <= self.reserved_bytes,
-            "{bytes} bytes of memory are given back, and {} are reserved",
-            self.reserved_bytes
-        );
-        self.reserved_bytes -= bytes;
-        self.share.shrink(self.reserved_bytes);
-        self.retry_memory();
-    }
-
-    /// Whether a command waits for memory that other connections have; try again by
-    /// [`Self::retry_memory`] when the budget has some.
-    pub fn awaits_budget(&self) -> bool {
-        self.awaits_budget && !self.awaiting_memory.is_empty()
-    }
-
-    /// Lets commands that wait for memory go on as far as there is some; true if any does.
-    pub fn retry_memory(&mut self) -> bool {
-        let before = self.awaiting_memory.len();
-        while let Some(&tag) = self.awaiting_memory.front() {
-            let command = self.commands.get(tag);
-            let bytes = command.reserved_bytes;
-            assert_eq!(
-                command.state,
-                CommandState::AwaitingMemory,
-                "{tag:?} waits for {bytes} bytes"
-            );
-            if !self.take_memory(bytes) {
-                break;
-            }
-            self.commands.get_mut(tag).state = CommandState::Executing;
-            self.awaiting_memory.pop_front();
-            self.events.push_back(Event::Reserved(tag));
-        }
-        before != self.awaiting_memory.len()
-    }
-
-    /// Buffer memory that commands and unsent data have.
-    pub fn reserved_bytes(&self) -> usize {
-        self.reserved_bytes
-    }
-
-    /// Commands whose data was asked for and has not come in full.
+    /// Returns the number of commands whose requested data has not arrived in full.
     pub fn awaiting_data(&self) -> usize {
         self.awaiting_data
     }
 
-    /// Requests a command's data from the host; [`Event::Data`] reports when it is complete.
+    /// Requests a command's data from the host; [`Event::Data`] reports that it is complete.
     pub fn request_data(&mut self, tag: Tag, bytes: u32) {
         let command = self.commands.get_mut(tag);
         assert_eq!(command.state, CommandState::Executing, "{tag:?} asks for data");
@@ -375,7 +302,8 @@ impl QueuePair {
             return self.release(reserved_bytes);
         }
         let Some(data) = self.write_remote(tag, data, result, reserved_bytes) else { return };
-        // With flow control the host needs the response's SQHD; a result needs it too.
+        // With flow control the host needs the response's SQHD, and a result needs the response
+        // too.
         let is_success = !self.has_flow_control && result == 0;
         self.send_data(cid, data, is_success, reserved_bytes);
         if !is_success {
@@ -384,7 +312,7 @@ impl QueuePair {
         self.commands.remove(tag);
     }
 
-    /// Whether nothing is sent any more but a terminate request.
+    /// Returns whether the connection sends nothing more, except a terminate request.
     fn is_over(&self) -> bool {
         matches!(self.state, QueuePairState::Terminating | QueuePairState::Terminated)
     }
@@ -421,7 +349,8 @@ impl QueuePair {
         reserved_bytes: usize,
     ) {
         let (encoder, bytes) = (self.encoder, part.len() as u32);
-        // A memory namespace's bytes may change while they are sent: a digest needs its own copy.
+        // A memory namespace's bytes may change while they are sent, so a digest needs its own
+        // copy.
         let part = if encoder.has_data_digest { part.into_lasting() } else { part };
         let digest = encoder.has_data_digest.then(|| nvme::tcp::crc32c(&part.to_bytes()));
         self.emit(|out| encoder.c2h_data(out, cid, offset as u32, bytes, is_last, is_success));
@@ -455,8 +384,8 @@ impl QueuePair {
         self.emit(|out| encoder.capsule_resp(out, &cqe));
     }
 
-    /// Writes a header to the output. Our own headers are always encodable; were one not, the
-    /// connection would have to end rather than send a stream with a hole.
+    /// Writes a header to the output. Our own headers can always be encoded. If one could not, the
+    /// connection would end instead of sending a stream with a gap.
     fn emit(&mut self, encode: impl Fn(&mut [u8]) -> Result<usize, nvme::Error>) {
         if let Err(error) = self.output.header(encode) {
             tracing::error!(%error, "a header could not be encoded");
@@ -464,19 +393,20 @@ impl QueuePair {
         }
     }
 
-    /// Bytes waiting to be sent.
+    /// Returns the number of bytes that wait to be sent.
     pub fn output_bytes(&self) -> usize {
         self.output.bytes()
     }
 
-    /// Takes all bytes to be sent. `spare` is an empty list whose memory is used next. When they
-    /// have been sent, [`Self::release`] the number that comes second.
+    /// Takes all output. `spare` is an empty list whose memory is used next. The second part of the
+    /// result is the number of bytes to [`Self::release`] after the send.
     pub fn take_output(&mut self, spare: Vec<Chunk>) -> Option<(Vec<Chunk>, usize)> {
         (!self.output.is_empty()).then(|| self.output.take(spare))
     }
 
-    /// Bytes that are missing of a data PDU's data, and the memory they belong to, so that they can
-    /// be received right there; give it back by [`Self::put_payload`]. [`None`] between PDUs.
+    /// Returns the memory of the data PDU that is being received, and the range of its missing
+    /// bytes, so that they can be received directly there. [`Self::put_payload`] returns the
+    /// memory. [`None`] between PDUs.
     pub fn take_payload(&mut self, bytes_min: usize) -> Option<(Buffer, Range<usize>)> {
         let payload = self.payload.as_ref()?;
         if payload.missing_bytes < bytes_min {
@@ -487,7 +417,7 @@ impl QueuePair {
         self.commands.get_mut(payload.tag).data.take().map(|buffer| (buffer, start..end))
     }
 
-    /// Gives memory from [`Self::take_payload`] back, with `bytes` more of the data in it.
+    /// Returns memory from [`Self::take_payload`], with `bytes` more of the data in it.
     pub fn put_payload(&mut self, buffer: Buffer, bytes: usize) {
         let Some(payload) = &mut self.payload else { return };
         assert!(
@@ -506,7 +436,7 @@ impl QueuePair {
         self.finish_payload_if_whole();
     }
 
-    /// Drops all commands' buffers and output: the connection is over.
+    /// Drops all commands' buffers and the output, because the connection is over.
     pub fn clear(&mut self) {
         self.output.clear();
         self.clear_work();

@@ -1,38 +1,39 @@
-//! Limits of a namespace's rate: commands and bytes a second, of all hosts together.
+//! Limits of a namespace's rate: commands and bytes per second, for all hosts together.
 //!
-//! Each limit is a token bucket, kept as the moment at which it is full again. A command moves that moment by its cost
-//! and may be executed once the moment before is no more than [`BURST`] away. So commands wait in the order in which
-//! they came, each knows how long, and a limit costs one atomic operation for a command; a namespace without
-//! limits costs two loads of memory that nothing writes.
+//! Each limit is a token bucket, stored as the time at which it is full again. A command moves that
+//! time by its cost, and may run once the former time is at most [`BURST`] away. So commands wait
+//! in the order of their arrival, each knows its waiting time, and a limit costs one atomic
+//! operation per command. A namespace without limits costs two loads of memory that is never
+//! written.
 
 use reactor::time::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What may be done at once after a pause: the share of this time.
+/// Size of a bucket: the commands or bytes of this time may run at once after a pause.
 const BURST: Duration = Duration::from_millis(20);
-/// How long a command waits at most before its limit is looked at again, which may have changed.
+/// Maximum time before a waiting command checks again whether its limit has changed.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
-/// Limits of a rate; [`None`] is none.
+/// Limits of a rate; [`None`] means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimits {
-    /// Commands a second, at least 1.
+    /// Commands per second, at least 1.
     pub commands: Option<u64>,
-    /// Bytes of data a second, at least 1.
+    /// Bytes of data per second, at least 1.
     pub bytes: Option<u64>,
 }
 
-/// One bucket.
+/// One token bucket.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Bucket {
-    /// When it is full again, in nanoseconds of the reactor's clock.
+    /// The time at which it is full again, in nanoseconds of the reactor's clock.
     full_ns: AtomicU64,
 }
 
 impl Bucket {
-    /// Takes what `cost_ns` fills again; returns when it may be used.
+    /// Takes tokens that need `cost_ns` to return. Returns the time at which the command may run.
     fn take(&self, cost_ns: u64, now_ns: u64) -> u64 {
         let order = Ordering::Relaxed;
         let take = |full: u64| Some(full.max(now_ns).saturating_add(cost_ns));
@@ -43,7 +44,7 @@ impl Bucket {
     fn give_back(&self, cost_ns: u64) {
         let order = Ordering::Relaxed;
         let give = |full: u64| Some(full.saturating_sub(cost_ns));
-        // It never fails, because `give` always gives.
+        // This cannot fail, because `give` always returns a value.
         let _ = self.full_ns.fetch_update(order, order, give);
     }
 }
@@ -51,34 +52,34 @@ impl Bucket {
 /// The limits of a namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Rate {
-    /// Commands a second; 0 is no limit.
+    /// Commands per second; 0 means no limit.
     commands: AtomicU64,
-    /// Bytes a second; 0 is no limit.
+    /// Bytes per second; 0 means no limit.
     bytes: AtomicU64,
-    /// Raised by each change.
+    /// Number of changes of the limits.
     epoch: AtomicU64,
     command_bucket: Bucket,
     byte_bucket: Bucket,
 }
 
-/// Until when a command waits.
+/// The wait of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wait {
     pub(crate) until: Instant,
-    /// The limits that this follows from.
+    /// The epoch of the limits that cause the wait.
     epoch: u64,
-    /// What the command took of the buckets for commands and for bytes, in nanoseconds.
+    /// The costs of the command in the buckets for commands and for bytes, in nanoseconds.
     costs: [u64; 2],
 }
 
 impl Rate {
-    /// The limits.
+    /// Returns the limits.
     pub(crate) fn limits(&self) -> RateLimits {
         let of = |limit: &AtomicU64| Some(limit.load(Ordering::Relaxed)).filter(|it| *it != 0);
         RateLimits { commands: of(&self.commands), bytes: of(&self.bytes) }
     }
 
-    /// Replaces the limits. Commands that wait follow the new ones within [`LOOK`].
+    /// Replaces the limits. Waiting commands follow the new ones within [`LOOK`].
     pub(crate) fn set(&self, limits: RateLimits) {
         self.commands.store(limits.commands.unwrap_or(0), Ordering::Relaxed);
         self.bytes.store(limits.bytes.unwrap_or(0), Ordering::Relaxed);
@@ -88,7 +89,7 @@ impl Rate {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// Counts a command with so many bytes of data. Returns how long it has to wait, if it has to.
+    /// Counts a command with `bytes` of data. Returns its wait, if it has to wait.
     pub(crate) fn take(&self, bytes: u64, now: Instant) -> Option<Wait> {
         let epoch = self.epoch.load(Ordering::Acquire);
         let (per_second, now_ns) = (1_000_000_000_u128, now.as_ns());
@@ -106,8 +107,9 @@ impl Rate {
         (until_ns > now_ns).then(|| Wait { until: Instant::from_ns(until_ns), epoch, costs })
     }
 
-    /// Gives back what a command took that waited and is not executed, because its connection has ended: else what hosts
-    /// send, give up and send again would count each time, and in the end nothing would be executed.
+    /// Returns the tokens of a waiting command that does not run because its connection has ended.
+    /// Otherwise commands that hosts send, abandon and send again would count each time, and in the
+    /// end no command would run.
     pub(crate) fn give_back(&self, wait: &Wait) {
         if self.has_changed(wait) {
             return;
@@ -118,7 +120,7 @@ impl Rate {
         }
     }
 
-    /// Whether the limits have changed since a command began to wait.
+    /// Returns whether the limits have changed since a command began to wait.
     pub(crate) fn has_changed(&self, wait: &Wait) -> bool {
         self.epoch.load(Ordering::Relaxed) != wait.epoch
     }
@@ -132,15 +134,15 @@ mod tests {
         Instant::from_ns(1_000_000_000_000 + ms * 1_000_000)
     }
 
-    /// When commands that all come at once may be executed, in milliseconds.
+    /// Returns the times in milliseconds at which commands may run that all arrive at `now`.
     fn waits(rate: &Rate, count: usize, bytes: u64, now: Instant) -> Vec<u64> {
         let wait =
             |_| rate.take(bytes, now).map_or(0, |wait| (wait.until.since(now)).as_millis() as u64);
         (0..count).map(wait).collect()
     }
 
-    /// Goal: commands are as far apart as the tighter limit says, after a burst of 20 ms; a pause gives no more than
-    /// that back, and without limits nothing waits.
+    /// Goal: after a burst of 20 ms, commands are as far apart as the tighter limit requires; a
+    /// pause returns no more than that burst, and without limits no command waits.
     #[test]
     fn commands_keep_their_distance() {
         let rate = Rate::default();
@@ -156,14 +158,14 @@ mod tests {
         assert_eq!(
             waits(&rate, 3, 0, at(2000)),
             [10, 20, 30],
-            "no bytes are no reason to wait for"
+            "a command without bytes does not wait for the limit of bytes"
         );
         rate.set(RateLimits { commands: None, bytes: Some(1) });
         assert_eq!(waits(&rate, 1, u64::MAX, at(3000)), [0], "a large command passes once");
         assert!(rate.take(1, at(3000)).is_some_and(|wait| wait.until > at(1 << 30)));
     }
 
-    /// Goal: commands that were never executed leave nothing behind that later ones wait for.
+    /// Goal: commands that never ran do not delay later ones.
     #[test]
     fn what_is_not_executed_is_given_back() {
         let rate = Rate::default();
@@ -177,7 +179,7 @@ mod tests {
         assert!(rate.take(100_000, at(200)).is_none());
     }
 
-    /// Goal: a change ends what follows from the limits before.
+    /// Goal: a change of limits invalidates the waits that follow from the former limits.
     #[test]
     fn a_change_is_noticed() {
         let rate = Rate::default();

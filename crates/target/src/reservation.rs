@@ -1,20 +1,20 @@
-//! Reservations of a namespace (base 8.1.22): hosts register keys, and one of them (or all) may exclude
-//! others from writing or reading.
+//! Reservations of a namespace (base 8.1.22): hosts register keys, and one of them (or all of them)
+//! may exclude others from writing or reading.
 //!
-//! The rules are a state machine without I/O ([`State`]). I/O commands do not take its lock: the
-//! namespace has an epoch that each change raises, and each I/O queue pair keeps its host's rights as of
-//! the last epoch that it has seen ([`Guard`]). While nothing was ever registered, a command costs one
+//! The rules are a state machine without I/O ([`State`]). I/O commands do not take its lock: each
+//! change raises the namespace's epoch, and each I/O queue pair keeps its host's rights as of the
+//! last epoch that it has seen ([`Guard`]). Until the first registration, a command costs one
 //! relaxed load.
 //!
-//! Preempt and Abort completes when no command of the preempted hosts is at work on the device any
-//! more. Commands are not counted for that. Each of these hosts' queue pairs gets a [`Ticket`], attaches
-//! it to the commands that it has begun, and the last one that is dropped wakes the waiting command. A
-//! queue pair starts commands and takes tickets on one thread, so a command either sees the new rights
-//! or holds the ticket. Data of reads that had ended before, and are still being sent out of a memory
-//! namespace, may show later writes.
+//! Preempt and Abort completes when the device works on no more commands of the preempted hosts.
+//! Commands are not counted for that. Instead each of these hosts' queue pairs gets a [`Ticket`]
+//! and attaches it to its running commands; dropping the last ticket wakes the waiting command. A
+//! queue pair starts commands and takes tickets on one thread, so a command either sees the new
+//! rights or holds the ticket. Reads that had ended before, and whose data is still being sent from
+//! a memory namespace, may show later writes.
 //!
-//! A change with persistence is on stable storage before hosts see it. Changes of one namespace are
-//! made one after the other.
+//! A change with persistence is on stable storage before hosts see it. Changes of one namespace run
+//! one after the other.
 
 mod guard;
 mod log;
@@ -38,13 +38,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 use store::Store;
 
-/// Most registrants of a namespace.
+/// Maximum number of registrants of a namespace.
 pub const REGISTRANTS_MAX: usize = 256;
 
 /// The registrations and the reservation of one namespace.
 #[derive(Debug)]
 pub struct Reservations {
-    /// Number of the last change; 0 until the first.
+    /// Number of the last change; 0 before the first.
     epoch: AtomicU64,
     inner: Mutex<Inner>,
     store: Option<Store>,
@@ -53,17 +53,17 @@ pub struct Reservations {
 #[derive(Debug, Default)]
 struct Inner {
     state: State,
-    /// A change is being made durable.
+    /// Whether a change is being made durable.
     is_changing: bool,
-    /// Tasks that wait for that.
+    /// Tasks that wait for the end of that change.
     waiters: Vec<Waker>,
     /// The queue pairs that use the namespace.
     members: Vec<Weak<Member>>,
 }
 
 impl Inner {
-    /// Has the queue pairs of `hosts` give up what they have begun. With the new rights a queue pair
-    /// finds its ticket, as both are published under one lock.
+    /// Gives the queue pairs of `hosts` tickets for their running commands. A queue pair finds its
+    /// ticket together with the new rights, because both are published under one lock.
     fn abort(&mut self, hosts: &[HostId]) -> Drained {
         let drained = Drained::default();
         if hosts.is_empty() {
@@ -80,17 +80,17 @@ impl Inner {
 }
 
 impl Reservations {
-    /// No registrations, kept in memory: they end with the target.
+    /// Creates an empty set of registrations in memory, which ends with the target.
     pub fn new() -> Self {
         Self { epoch: AtomicU64::new(0), inner: Mutex::default(), store: None }
     }
 
-    /// Those that `path` holds of the namespace with this UUID. Hosts can ask for persistence, and find
-    /// their registrations again after a restart. A missing file is created.
+    /// Loads the reservations of the namespace with this UUID from `path`. Hosts can request
+    /// persistence, and find their registrations again after a restart. A missing file is created.
     ///
     /// # Errors
-    /// [`Error::Reservations`] if the file cannot be read or written, is damaged, or belongs to another
-    /// namespace.
+    /// [`Error::Reservations`] if the file cannot be read or written, is damaged, or belongs to
+    /// another namespace.
     pub async fn open(path: &Path, uuid: [u8; 16]) -> Result<Self, Error> {
         let (store, state) = Store::open(path, uuid).await?;
         let epoch = AtomicU64::new(u64::from(!state.is_empty()));
@@ -98,25 +98,25 @@ impl Reservations {
         Ok(Self { epoch, inner, store: Some(store) })
     }
 
-    /// Whether hosts can have registrations survive a restart.
+    /// Returns whether hosts can request that registrations survive a restart.
     pub fn can_persist(&self) -> bool {
         self.store.is_some()
     }
 
-    /// Whether registrations survive a restart (PTPL).
+    /// Returns whether registrations survive a restart (PTPL).
     pub(crate) fn is_persistent(&self) -> bool {
         self.inner().state.is_persistent
     }
 
-    /// RESCAP of Identify Namespace.
+    /// Returns RESCAP of Identify Namespace.
     pub(crate) fn capabilities(&self) -> u8 {
         let persist = if self.can_persist() { rescap::PERSIST } else { 0 };
         rescap::ALL_TYPES | rescap::IGNORE_EXISTING_KEY | persist
     }
 
-    /// Makes a change on behalf of a host, durably if registrations persist. Nothing has changed if it
-    /// fails. The command completes when [`Drained`] does: nothing is at work any more that the change
-    /// aborts.
+    /// Makes a change on behalf of a host, durably if registrations persist. A failed change has no
+    /// effect. The command completes when [`Drained`] does: then all commands that the change
+    /// aborts have ended.
     ///
     /// # Errors
     /// The status of the command.
@@ -148,7 +148,7 @@ impl Reservations {
         Ok((notices, drained))
     }
 
-    /// Waits until no other change is being made.
+    /// Waits until no other change is under way.
     async fn turn(&self) -> Turn<'_> {
         poll_fn(|cx| {
             let mut inner = self.inner();
@@ -165,7 +165,7 @@ impl Reservations {
         Turn(self)
     }
 
-    /// The data of Reservation Report, `bytes` long.
+    /// Returns the data of Reservation Report, `bytes` long.
     pub(crate) fn report(&self, bytes: usize) -> Buffer {
         let inner = self.inner();
         let state = &inner.state;
@@ -197,7 +197,7 @@ impl Reservations {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // Each change is complete in itself: a panicked holder leaves the state sound.
+        // Each change is complete in itself: the state stays sound if a holder of the lock panics.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -208,7 +208,7 @@ impl Default for Reservations {
     }
 }
 
-/// The right to make a change.
+/// The exclusive right to make a change.
 struct Turn<'a>(&'a Reservations);
 
 impl Drop for Turn<'_> {

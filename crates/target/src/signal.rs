@@ -1,19 +1,19 @@
-//! How other threads get a connection's attention: a few flags and the waker of its task.
+//! Signals of other threads to a connection: a few flags and the waker of its task.
 //!
-//! The task looks at the flags with one relaxed load a turn, which costs nothing while they are
-//! clear; the lock is taken only to store the waker and to use it.
+//! The task reads the flags with one relaxed load per turn, which is cheap while they are clear.
+//! The lock is taken only to store the waker and to use it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::Waker;
 
-/// The connection shall end: its admission, controller or target is gone.
+/// The connection has to end: its admission, controller or target has ended.
 pub(crate) const CLOSE: u32 = 1 << 0;
 /// Something that asynchronous events report may have changed.
 pub(crate) const EVENT: u32 = 1 << 1;
 
-/// Flags for one task. Padded: each turn of a task writes here, and the listener's thread makes the signals of all cores
-/// one after the other.
+/// Flags for one task. Padded, because each turn of a task writes here, and the listener's thread
+/// allocates the signals of all cores one after the other.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Signal {
@@ -31,7 +31,7 @@ impl Signal {
         }
     }
 
-    /// Whether any of `flags` is set.
+    /// Returns whether any of `flags` is set.
     pub(crate) fn is_raised(&self, flags: u32) -> bool {
         self.flags.load(Ordering::Relaxed) & flags != 0
     }
@@ -45,7 +45,7 @@ impl Signal {
         }
     }
 
-    /// Registers the task to wake. Look at the flags *after* this.
+    /// Registers the task to wake. The caller checks the flags *after* this.
     pub(crate) fn register(&self, waker: &Waker) {
         let mut stored = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         match &*stored {

@@ -1,7 +1,7 @@
-//! The registry: which subsystems there are, where they can be reached, and which controllers live.
+//! The registry: the subsystems, the addresses at which hosts reach them, and the live controllers.
 //!
-//! Only connecting, discovery and administration come here, so that its locks are never on the way
-//! of an I/O command.
+//! Only connecting, discovery and administration use the registry. An I/O command never takes its
+//! locks.
 
 mod change;
 mod connect;
@@ -38,15 +38,15 @@ const MODEL_DISCOVERY: &str = "Tsumugi discovery";
 #[derive(Debug, Default)]
 struct Registry {
     subsystems: BTreeMap<Nqn, Arc<Subsystem>>,
-    /// The hosts that have to prove themselves, and how.
+    /// The proofs that hosts must give.
     proofs: BTreeMap<Nqn, HostProof>,
-    /// To the discovery service too.
+    /// Whether hosts give their proofs to the discovery service too.
     is_discovery_proved: bool,
     listeners: Vec<(SocketAddr, Transport)>,
     controllers: BTreeMap<ControllerId, Arc<Association>>,
-    /// Controllers that have ended but may have I/O in flight: as many as live connections.
+    /// Ended controllers that may still have I/O in flight. At most one per live connection.
     ending: Vec<Weak<Association>>,
-    /// Where to look for the next free controller identifier.
+    /// Where the search for a free controller identifier starts.
     next_id: u16,
 }
 
@@ -63,13 +63,13 @@ pub struct Target {
     registry: Mutex<Registry>,
     keyring: Arc<tls::Keyring>,
     generated: Arc<generated::Generated>,
-    /// Set where hosts have to, or may, connect under TLS.
+    /// Set if hosts must or may connect under TLS.
     tls: OnceLock<tls::Required>,
     started: Instant,
 }
 
 impl Target {
-    /// A target with only its discovery subsystem.
+    /// Creates a target with only its discovery subsystem.
     ///
     /// # Errors
     /// [`Error::Limits`].
@@ -93,22 +93,22 @@ impl Target {
         }))
     }
 
-    /// Bounds and parameters.
+    /// Returns the bounds and parameters.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Buffer memory of all connections.
+    /// Returns the budget of buffer memory for all connections.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
 
-    /// The hosts that may use it.
+    /// Returns the admissions: the hosts that may use the target.
     pub fn admissions(&self) -> &Arc<Admissions> {
         &self.admissions
     }
 
-    /// Time since it was made.
+    /// Returns the time since the target was created.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
@@ -133,28 +133,28 @@ impl Target {
         Ok(subsystem)
     }
 
-    /// All subsystems but the discovery one.
+    /// Returns all subsystems except the discovery subsystem.
     pub fn subsystems(&self) -> Vec<Arc<Subsystem>> {
         self.registry().subsystems.values().cloned().collect()
     }
 
-    /// The subsystem of this name.
+    /// Returns the subsystem of this name.
     pub fn subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
         self.registry().subsystems.get(nqn).cloned()
     }
 
-    /// Notes an address at which the target can be reached.
+    /// Adds an address at which hosts reach the target.
     pub(crate) fn add_listener(&self, address: SocketAddr, transport: Transport) {
         self.registry().listeners.push((address, transport));
         self.note_discovery_changed();
     }
 
-    /// The addresses at which the target can be reached over TCP.
+    /// Returns the addresses at which hosts reach the target over TCP.
     pub fn listeners(&self) -> Vec<SocketAddr> {
         self.listeners_by(Transport::Tcp)
     }
 
-    /// The addresses at which the target can be reached over RDMA.
+    /// Returns the addresses at which hosts reach the target over RDMA.
     pub fn rdma_listeners(&self) -> Vec<SocketAddr> {
         self.listeners_by(Transport::Rdma)
     }
@@ -165,19 +165,19 @@ impl Target {
         of_it.map(|listener| listener.0).collect()
     }
 
-    /// The controllers that live.
+    /// Returns the live controllers.
     pub fn controllers(&self) -> Vec<Arc<Association>> {
         self.registry().controllers.values().cloned().collect()
     }
 
-    /// Identifiers of a subsystem's controllers, ascending.
+    /// Returns the identifiers of a subsystem's controllers, ascending.
     pub(crate) fn controller_ids(&self, subsystem: &Arc<Subsystem>) -> Vec<ControllerId> {
         let registry = self.registry();
         let of_it = |controller: &&Arc<Association>| Arc::ptr_eq(controller.subsystem(), subsystem);
         registry.controllers.values().filter(of_it).map(|controller| controller.id()).collect()
     }
 
-    /// A controller's admin queue pair has ended.
+    /// Moves a controller whose admin queue pair has ended from the live to the ending controllers.
     pub(crate) fn forget(&self, association: &Arc<Association>) {
         let mut registry = self.registry();
         let id = association.id();
@@ -188,14 +188,14 @@ impl Target {
         }
     }
 
-    /// Has all controllers look for changes of namespaces and of the discovery log.
+    /// Makes all controllers look for changes of namespaces and of the discovery log.
     pub fn tell_controllers(&self) {
         for controller in self.registry().controllers.values() {
             controller.look_for_events();
         }
     }
 
-    /// Has all connections end; new ones are still taken.
+    /// Ends all connections. The target still accepts new ones.
     pub fn drop_connections(&self) {
         for controller in self.registry().controllers.values() {
             controller.drop_all();
@@ -207,13 +207,14 @@ impl Target {
         self.tell_controllers();
     }
 
-    /// Number of the last change of the discovery log.
+    /// Returns the number of the last change of the discovery log.
     pub(crate) fn discovery_generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
-        // Each change is complete in itself: a panicked holder leaves the registry sound.
+        // Each change is complete in itself: the registry stays sound if a holder of the lock
+        // panics.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

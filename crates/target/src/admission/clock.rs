@@ -1,8 +1,8 @@
 //! The clock by which admissions lapse.
 //!
-//! It goes on while the machine is suspended, unlike the reactor's: the metadata service counts the
-//! same span elsewhere, and by the end of it lets others have the blocks. A type of its own, so that
-//! times of the two clocks cannot be mixed.
+//! Unlike the reactor's clock, it continues while the machine is suspended: the metadata service
+//! counts the same span elsewhere, and at its end gives the blocks to others. It has a type of its
+//! own, so that times of the two clocks cannot be mixed.
 
 use std::fmt;
 use std::ops::Add;
@@ -14,12 +14,12 @@ use std::time::Duration;
 pub struct Moment(u64);
 
 impl Moment {
-    /// The moment `ns` nanoseconds after the clock's start.
+    /// Returns the moment `ns` nanoseconds after the clock's start.
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// Nanoseconds since the clock's start.
+    /// Returns the nanoseconds since the clock's start.
     pub const fn as_ns(self) -> u64 {
         self.0
     }

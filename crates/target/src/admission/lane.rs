@@ -1,4 +1,4 @@
-//! One host's admission and the counted passages through it.
+//! One host's admission and the lanes through it, which count commands.
 
 use crate::admission::{Epoch, Moment, Refusal};
 use crate::signal::{self, Signal};
@@ -14,10 +14,11 @@ use std::task::Waker;
 pub(crate) struct Slot {
     pub(crate) host: HostId,
     pub(crate) epoch: Epoch,
-    /// When it lapses, in nanoseconds of the admissions' clock; the largest value means never.
+    /// The time of its lapse, in nanoseconds of the admissions' clock; the largest value means
+    /// never.
     lapse_ns: AtomicU64,
     is_closed: AtomicBool,
-    /// What the host has to prove that it knows under TLS; cleared at the admission's end.
+    /// The key that the host has to prove under TLS; cleared at the admission's end.
     key: Mutex<Option<TlsKey>>,
     members: Mutex<Members>,
 }
@@ -48,7 +49,7 @@ impl Slot {
         })
     }
 
-    /// Lets it lapse no sooner than `lapse`.
+    /// Moves the lapse to `lapse`, unless it is later already.
     pub(crate) fn extend(&self, lapse: Moment) {
         self.lapse_ns.fetch_max(lapse.as_ns(), Ordering::SeqCst);
     }
@@ -62,7 +63,7 @@ impl Slot {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Returns what the host has to prove that it knows; nothing is left of it once the admission has ended.
+    /// Returns the key that the host has to prove, or `None` after the admission has ended.
     pub(crate) fn key(&self) -> Option<TlsKey> {
         self.key.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -78,12 +79,12 @@ impl Slot {
         }
     }
 
-    /// Commands that are being carried out.
+    /// Returns the number of commands in execution.
     pub(crate) fn in_flight(&self) -> u64 {
         self.members().lanes.iter().map(|gate| gate.in_flight.load(Ordering::SeqCst)).sum()
     }
 
-    /// As [`Self::in_flight`]; if there are any, `waker` is woken when there may be none.
+    /// Returns the number of commands in execution, and wakes `waker` when it may have become zero.
     pub(crate) fn poll_in_flight(&self, waker: &Waker) -> u64 {
         let mut members = self.members();
         if !members.waiters.iter().any(|waiter| waiter.will_wake(waker)) {
@@ -99,7 +100,7 @@ impl Slot {
     pub(crate) fn open_lane(this: &Arc<Self>, signal: &Arc<Signal>) -> Result<Lane, Refusal> {
         let gate = Arc::new(Gate { in_flight: AtomicU64::new(0), signal: Arc::clone(signal) });
         this.members().lanes.push(Arc::clone(&gate));
-        // Looked at after the lane became visible to `close`: one of the two sees the other.
+        // Checked after the lane became visible to `close`: one of the two sees the other.
         let lane = Lane(Rc::new(Inner { slot: Arc::clone(this), gate }));
         if this.is_closed() { Err(Refusal::NotAdmitted) } else { Ok(lane) }
     }
@@ -127,7 +128,7 @@ impl Inner {
         let before = self.gate.in_flight.fetch_sub(commands, Ordering::SeqCst);
         assert!(
             before >= commands,
-            "{commands} commands of {:?} leave under {:?}, and {before} have come",
+            "{commands} commands of {:?} leave under {:?}, but only {before} have entered",
             self.slot.host,
             self.slot.epoch
         );
@@ -139,28 +140,33 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Permits hold the lane, so that nothing is in flight any more.
+        // Permits hold the lane, so no command is in flight any more.
         let in_flight = self.gate.in_flight.load(Ordering::SeqCst);
-        // A fence that does not see them would be answered before they have ended.
-        assert_eq!(in_flight, 0, "a way of {:?} ends under its commands", self.slot.host);
+        // A fence that missed such commands would complete before they have ended.
+        assert_eq!(
+            in_flight, 0,
+            "a lane of {:?} is dropped with commands in flight",
+            self.slot.host
+        );
         self.slot.members().lanes.retain(|gate| !Arc::ptr_eq(gate, &self.gate));
         self.slot.wake_waiters();
     }
 }
 
-/// The way of one queue pair or local handle through its host's admission. Stays on one thread.
+/// The passage of one queue pair or local handle through its host's admission. It stays on one
+/// thread.
 #[derive(Clone, Debug)]
 pub struct Lane(Rc<Inner>);
 
 impl Lane {
-    /// Counts one command in, if the admission holds at `now`.
+    /// Counts one command in, if the admission is in force at `now`.
     ///
     /// # Errors
-    /// Why the command must not be carried out.
+    /// The reason for refusing the command.
     pub fn enter(&self, now: Moment) -> Result<Permit, Refusal> {
         let inner = &self.0;
         inner.gate.in_flight.fetch_add(1, Ordering::SeqCst);
-        // From here on the permit's drop counts the command out again.
+        // From here on, dropping the permit counts the command out again.
         let permit = Permit(Some(Rc::clone(inner)));
         if inner.slot.is_closed() && !reactor::mutant!("closed-lets-commands-in") {
             return Err(Refusal::NotAdmitted);
@@ -172,23 +178,23 @@ impl Lane {
         }
     }
 
-    /// Whether commands would be let in now.
+    /// Returns whether the lane would accept commands at `now`.
     pub fn is_open(&self, now: Moment) -> bool {
         !self.0.slot.is_closed() && !self.0.slot.is_lapsed(now)
     }
 
-    /// The host whose admission this is.
+    /// Returns the host of the admission.
     pub fn host(&self) -> HostId {
         self.0.slot.host
     }
 
-    /// An empty collection of permits.
+    /// Returns an empty collection of permits.
     pub fn lend(&self) -> Lent {
         Lent { inner: Rc::clone(&self.0), commands: 0 }
     }
 }
 
-/// One command that is counted in; dropping it counts the command out.
+/// A counted command; dropping the permit counts the command out.
 #[derive(Debug)]
 #[must_use = "a permit has to live until the back-end I/O has ended"]
 pub struct Permit(Option<Rc<Inner>>);
@@ -201,7 +207,7 @@ impl Drop for Permit {
     }
 }
 
-/// Permits of many commands of one lane, counted out all at once.
+/// Permits of several commands of one lane, which are counted out together.
 #[derive(Debug)]
 pub struct Lent {
     inner: Rc<Inner>,
@@ -211,20 +217,20 @@ pub struct Lent {
 impl Lent {
     /// Adds a permit of the same lane.
     pub fn add(&mut self, mut permit: Permit) {
-        // Taking the lane out disarms the permit: its count goes over to this.
+        // Taking the lane out disarms the permit. Its count moves to this collection.
         if let Some(inner) = permit.0.take() {
             assert!(Rc::ptr_eq(&self.inner, &inner), "permits of one lane only");
             self.commands += 1;
         }
     }
 
-    /// Moves all permits of `other` here.
+    /// Moves all permits of `other` into this collection.
     pub fn append(&mut self, other: &mut Self) {
         assert!(Rc::ptr_eq(&self.inner, &other.inner), "permits of one lane only");
         self.commands += std::mem::take(&mut other.commands);
     }
 
-    /// Counts all out.
+    /// Counts out all commands.
     pub fn give_back(&mut self) {
         let commands = std::mem::take(&mut self.commands);
         if commands != 0 {

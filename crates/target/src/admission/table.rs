@@ -9,8 +9,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Fenced hosts that are remembered, to refuse an admission that was overtaken by its fence. Such
-/// an admission is only taken before the lapse that it names; the oldest are forgotten.
+/// Maximum number of fenced hosts that are remembered, to refuse an admission that arrives after
+/// its fence. Forgetting the oldest is safe, because an admission is refused after the lapse that
+/// it states.
 const FENCED_MAX: usize = 65_536;
 
 const NEVER: Moment = Moment::from_ns(u64::MAX);
@@ -25,7 +26,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The slot of an admitted host.
+    /// Returns the slot of an admitted host.
     pub(crate) fn slot(&self, host: HostId, now: Moment) -> Result<Arc<Slot>, Refusal> {
         match self.slots.get(&host) {
             Some(slot) if slot.is_lapsed(now) => Err(Refusal::Lapsed),
@@ -38,9 +39,9 @@ impl Table {
         }
     }
 
-    /// The slot of a host that needs no admission.
+    /// Returns the slot of a host that needs no admission, and creates it if needed.
     pub(crate) fn slot_on_demand(&mut self, host: HostId) -> Arc<Slot> {
-        // Hosts come and go here without anybody telling: forget those without a queue pair.
+        // In these modes nothing reports that a host has left: drop the slots without a queue pair.
         self.slots.retain(|&other, slot| other == host || slot.has_lanes());
         let slot = self.slots.entry(host).or_insert_with(|| Slot::new(host, 0, NEVER, None));
         Arc::clone(slot)
@@ -71,13 +72,13 @@ impl Table {
         let slot = &self.slots[&host];
         assert!(
             slot.host == host && slot.epoch == epoch && !slot.is_closed(),
-            "{host:?} was admitted under {epoch:?}, and its admission is of {:?}",
+            "{host:?} was admitted under {epoch:?}, but its admission has {:?}",
             slot.epoch
         );
         Ok(())
     }
 
-    /// Closes what has lapsed; answers all lapsed admissions that may have I/O in flight.
+    /// Closes lapsed admissions. Returns all lapsed admissions that may have I/O in flight.
     pub(crate) fn sweep(&mut self, now: Moment) -> Vec<Arc<Slot>> {
         let lapsed: Vec<HostId> = self
             .slots
@@ -92,7 +93,7 @@ impl Table {
         self.closing.iter().filter(|slot| slot.is_lapsed(now)).cloned().collect()
     }
 
-    /// Moves the lapse of all admissions to this, if it was sooner; answers how many there are.
+    /// Extends all admissions until `lapse`. Returns the number of admissions.
     pub(crate) fn renew(&mut self, lapse: Moment) -> usize {
         for slot in self.slots.values() {
             slot.extend(lapse);
@@ -100,7 +101,7 @@ impl Table {
         self.slots.len()
     }
 
-    /// Ends a host's admissions up to `epoch`; answers those that may have I/O in flight.
+    /// Ends a host's admissions up to `epoch`. Returns those that may have I/O in flight.
     pub(crate) fn fence(&mut self, host: HostId, epoch: Epoch) -> Vec<Arc<Slot>> {
         self.note_fenced(host, epoch);
         let is_ended = |slot: &Arc<Slot>| {
@@ -112,14 +113,14 @@ impl Table {
         let left = self.slots.get(&host).map(|slot| slot.epoch);
         assert!(
             left.is_none_or(|left| left > epoch) || reactor::mutant!("fence-epoch-lt"),
-            "{host:?} was fenced through {epoch:?}, and is admitted under {left:?}"
+            "{host:?} was fenced through {epoch:?}, but is admitted under {left:?}"
         );
         self.forget_closed();
         let is_meant = |slot: &&Arc<Slot>| slot.host == host && slot.epoch <= epoch;
         self.closing.iter().filter(is_meant).cloned().collect()
     }
 
-    /// Ends all admissions.
+    /// Ends all admissions. Returns those that may have I/O in flight.
     pub(crate) fn close_all(&mut self) -> Vec<Arc<Slot>> {
         let hosts: Vec<HostId> = self.slots.keys().copied().collect();
         for host in hosts {
@@ -155,14 +156,14 @@ impl Table {
         self.fenced_order.push_back(host);
         assert!(
             self.fenced.len() == self.fenced_order.len() && self.fenced.len() <= FENCED_MAX,
-            "{} hosts are known as fenced, in an order of {}",
+            "{} fenced hosts are recorded, but their order lists {}",
             self.fenced.len(),
             self.fenced_order.len()
         );
     }
 }
 
-/// Completes when no command of some closed admissions is being carried out any more.
+/// A future that completes when no command of the given closed admissions is in execution.
 #[derive(Debug)]
 #[must_use = "a fence stands only when this has completed"]
 pub struct Drained {
@@ -174,7 +175,7 @@ impl Drained {
         Self { slots }
     }
 
-    /// Commands that are still being carried out.
+    /// Returns the number of commands still in execution.
     pub fn in_flight(&self) -> u64 {
         self.slots.iter().map(|slot| slot.in_flight()).sum()
     }

@@ -1,7 +1,9 @@
-//! Asynchronous events (base 5.1.2): they report to hosts that namespaces or the discovery log changed.
+//! Asynchronous events (base 5.1.2): report to hosts that namespaces or the discovery log have
+//! changed.
 //!
-//! Each changing thing has a generation; a controller remembers the last generation that it has reported. So a
-//! change only has to wake the admin queue pairs, and nothing is lost while no request is outstanding.
+//! Each thing that changes has a generation, and a controller remembers the last generation that it
+//! has reported. So a change only has to wake the admin queue pairs, and nothing is lost while no
+//! request is outstanding.
 
 use super::{Association, Completion, Controller, Reply};
 use crate::queue_pair::Tag;
@@ -12,7 +14,8 @@ use nvme::feature::AsyncEventConfig;
 use nvme::{Nsid, Status, SubmissionQueueEntry};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Number of changed namespaces that are reported one by one; more are reported as "many" (base 5.1.12.1.5).
+/// Maximum number of changed namespaces that are listed; more are reported as "many" (base
+/// 5.1.12.1.5).
 const CHANGED_MAX: usize = 1024;
 
 /// The kinds of events.
@@ -24,15 +27,16 @@ pub enum EventKind {
     Discovery,
 }
 
-/// The state of an event's report.
+/// The state of the report of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Notice {
     /// There is nothing to report.
     Idle,
-    /// It happened, but no request is there yet.
+    /// The event has happened, but no request could report it yet.
     Pending,
-    /// The event was reported and the host has not read the log page since (base 5.1.2: masked until then).
-    Told,
+    /// The event was reported, and the host has not read the log page since (base 5.1.2: masked
+    /// until then).
+    Reported,
 }
 
 /// The events of one controller.
@@ -40,26 +44,26 @@ enum Notice {
 pub(crate) struct Events {
     kind: EventKind,
     requests: VecDeque<Tag>,
-    /// Requests that a reset has ended.
+    /// Requests that a reset has aborted.
     aborted: VecDeque<Tag>,
     pub(super) config: AsyncEventConfig,
     notice: Notice,
-    /// How far the report of a temperature warning has come.
+    /// The state of the report of a temperature warning.
     temperature: Notice,
-    /// How far the report of a reservation notification has come.
+    /// The state of the report of a reservation notification.
     reservation: Notice,
-    /// How far the report of a change of asymmetric access has come; [`None`] without such reports.
+    /// The state of the report of a change of asymmetric access; [`None`] without such reports.
     ana: Option<Notice>,
-    /// The change of asymmetric access that was noticed last.
+    /// The generation of the last noticed change of asymmetric access.
     ana_generation: u64,
-    /// What the controller has noticed up to.
+    /// The generation of the last noticed change.
     generation: u64,
     changed: BTreeSet<Nsid>,
-    /// The namespaces that the host saw at `generation`: it hears nothing of others.
+    /// The namespaces that the host saw at `generation`. It gets no reports about others.
     seen: BTreeSet<Nsid>,
 }
 
-/// The identifiers of the namespaces that the host of a controller sees.
+/// Returns the identifiers of the namespaces that the host of a controller sees.
 fn seen_by(association: &Association) -> BTreeSet<Nsid> {
     association.namespaces().iter().map(|namespace| namespace.nsid()).collect()
 }
@@ -88,7 +92,7 @@ impl Events {
         }
     }
 
-    /// Bits of the configuration that mean something to this controller.
+    /// Returns the bits of the configuration that this controller supports.
     pub(super) fn supported(&self) -> u32 {
         match self.kind {
             EventKind::Namespaces if self.ana.is_some() => {
@@ -109,8 +113,8 @@ impl Events {
         self.aborted.append(&mut self.requests);
     }
 
-    /// The namespaces that changed, [`None`] if they are too many; `is_retained` keeps the list and
-    /// the event's mask.
+    /// Returns the changed namespaces, or [`None`] if there are more than the list can hold.
+    /// `is_retained` keeps the list and the event's mask.
     pub(super) fn read_changed(&mut self, is_retained: bool) -> Option<Vec<Nsid>> {
         let list =
             (self.changed.len() <= CHANGED_MAX).then(|| self.changed.iter().copied().collect());
@@ -121,7 +125,8 @@ impl Events {
         list
     }
 
-    /// A temperature threshold was set: `is_warning` if the temperature is out of range now.
+    /// Records that a temperature threshold was set. `is_warning`: the temperature is out of range
+    /// now.
     pub(super) fn note_temperature(&mut self, is_warning: bool) {
         match (is_warning, self.temperature) {
             (true, Notice::Idle) => self.temperature = Notice::Pending,
@@ -130,52 +135,54 @@ impl Events {
         }
     }
 
-    /// The SMART / health log page was read.
+    /// Records that the host has read the SMART / health log page.
     pub(super) fn note_health_read(&mut self, is_retained: bool) {
-        if !is_retained && self.temperature == Notice::Told {
+        if !is_retained && self.temperature == Notice::Reported {
             self.temperature = Notice::Idle;
         }
     }
 
-    /// The reservation notification log page was read.
+    /// Records that the host has read the reservation notification log page.
     pub(super) fn note_reservation_read(&mut self, is_retained: bool) {
         if !is_retained {
             self.reservation = Notice::Idle;
         }
     }
 
-    /// The event to report now, if there is one that the host wants.
+    /// Returns the event to report now, if there is one that the host has enabled.
     fn next_event(&mut self) -> Option<AsyncEvent> {
         if self.requests.is_empty() {
             return None;
         }
         let wants_temperature = self.config.has(AsyncEventConfig::TEMPERATURE_WARNING);
         if self.temperature == Notice::Pending && wants_temperature {
-            self.temperature = Notice::Told;
+            self.temperature = Notice::Reported;
             return Some(AsyncEvent::TEMPERATURE_THRESHOLD);
         }
-        // The host masks it by the feature, so there is no bit in the configuration.
+        // The host masks this event by a feature of its own, so the configuration has no bit for
+        // it.
         if self.reservation == Notice::Pending {
-            self.reservation = Notice::Told;
+            self.reservation = Notice::Reported;
             return Some(AsyncEvent::RESERVATION_LOG_AVAILABLE);
         }
-        // Before changes of namespaces: with a new namespace the host looks for its group at once.
+        // Before changes of namespaces: the host looks for the group of a new namespace at once.
         if self.ana == Some(Notice::Pending) && self.config.has(AsyncEventConfig::ANA_CHANGE) {
-            self.ana = Some(Notice::Told);
+            self.ana = Some(Notice::Reported);
             return Some(AsyncEvent::ANA_CHANGED);
         }
         let wanted = self.supported() & !AsyncEventConfig::ANA_CHANGE;
         if self.notice != Notice::Pending || !self.config.has(wanted) {
             return None;
         }
-        self.notice = Notice::Told;
+        self.notice = Notice::Reported;
         Some(match self.kind {
             EventKind::Namespaces => AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED,
             EventKind::Discovery => AsyncEvent::DISCOVERY_CHANGED,
         })
     }
 
-    /// The ANA log page was read, which showed the changes up to `generation`.
+    /// Records that the host has read the ANA log page, which showed the changes up to
+    /// `generation`.
     pub(super) fn note_ana_read(&mut self, generation: u64, is_retained: bool) {
         if !is_retained {
             self.ana_generation = generation;
@@ -183,7 +190,7 @@ impl Events {
         }
     }
 
-    /// Notes a change of asymmetric access.
+    /// Records a change of asymmetric access.
     fn notice_ana(&mut self, generation: u64) {
         if generation != self.ana_generation {
             self.ana_generation = generation;
@@ -193,14 +200,15 @@ impl Events {
         }
     }
 
-    /// Notes a change of a namespace that the host sees: its ANA group may have other members now.
+    /// Records a change of a namespace that the host sees: the members of its ANA group may have
+    /// changed.
     fn notice_members(&mut self) {
         if self.ana == Some(Notice::Idle) {
             self.ana = Some(Notice::Pending);
         }
     }
 
-    /// The discovery log page was read.
+    /// Records that the host has read the discovery log page.
     pub(super) fn note_discovery_read(&mut self, generation: u64, is_retained: bool) {
         if !is_retained {
             self.generation = generation;
@@ -218,8 +226,9 @@ impl Controller {
         Reply::Held
     }
 
-    /// Ends a held request if there is something to report, or a reset has aborted it. Call it
-    /// after each command and when the queue pair was signalled, until it returns [`None`].
+    /// Ends a held request if there is something to report or a reset has aborted it. The caller
+    /// repeats the call after each command and after each signal to the queue pair until it returns
+    /// [`None`].
     pub fn poll_event(&mut self) -> Option<Completion> {
         if let Some(tag) = self.events.aborted.pop_front() {
             return Some(Completion { tag, status: Status::ABORT_REQUESTED, result: 0 });
@@ -262,7 +271,7 @@ impl Controller {
                     return;
                 }
                 events.notice_members();
-                // One more than can be listed is enough to know that they are too many.
+                // One more than the list can hold shows that there are too many.
                 let room = (CHANGED_MAX + 1).saturating_sub(events.changed.len());
                 events.changed.extend(changed.into_iter().take(room));
             }
@@ -272,9 +281,9 @@ impl Controller {
         }
     }
 
-    /// Abort (base 5.1.1), given which of the admin queue's outstanding commands is meant, if it is
-    /// one. Only held event requests can be aborted: all else ends by itself soon. The second part
-    /// is what the aborted command ends with.
+    /// Executes Abort (base 5.1.1). `meant` is the outstanding command that it names, if there is
+    /// one. Only held event requests can be aborted; all other commands end soon. The second part
+    /// of the result is the completion of the aborted command.
     pub fn abort(
         &mut self,
         sqe: &SubmissionQueueEntry,

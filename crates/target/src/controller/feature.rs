@@ -12,24 +12,24 @@ use std::sync::atomic::Ordering;
 
 /// The largest timestamp, 48 bits of milliseconds.
 const TIMESTAMP_MAX: u64 = (1 << 48) - 1;
-/// Power Management: the state, in bits 4:0 of dword 11.
+/// Power Management: bits 4:0 of dword 11 select the power state.
 const POWER_STATE: u32 = 0x1f;
 /// Features of a discovery controller.
 const DISCOVERY_FEATURES: [u8; 3] = [fid::ASYNC_EVENT_CONFIG, fid::KEEP_ALIVE_TIMER, fid::HOST_ID];
 
-/// What can be done with a feature; none is saveable.
+/// Kinds of features. No feature is saveable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FeatureKind {
-    /// It has one value.
+    /// The feature has one fixed value.
     Fixed,
-    /// The host may change it, for the controller.
+    /// The host may change the feature for the controller.
     Changeable,
-    /// The host may change it, for each namespace.
+    /// The host may change the feature for each namespace.
     PerNamespace,
 }
 
 impl FeatureKind {
-    /// Supported capabilities (base figure 193).
+    /// Returns the supported capabilities (base figure 193).
     fn capabilities(self) -> u64 {
         const CHANGEABLE: u64 = 1 << 2;
         const PER_NAMESPACE: u64 = 1 << 1;
@@ -62,7 +62,7 @@ impl FeatureKind {
 }
 
 impl Controller {
-    /// The feature's kind, if this controller has the feature.
+    /// Returns the feature's kind, if this controller has the feature.
     pub(super) fn feature(&self, fid: u8) -> Option<FeatureKind> {
         let has = if self.is_discovery() {
             DISCOVERY_FEATURES.contains(&fid)
@@ -86,7 +86,7 @@ impl Controller {
         let Some(kind) = self.feature(get.fid) else {
             return Status::INVALID_FIELD.do_not_retry().into();
         };
-        // Nothing is saveable, so that the saved value is the default one (base 4.4).
+        // No feature is saveable, so the saved value is the default (base 4.4).
         let is_current = match get.select {
             FeatureSelect::SupportedCapabilities => return Reply::result(kind.capabilities()),
             FeatureSelect::Current => true,
@@ -167,16 +167,16 @@ impl Controller {
                 Err(status) => status.do_not_retry().into(),
             },
             fid::TIMESTAMP => self.set_timestamp(data),
-            // Given by Connect, once and for all (base 5.1.25.1.28).
+            // Connect sets it once (base 5.1.25.1.28).
             fid::HOST_ID => Status::COMMAND_SEQUENCE_ERROR.do_not_retry().into(),
             fid::WRITE_PROTECTION => self.set_write_protection(nsid, set.dword11),
             fid::RESERVATION_NOTIFICATION_MASK => self.set_notification_mask(nsid, set.dword11),
-            // There is one power state; bits 7:5 only describe the load that comes.
+            // There is one power state; bits 7:5 only describe the coming load.
             fid::POWER_MANAGEMENT => match set.dword11 & POWER_STATE {
                 0 => Reply::result(0),
                 _ => Status::INVALID_FIELD.do_not_retry().into(),
             },
-            // E.g. the cache cannot be turned off: a refusal is better than a pretence.
+            // For example, the cache cannot be turned off. Refusing is better than pretending.
             fid if set.dword11 == fixed_value(fid) => Reply::result(0),
             _ => Status::FEATURE_NOT_CHANGEABLE.do_not_retry().into(),
         }
@@ -191,7 +191,7 @@ impl Controller {
 
     fn set_number_of_queues(&mut self, dword11: u32) -> Reply {
         let wanted = QueueCounts::from_dword(dword11);
-        // 65 536 of either cannot be said (base 5.1.25.1.5).
+        // The fields cannot express 65 536 queues (base 5.1.25.1.5).
         if wanted.submission > 0xffff || wanted.completion > 0xffff {
             return Status::INVALID_FIELD.do_not_retry().into();
         }
@@ -205,7 +205,7 @@ impl Controller {
     }
 
     fn get_timestamp(&self, sqe: &SubmissionQueueEntry, is_current: bool) -> Reply {
-        // Origin: 0 the controller's own, 1 set by the host (base figure 402).
+        // Origin: 0 is the controller's own, 1 is set by the host (base figure 402).
         const SET_BY_HOST: u8 = 1 << 1;
         if !is_current {
             return Self::feature_data(sqe, &[0; 8]);
@@ -262,7 +262,8 @@ impl Controller {
         let is_protected = match dword11 & 7 {
             0 => false,
             1 => true,
-            // Until a power cycle, or for good: not supported (NWPC bit 0 only).
+            // Write protection until a power cycle or permanently is not supported (NWPC bit 0
+            // only).
             _ => return Status::INVALID_FIELD.do_not_retry().into(),
         };
         if !namespace.set_write_protected(is_protected) {
@@ -274,7 +275,7 @@ impl Controller {
     }
 }
 
-/// The value of a feature that has one only, and the default of others.
+/// Returns the value of a fixed feature, and the default of other features.
 fn fixed_value(fid: u8) -> u32 {
     /// Arbitration burst: no limit.
     const NO_BURST_LIMIT: u32 = 7;

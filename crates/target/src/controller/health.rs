@@ -1,15 +1,15 @@
-//! SMART / health information (base 5.1.12.1.3) and the temperature thresholds that warn in it.
+//! SMART / health information (base 5.1.12.1.3) and the temperature thresholds for its warnings.
 
 use super::Controller;
 use crate::counts::NamespaceCounts;
 use nvme::log_page::SmartHealth;
 use nvme::{Nsid, Status, U16, U128};
 
-/// A temperature to report where there is no sensor: 20 °C in kelvins.
+/// The temperature to report, as there is no sensor: 20 °C in kelvins.
 const ROOM_TEMPERATURE: u16 = 293;
 
 /// Temperature Threshold (base 5.1.25.1.3) of the composite temperature, in kelvins. There are no
-/// single sensors.
+/// other sensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Thresholds {
     over: u16,
@@ -17,7 +17,7 @@ pub(super) struct Thresholds {
 }
 
 impl Default for Thresholds {
-    /// No threshold: what the specification has where WCTEMP is not reported.
+    /// Returns no threshold, the specification's default if WCTEMP is not reported.
     fn default() -> Self {
         Self { over: u16::MAX, under: 0 }
     }
@@ -29,12 +29,12 @@ impl Thresholds {
     /// TMPSEL: all temperatures, for Set Features.
     const ALL: u32 = 0xf;
 
-    /// Bits 19:16 (TMPSEL) and 21:20 (THSEL) of dword 11.
+    /// Returns bits 19:16 (TMPSEL) and 21:20 (THSEL) of dword 11.
     fn select(dword11: u32) -> (u32, u32) {
         (dword11 >> 16 & 0xf, dword11 >> 20 & 3)
     }
 
-    /// The threshold that dword 11 selects.
+    /// Returns the threshold that dword 11 selects.
     pub(super) fn get(self, dword11: u32) -> Result<u16, Status> {
         match Self::select(dword11) {
             (Self::COMPOSITE, 0) => Ok(self.over),
@@ -54,7 +54,7 @@ impl Thresholds {
         Ok(())
     }
 
-    /// Whether the temperature is at a threshold or beyond it.
+    /// Returns whether the temperature is at or beyond a threshold.
     pub(super) fn is_warning(self) -> bool {
         ROOM_TEMPERATURE >= self.over || ROOM_TEMPERATURE <= self.under
     }
@@ -62,12 +62,12 @@ impl Thresholds {
 
 impl Controller {
     pub(super) fn health_page(&self, nsid: Nsid) -> Result<Vec<u8>, Status> {
-        // Only for the controller as a whole (LPA bit 0 is clear).
+        // Supported only for the controller as a whole (LPA bit 0 is clear).
         if nsid != Nsid::BROADCAST && nsid != Nsid(0) {
             return Err(Status::INVALID_FIELD);
         }
         let mut sum = NamespaceCounts::default();
-        // Only of the namespaces that the host sees.
+        // Only the namespaces that the host sees.
         for counts in self.association.namespaces().iter().map(|namespace| namespace.counts()) {
             sum.read_remote_bytes += counts.read_remote_bytes + counts.read_local_bytes;
             sum.written_remote_bytes += counts.written_remote_bytes + counts.written_local_bytes;

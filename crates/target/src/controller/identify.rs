@@ -1,4 +1,4 @@
-//! Identify (base 5.1.13): what controller and namespaces are.
+//! Identify (base 5.1.13): describes the controller and the namespaces.
 
 use super::{Controller, ERROR_ENTRIES_MAX, Reply};
 use crate::ana;
@@ -80,7 +80,7 @@ impl Controller {
             cns::ACTIVE_NAMESPACES => self.active_namespaces(nsid)?,
             cns::NAMESPACE_BY_COMMAND_SET => {
                 is_nvm()?;
-                // Nothing to report of an active namespace either: there is no metadata.
+                // Nothing to report for an active namespace either: there is no metadata.
                 self.valid_namespace(nsid)?;
                 Buffer::copy_from(IdentifyNamespaceNvm::default().bytes())
             }
@@ -100,7 +100,7 @@ impl Controller {
         Ok(data)
     }
 
-    /// Limits of commands that move no data, so that MDTS does not bound them.
+    /// Returns the limits of commands that move no data, which MDTS therefore does not bound.
     fn identify_controller_nvm(&self) -> IdentifyControllerNvm {
         let limits = self.limits();
         IdentifyControllerNvm {
@@ -112,9 +112,9 @@ impl Controller {
         }
     }
 
-    /// The namespace with a valid identifier (1 … NN); [`None`] if it is not active. The broadcast
-    /// identifier asks for what all namespaces have in common, which only controllers with
-    /// namespace management report (base 3.2.1.2, 5.1.13.2.1).
+    /// Returns the namespace with a valid identifier (1 … NN), or [`None`] if it is not active. The
+    /// broadcast identifier requests the common properties of all namespaces, which only
+    /// controllers with namespace management report (base 3.2.1.2, 5.1.13.2.1).
     fn valid_namespace(&self, nsid: Nsid) -> Result<Option<Arc<Namespace>>, Status> {
         let subsystem = &self.association.subsystem;
         if nsid.get() == 0 || nsid.get() > subsystem.namespaces_max() {
@@ -124,7 +124,7 @@ impl Controller {
     }
 
     fn active_namespaces(&self, after: Nsid) -> Result<Buffer, Status> {
-        // FFFFFFFEh and above cannot be followed (base 5.1.13.2.2).
+        // No identifier can follow FFFFFFFEh and above (base 5.1.13.2.2).
         if after.get() >= 0xffff_fffe {
             return Err(Status::INVALID_NAMESPACE);
         }
@@ -159,7 +159,7 @@ impl Controller {
         Ok(Buffer::copy_from(data.bytes()))
     }
 
-    /// ANAGRPID: 0 where no asymmetric access is reported.
+    /// Returns ANAGRPID: 0 if asymmetric access is not reported.
     fn ana_group_id(&self, namespace: &Namespace) -> U32 {
         let has_ana = self.association.subsystem.ana().is_some();
         U32::new(if has_ana { namespace.ana_group().get() } else { 0 })

@@ -21,9 +21,9 @@ const IO_PAGES: &[u8] = &[
     lid::FEATURE_EFFECTS,
     lid::MANAGEMENT_EFFECTS,
 ];
-/// Those of a subsystem whose namespaces can be reserved.
+/// Log pages of a subsystem whose namespaces can be reserved.
 const RESERVATION_PAGES: &[u8] = &[lid::RESERVATION_NOTIFICATION];
-/// That of a controller that reports asymmetric access.
+/// Log page of a controller that reports asymmetric access.
 const ANA_PAGES: &[u8] = &[lid::ANA];
 /// Return Groups Only (base figure 216): bit 0 of the log specific parameter.
 const GROUPS_ONLY: u8 = 1;
@@ -49,7 +49,7 @@ impl Controller {
             Ok(page) => page,
             Err(status) => return status.do_not_retry().into(),
         };
-        // Past the end of the page there are zeros (base 5.1.12: undefined).
+        // Zeros follow the end of the page (base 5.1.12: undefined).
         let Some(rest) = usize::try_from(get.offset).ok().and_then(|offset| page.get(offset..))
         else {
             return Status::INVALID_FIELD.do_not_retry().into();
@@ -95,7 +95,7 @@ impl Controller {
                 self.association.notices().page(get.is_event_retained).bytes().to_vec()
             }
             lid::FEATURE_EFFECTS => self.feature_effects().bytes().to_vec(),
-            // No command of NVMe-MI is taken.
+            // The controller supports no command of NVMe-MI.
             lid::MANAGEMENT_EFFECTS => vec![0; 4096],
             _ => {
                 let (page, generation) = self.target.discovery_page(&self.association);
@@ -110,7 +110,7 @@ impl Controller {
         let ana = subsystem.ana().ok_or(Status::INVALID_LOG_PAGE)?;
         let (page, generation) =
             subsystem.ana_page(ana, &self.association.namespaces(), get.lsp & GROUPS_ONLY != 0);
-        // A change between two reads of one page gives an event, so that the host reads it again.
+        // A change between two reads of one page causes an event, so that the host reads it again.
         if get.offset == 0 {
             self.events.note_ana_read(generation, get.is_event_retained);
         }

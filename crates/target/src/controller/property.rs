@@ -1,4 +1,5 @@
-//! Property Get and Set (base 3.1.4, 6.4, 6.5): how a host enables, disables and shuts down.
+//! Property Get and Set (base 3.1.4, 6.4, 6.5): a host enables, disables and shuts down its
+//! controller.
 
 use super::health::Thresholds;
 use super::{Controller, Reply};
@@ -24,7 +25,7 @@ impl Controller {
             (offset::CSTS, false) => Reply::result(u64::from(self.reported_status().0)),
             // CRWMT: ready with media within CAP.TO.
             (offset::CRTO, false) => Reply::result(self.capabilities().to()),
-            // NSSR reads as 0 where subsystem reset is not supported (base 3.1.4.9).
+            // NSSR reads as 0 if subsystem reset is not supported (base 3.1.4.9).
             (offset::NSSR, false) => Reply::result(0),
             _ => Status::INVALID_FIELD.do_not_retry().into(),
         }
@@ -40,8 +41,9 @@ impl Controller {
         }
     }
 
-    /// CSTS as the host sees it. What I/O queue pairs began before a shutdown or reset may still be
-    /// in flight: the shutdown is complete, and RDY changes, only when nothing of it is.
+    /// Returns CSTS as the host sees it. Commands that I/O queue pairs began before a shutdown or
+    /// reset may still be in flight. The shutdown completes, and RDY changes, only when nothing of
+    /// them is in flight.
     fn reported_status(&self) -> ControllerStatus {
         if !self.association.has_ending_io_queues() {
             return self.status;
@@ -55,7 +57,7 @@ impl Controller {
         }
     }
 
-    /// A write to CC (base 3.1.4.5).
+    /// Executes a write to CC (base 3.1.4.5).
     fn configure(&mut self, new: Configuration) -> Reply {
         let old = std::mem::replace(&mut self.configuration, new);
         if new.is_enabled() && !old.is_enabled() {
@@ -64,7 +66,7 @@ impl Controller {
                 && new.mps() == 0
                 && new.ams() == 0
                 && new.css() == 0;
-            // A controller that cannot work with the configuration is in a fatal state.
+            // A controller that does not support the configuration enters the fatal state.
             self.status = self.status.with_cfs(u32::from(!is_supported));
             self.set_ready(is_supported);
         }
@@ -72,8 +74,8 @@ impl Controller {
             self.reset();
         }
         if new.is_shutdown() && !old.is_shutdown() {
-            // All acknowledged writes are with the back end already, and every connection's
-            // commands end before it does: only the queue pairs are left to be ended.
+            // The back end already has all acknowledged writes, and every connection waits for the
+            // end of its commands. So only the queue pairs have to be ended.
             self.set_open(false);
             self.association.drop_io_queues();
             self.status = self.status.with_shst(SHUTDOWN_COMPLETE);
@@ -93,7 +95,8 @@ impl Controller {
         self.association.is_ready.store(is_open, Ordering::SeqCst);
     }
 
-    /// Controller level reset (base 3.7.2): I/O queue pairs are deleted, features forgotten.
+    /// Executes a controller level reset (base 3.7.2): deletes the I/O queue pairs and resets the
+    /// features.
     fn reset(&mut self) {
         self.set_ready(false);
         self.status = self.status.with_shst(0).with_cfs(0);

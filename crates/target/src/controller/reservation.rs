@@ -1,4 +1,4 @@
-//! What a controller has of reservations beside the I/O commands: two features, the notification log
+//! A controller's part in reservations beside the I/O commands: two features, the notification log
 //! page and its event.
 
 use super::{Association, Completion, Controller, Reply};
@@ -10,7 +10,7 @@ use nvme::{Nsid, Status};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Commands whose I/O has ended, for the queue pair.
+/// Commands whose I/O has ended; the queue pair completes them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Later(Arc<Mutex<VecDeque<Completion>>>);
 
@@ -25,14 +25,14 @@ impl Later {
 }
 
 impl Association {
-    /// The reservation notifications for the host.
+    /// Returns the reservation notifications for the host.
     pub(crate) fn notices(&self) -> MutexGuard<'_, NoticeLog> {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Controller {
-    /// The namespaces with reservations that a feature is set for.
+    /// Returns the namespaces with reservations to which setting a feature applies.
     fn reservable(&self, nsid: Nsid) -> Result<Vec<Arc<Namespace>>, Status> {
         let association = &self.association;
         let all = if nsid == Nsid::BROADCAST {
@@ -44,7 +44,7 @@ impl Controller {
         if with.is_empty() { Err(Status::INVALID_FIELD.do_not_retry()) } else { Ok(with) }
     }
 
-    /// The namespace whose value of a feature is asked for.
+    /// Returns the namespace for which a feature's value is requested.
     fn reservable_one(&self, nsid: Nsid) -> Result<Arc<Namespace>, Status> {
         let mut namespaces = self.reservable(nsid)?;
         match namespaces.pop() {
@@ -53,7 +53,7 @@ impl Controller {
         }
     }
 
-    /// Reservation Notification Mask (base 5.1.25.1.31).
+    /// Returns the Reservation Notification Mask (base 5.1.25.1.31).
     pub(super) fn get_notification_mask(&self, nsid: Nsid, is_current: bool) -> Reply {
         match self.reservable_one(nsid) {
             Ok(_) if is_current => Reply::result(u64::from(self.association.notices().mask(nsid))),
@@ -77,7 +77,7 @@ impl Controller {
         Reply::result(0)
     }
 
-    /// Reservation Persistence (base 5.1.25.1.32).
+    /// Returns the Reservation Persistence (base 5.1.25.1.32).
     pub(super) fn get_persistence(&self, nsid: Nsid, is_current: bool) -> Reply {
         match self.reservable_one(nsid) {
             Ok(namespace) => {
@@ -88,7 +88,8 @@ impl Controller {
         }
     }
 
-    /// Sets it for one namespace or all. The command is held until that is durable.
+    /// Sets the persistence for one namespace or all. The command is held until the change is
+    /// durable.
     pub(super) fn set_persistence(&self, tag: Tag, nsid: Nsid, dword11: u32) -> Reply {
         if dword11 > 1 {
             return Status::INVALID_FIELD.do_not_retry().into();
@@ -102,7 +103,7 @@ impl Controller {
         reactor::spawn(async move {
             let mut status = Status::SUCCESS;
             for reservations in namespaces.iter().filter_map(|it| it.reservations()) {
-                // The others keep what they have.
+                // The other namespaces keep their value.
                 if let Err(error) = reservations.change(association.host(), change).await {
                     status = error;
                     break;

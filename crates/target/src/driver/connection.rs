@@ -1,12 +1,13 @@
-//! One connection: a task that moves bytes between socket, queue pair and executors.
+//! One connection: a task that moves bytes between socket, queue pair and executor.
 //!
-//! Everything is polled by one hand-written future. A turn takes all that has come (commands,
-//! answers of devices, signals), then sends what that made with one vectored send. While a data PDU
-//! of some size is coming in, its rest is received straight into the command's buffer, with the
-//! receive buffer behind it for what follows.
+//! One hand-written future polls everything. A turn takes all input (commands, completions of
+//! devices, signals), then sends the resulting output with one vectored send. While a large data
+//! PDU arrives, the rest of it is received directly into the command's buffer; the receive buffer
+//! follows it and takes the bytes after the PDU.
 
 mod admin;
 mod arrival;
+mod deadline;
 mod door;
 mod verbs;
 
@@ -28,49 +29,50 @@ use reactor::time::{Instant, Sleep};
 use reactor::{Buffer, Chunk, Segment, Segments, Sparse};
 use std::future::poll_fn;
 use std::net::Shutdown;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tls::Receiving;
 
-/// What is received at most while large data is awaited, so that little of it has to be copied.
+/// Most bytes to receive into the buffer while large data is expected, so that little of it has to
+/// be copied.
 const RECEIVE_SMALL_BYTES: usize = 4 << 10;
-/// Room that must be left in the receive buffer before it is tidied up: more than the longest PDU
-/// that is taken as a whole (a command with in-capsule data).
+/// Free space of the receive buffer below which its content is moved to its start. It exceeds the
+/// longest PDU that is taken as a whole (a command with in-capsule data).
 const RECEIVE_ROOM_BYTES: usize = 96 << 10;
-/// Time for the peer to take a terminate request and close.
+/// Time for the peer to receive a terminate request and to close the connection.
 const LINGER: Duration = Duration::from_secs(1);
-/// Rounds of a turn over RDMA: a host that completes and sends as fast as it is served must not keep the reactor.
+/// Maximum rounds of a turn over RDMA: a host that completes and sends as fast as it is served must
+/// not block the reactor.
 const ROUNDS_MAX: u32 = 8;
 
-/// Why the listener's reactor has done its part: the first command is there.
+/// Reason why the listener's reactor ends its part: the first command has arrived.
 const LEAVES: &str = "it moves to its core";
 
-/// Lines that hosts can cause that are not admitted any more.
+/// Limits log lines that hosts can cause after the end of their admission.
 static REFUSED: Sparse = Sparse::new();
 
-/// Counts a command that was refused, and returns why the connection ends.
+/// Counts a refused command and returns the reason for ending the connection.
 fn note_refused(target: &Target, queue: &IoQueue, refusal: Refusal) -> &'static str {
     if let Some(suppressed) = REFUSED.pass() {
         let host = queue.association().host();
         tracing::info!(%host, %refusal, suppressed, "a command is refused");
     }
     target.admissions().note_refused();
-    "its host is not admitted any more"
+    "its host is no longer admitted"
 }
 
-/// What the connection is.
+/// The role of the connection.
 enum Role {
     Unconnected,
-    /// Connect has succeeded; the host has to prove itself.
+    /// Connect has succeeded, but the host still has to prove itself.
     Proving(Box<Proving>),
     Admin(Box<Controller>, Lane),
     Io(Box<Executor>),
 }
 
-/// A send under way, and what is free when it ends.
+/// A send under way, and the memory that is free after it.
 struct Sending {
     op: tls::Sending,
     reserved_bytes: usize,
@@ -86,24 +88,24 @@ pub(super) struct Connection {
     role: Role,
     /// A Connect that waits for the end of the controllers that it replaces.
     connecting: Option<Connecting>,
-    /// The proofs of a host that has to prove itself.
+    /// The proofs of a host that must prove itself.
     door: Option<Box<Door>>,
-    /// The candidate threads for serving it, while it is on the listener's reactor.
+    /// The cores' threads, while the connection is on the listener's reactor.
     outside: Option<Rc<Threads>>,
-    /// The receive buffer while no receive is under way; `unread` is what the queue pair has not
-    /// used.
+    /// The receive buffer while no receive is under way. `unread` is the part that the queue pair
+    /// has not used yet.
     buffer: Option<Buffer>,
     unread: std::ops::Range<usize>,
     receiving: Option<Receiving>,
     /// Bytes of the payload segment that precedes the receive buffer, 0 without one.
     payload_bytes: usize,
     sending: Option<Sending>,
-    /// Since when the connection waits for data of commands without receiving any.
+    /// The time since which the connection waits for data of commands without receiving any.
     data_since: Option<Instant>,
-    /// Permits of the reads that are being sent.
+    /// Permits of the reads whose data is being sent.
     lent: Option<Lent>,
     spare: Vec<Chunk>,
-    /// The timer, and until when it is armed.
+    /// The timer and the time for which it is set.
     timer: Option<(Sleep, Instant)>,
     handshake_deadline: Instant,
     linger_deadline: Option<Instant>,
@@ -152,7 +154,7 @@ impl Connection {
         self.close().await;
     }
 
-    /// Ends the connection: first the controller, so that its other queue pairs end too.
+    /// Ends the connection. The controller ends first, so that its other queue pairs end too.
     async fn close(mut self) {
         self.pair.clear();
         self.receiving = None;
@@ -172,7 +174,7 @@ impl Connection {
         }
     }
 
-    /// One turn; ready with the reason when the connection has to end.
+    /// Runs one turn. Ready with the reason when the connection has to end.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&'static str> {
         self.registration.signal.register(cx.waker());
         self.now = reactor::time::now();
@@ -209,15 +211,15 @@ impl Connection {
         }
         if self.pair.awaits_budget() {
             self.target.budget().wait(cx.waker());
-            // Some may have become free just before.
+            // Memory may have become free just before.
             if self.pair.retry_memory() {
                 reactor::wake_after_others(cx.waker());
             }
         }
-        // What was begun may have a deadline.
+        // Newly started work may have a deadline.
         match self.check_time(cx) {
             Ok(()) => {
-                // It came due since the last look in this turn.
+                // A limited command became due since the check in this turn.
                 if let Role::Io(executor) = &self.role
                     && executor.has_due(self.now)
                 {
@@ -251,86 +253,7 @@ impl Connection {
         }
     }
 
-    /// Looks whether a deadline has passed and arms the timer for the next.
-    fn check_time(&mut self, cx: &mut Context<'_>) -> Result<(), &'static str> {
-        loop {
-            let deadline = self.next_deadline()?;
-            let Some(deadline) = deadline else {
-                self.timer = None;
-                return Ok(());
-            };
-            match &mut self.timer {
-                // An earlier wake-up than needed only looks again; so nothing is done per command.
-                Some((_, armed)) if *armed <= deadline && *armed > self.now => return Ok(()),
-                Some((sleep, armed)) => {
-                    sleep.reset(deadline);
-                    *armed = deadline;
-                }
-                None => self.timer = Some((reactor::time::sleep_until(deadline), deadline)),
-            }
-            if let Some((sleep, _)) = &mut self.timer
-                && Pin::new(sleep).poll(cx).is_pending()
-            {
-                return Ok(());
-            }
-            self.now = reactor::time::now();
-        }
-    }
-
-    /// The earliest of the deadlines; fails if one has passed.
-    fn next_deadline(&mut self) -> Result<Option<Instant>, &'static str> {
-        let mut earliest: Option<Instant> = None;
-        let mut note = |deadline: Instant| {
-            earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
-        };
-        if let Some(deadline) = self.linger_deadline {
-            if self.now >= deadline {
-                return Err("the peer did not close after a terminate request");
-            }
-            note(deadline);
-        }
-        let (limits, budget) = (&self.limits, self.target.budget());
-        for (since, reason) in [
-            (self.sending_since(), "the peer does not take what is sent"),
-            (self.data_since, "the peer does not send the data that it announced"),
-        ] {
-            let Some(since) = since else { continue };
-            let is_short = self.pair.reserved_bytes() > 0 && budget.is_short();
-            let deadline = since + if is_short { limits.send_when_short } else { limits.send };
-            if self.now >= deadline {
-                return Err(reason);
-            }
-            // Memory may become short meanwhile.
-            note(deadline.min(self.now + limits.send_when_short));
-        }
-        if let Some(deadline) = self.door.as_ref().and_then(|door| door.deadline()) {
-            if self.now >= deadline {
-                return Err("its host did not prove itself in time");
-            }
-            note(deadline);
-        }
-        match &mut self.role {
-            Role::Unconnected => {
-                if self.now >= self.handshake_deadline {
-                    return Err("it did not connect in time");
-                }
-                note(self.handshake_deadline);
-            }
-            Role::Admin(controller, _) => {
-                if !controller.check_keep_alive(self.now) {
-                    return Err("its keep alive timer has expired");
-                }
-                if let Some(deadline) = controller.deadline() {
-                    note(deadline);
-                }
-            }
-            Role::Io(executor) => executor.next_limited(self.now).into_iter().for_each(&mut note),
-            Role::Proving(_) => {}
-        }
-        Ok(earliest)
-    }
-
-    /// Looks at a send under way; true if it has ended.
+    /// Polls a send under way. Returns true if it has ended.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<bool, &'static str> {
         let (Some(sending), Wire::Tcp(stream)) = (&mut self.sending, &mut self.wire) else {
             return Ok(false);
@@ -349,7 +272,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Sends everything that there is, if nothing is being sent; true if it began to.
+    /// Sends all output if no send is under way. Returns true if it has started a send.
     fn start_send(&mut self) -> Result<bool, &'static str> {
         if matches!(self.wire, Wire::Rdma(_)) {
             return self.post_work();
@@ -373,7 +296,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// After a terminate request was sent: gives the peer time to take it before the socket goes.
+    /// Gives the peer time to receive a terminate request before the socket closes.
     fn linger(&mut self) -> bool {
         let is_over = self.pair.state() == QueuePairState::Terminating;
         if !is_over || self.linger_deadline.is_some() {
@@ -386,7 +309,7 @@ impl Connection {
         true
     }
 
-    /// Receives, unless too much is waiting to be sent; true if something came.
+    /// Receives, unless too much output is waiting. Returns true if something arrived.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Result<bool, &'static str> {
         if matches!(self.wire, Wire::Rdma(_)) {
             return self.poll_verbs(cx);
@@ -450,7 +373,7 @@ impl Connection {
         self.receiving = Some(stream.receive(segments));
     }
 
-    /// Gives the queue pair what has come.
+    /// Passes the received bytes to the queue pair.
     fn feed(&mut self) {
         if let Some(buffer) = &self.buffer {
             let used = self.pair.receive(&buffer[self.unread.clone()]);
@@ -458,7 +381,7 @@ impl Connection {
         }
     }
 
-    /// Handles all events of the queue pair; returns whether there were any.
+    /// Handles all events of the queue pair. Returns whether there were any.
     fn handle_events(&mut self, cx: &mut Context<'_>) -> Result<bool, &'static str> {
         if self.pair.state() == QueuePairState::Terminated {
             return Err("the peer terminated it");
@@ -475,7 +398,7 @@ impl Connection {
             _ => false,
         };
         loop {
-            // What is left waits for the next turn.
+            // The remaining events wait for the next turn.
             if let Role::Io(executor) = &self.role
                 && self.pair.has_events()
                 && !executor.pace().has_room()

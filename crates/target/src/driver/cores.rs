@@ -1,9 +1,9 @@
-//! Which core serves a connection.
+//! The choice of the core that serves a connection.
 //!
-//! I/O queue pairs are the work, so each goes to the core that has the fewest; admin queue pairs do
-//! next to nothing and are spread by themselves. Which of them a connection becomes shows in its
-//! Connect, so that with several cores a connection begins on the listener's reactor and moves to
-//! its core when its first command is there.
+//! I/O queue pairs do nearly all the work, so each goes to the core that has the fewest of them.
+//! Admin queue pairs do little and are distributed separately. A connection's Connect shows which
+//! of the two it becomes. So with several cores a connection starts on the listener's reactor and
+//! moves to its core when its first command has arrived.
 
 use super::connection::{Arrival, Connection};
 use super::{Connections, HANDOVER_MAX};
@@ -13,7 +13,7 @@ use reactor::Config;
 use reactor::mailbox::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many queue pairs a core serves.
+/// Numbers of queue pairs that a core serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct QueuePairs {
     /// Admin queue pairs.
@@ -22,7 +22,7 @@ pub struct QueuePairs {
     pub io: usize,
 }
 
-/// What a connection is, or asks to become.
+/// The kind of queue pair that a connection is or requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Admin,
@@ -44,8 +44,8 @@ impl Loads {
         self.cores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more queue pair of a kind on the core that has the fewest of it, and of those on
-    /// the one that has the fewest of the other kind. Returns the core.
+    /// Counts one more queue pair of a kind on the core that has the fewest of this kind, and among
+    /// equals on the one that has the fewest of the other kind. Returns the core.
     fn choose(&self, kind: Kind) -> usize {
         let mut cores = self.cores();
         let key = |load: &QueuePairs| match kind {
@@ -67,29 +67,29 @@ impl QueuePairs {
     }
 }
 
-/// A connection's place on a core.
+/// The core of a connection, and the kind as which the core's load counts it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct CoreAssignment {
     core: usize,
     kind: Option<Kind>,
 }
 
-impl Place {
-    /// Takes a place on the best core for a connection of this kind. Returns the core.
+impl CoreAssignment {
+    /// Assigns a connection of this kind to the best core. Returns the core.
     pub(super) fn choose(&mut self, loads: &Loads, kind: Kind) -> usize {
         self.leave(loads);
         (self.core, self.kind) = (loads.choose(kind), Some(kind));
         self.core
     }
 
-    /// The connection has become a queue pair of this kind, on the core where it is.
+    /// Counts the connection, which has become a queue pair of this kind, on its present core.
     pub(super) fn settle(&mut self, loads: &Loads, kind: Kind) {
         self.leave(loads);
         *loads.cores()[self.core].of(kind) += 1;
         self.kind = Some(kind);
     }
 
-    /// Gives the place back.
+    /// Takes the connection out of its core's load.
     pub(super) fn leave(&mut self, loads: &Loads) {
         if let Some(kind) = self.kind.take() {
             *loads.cores()[self.core].of(kind) -= 1;
@@ -97,21 +97,21 @@ impl Place {
     }
 }
 
-/// What a running target's cores serve; stays valid while the target ends.
+/// A view of what a running target's cores serve. It stays valid while the target ends.
 #[derive(Clone, Debug)]
 pub struct Cores {
     pub(super) connections: Arc<Connections>,
 }
 
 impl Cores {
-    /// The queue pairs of each core. A connection whose Connect is being answered counts as what it
-    /// asks for.
+    /// Returns the queue pairs of each core. A connection whose Connect is under way counts as the
+    /// kind that it requests.
     pub fn queue_pairs(&self) -> Vec<QueuePairs> {
         self.connections.loads.cores().clone()
     }
 }
 
-/// The cores' threads, as the listeners' reactor reaches them.
+/// The cores' threads, for the listeners' reactor.
 #[derive(Debug)]
 pub(super) struct Threads {
     senders: Vec<Sender<Arrival>>,
@@ -122,7 +122,7 @@ impl Threads {
         Self { senders }
     }
 
-    /// Sends a connection to the core that is best for it.
+    /// Sends a connection to the best core for it.
     pub(super) async fn send(&self, mut arrival: Arrival) {
         let core = arrival.choose_core();
         if self.senders[core].send(arrival).await.is_err() {

@@ -1,14 +1,15 @@
 //! Executes the commands of an I/O queue pair on the namespaces' devices.
 //!
-//! A command of a memory namespace ends at once, without any allocation. Others are kept here until
-//! their device answers, and are polled when the connection's task runs: all completions of a loop
-//! turn are looked at together. Neither may take more than its part of the thread's time: what a
-//! connection's commands move in one turn is bounded ([`Pace`]). A running command is never dropped before its
-//! device has answered, because a fence relies on its permit.
+//! A command of a memory namespace ends at once and allocates nothing. Other commands are kept here
+//! until their device completes them. They are polled when the connection's task runs, so that one
+//! loop turn handles all its completions together. [`Pace`] bounds the bytes that a connection's
+//! commands move in one turn, so that neither kind takes too much of the thread's time. A running
+//! command is never dropped before its device has completed it, because a fence relies on its
+//! permit.
 
+use super::io_command::{Extent, IoCommand, is_broadcast_flush, ranges};
 use super::limit::Limited;
 use super::pace::{COMMAND_BYTES, Pace};
-use super::plan::{Extent, Plan, is_broadcast_flush, ranges};
 use super::reserve::report;
 use super::work::{Long, Outcome, Pending, Work, compare, status_of, then_flush};
 use crate::admission::{Lane, Lent, Moment, Refusal};
@@ -30,22 +31,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Index of a command that is for all namespaces.
+/// Index for a command on all namespaces.
 pub(super) const ALL: usize = usize::MAX;
-/// Index where there is no namespace.
+/// Index for "no namespace".
 const NONE: usize = usize::MAX;
 
 /// A namespace as this queue pair uses it.
 pub(super) struct Open {
     pub(super) namespace: Arc<Namespace>,
     device: Rc<dyn Device>,
-    /// Whether the device was seen to work elsewhere than on this thread.
+    /// Whether the device was seen to work outside this thread.
     is_elsewhere: Rc<Cell<bool>>,
-    /// Where this thread counts what it serves of the namespace.
+    /// This thread's counter of the namespace.
     counter: Counter,
-    /// What is yet to be added there.
+    /// Numbers that are not added to the counter yet.
     tally: Tally,
-    /// Not removed from the subsystem.
+    /// Whether the subsystem still has the namespace.
     pub(super) is_active: bool,
     /// The rights of the queue pair's host, if hosts can reserve the namespace.
     pub(super) guard: Option<Guard>,
@@ -71,31 +72,32 @@ impl Open {
     }
 }
 
-/// An I/O queue pair's side towards the devices.
+/// The link from an I/O queue pair to the devices.
 pub(super) struct Executor {
     pub(super) target: Arc<Target>,
     pub(super) queue: IoQueue,
     lane: Lane,
     limits: Limits,
-    /// The subsystem's namespaces as of `generation`, and those that were removed and on which commands still run.
-    /// Others may take the place of one that has been closed.
+    /// The subsystem's namespaces as of `generation`, and removed namespaces on which commands
+    /// still run. A new namespace may reuse the entry of a closed one.
     pub(super) open: Vec<Option<Open>>,
-    /// Some of `open` are waiting for the end of their last command.
+    /// Whether some of `open` wait for the end of their last command.
     has_inactive: bool,
-    /// Where in `open` each active namespace is, by its identifier; [`NONE`] where there is none.
-    /// There are 1024 identifiers at most.
+    /// The index in `open` of each active namespace, by identifier; [`NONE`] without one. There are
+    /// at most 1024 identifiers.
     by_nsid: Vec<usize>,
-    /// Those of `open` whose tally has something in it.
+    /// The indices in `open` whose tally is not empty.
     touched: Vec<usize>,
     generation: u64,
     pub(super) pending: Vec<Pending>,
-    /// Commands that wait because of a namespace's limits, by when they may go on and the order in which they came.
+    /// Commands that wait because of a namespace's limits, by the time at which they may continue
+    /// and the order of their arrival.
     pub(super) limited: BTreeMap<(Instant, u64), Limited>,
     /// Number of commands that had to wait.
     pub(super) limited_count: u64,
     /// Permits of reads whose bytes are taken from a namespace's memory when they are sent.
     lent: Lent,
-    /// What may still be done in this turn.
+    /// The remaining work of this turn.
     pace: Rc<Pace>,
 }
 
@@ -122,17 +124,17 @@ impl Executor {
         executor
     }
 
-    /// An empty collection for the permits of reads that are being sent.
+    /// Returns an empty collection for the permits of reads whose data is being sent.
     pub(super) fn lend(&self) -> Lent {
         self.lane.lend()
     }
 
-    /// Moves the permits of all reads that are in the output to `sending`.
+    /// Moves the permits of all reads in the output to `sending`.
     pub(super) fn take_lent(&mut self, sending: &mut Lent) {
         sending.append(&mut self.lent);
     }
 
-    /// What may still be done in this turn.
+    /// Returns the bound on the work of this turn.
     pub(super) fn pace(&self) -> &Pace {
         &self.pace
     }
@@ -152,7 +154,7 @@ impl Executor {
         let subsystem = self.queue.association().subsystem();
         self.generation = subsystem.generation();
         let namespaces = self.queue.association().namespaces();
-        // Indices of commands in flight must stay true.
+        // Indices of commands in flight must stay valid.
         let mut known: BTreeMap<*const Namespace, usize> = BTreeMap::new();
         for (index, open) in self.open.iter_mut().enumerate() {
             if let Some(open) = open {
@@ -176,7 +178,7 @@ impl Executor {
         self.close_unused();
     }
 
-    /// Puts a namespace to a free place and returns that.
+    /// Puts a namespace into a free entry and returns its index.
     fn add(&mut self, open: Open) -> usize {
         if let Some(index) = self.open.iter().position(Option::is_none) {
             self.open[index] = Some(open);
@@ -203,7 +205,7 @@ impl Executor {
         }
     }
 
-    /// The namespaces that are not removed.
+    /// Returns the namespaces that are not removed.
     fn active(&self) -> impl Iterator<Item = &Open> {
         self.open.iter().flatten().filter(|open| open.is_active)
     }
@@ -224,21 +226,22 @@ impl Executor {
         note(&mut open.tally);
     }
 
-    fn plan(&self, sqe: &SubmissionQueueEntry) -> Result<(usize, Plan), Status> {
-        Plan::check_opcode(sqe)?;
+    fn decode(&self, sqe: &SubmissionQueueEntry) -> Result<(usize, IoCommand), Status> {
+        IoCommand::check_opcode(sqe)?;
         let subsystem = self.queue.association().subsystem();
         if is_broadcast_flush(sqe) {
             subsystem.check_access(self.active().map(|open| &open.namespace))?;
-            return Ok((ALL, Plan::Flush));
+            return Ok((ALL, IoCommand::Flush));
         }
         let index = self.find(sqe.namespace_id())?;
         let Some(open) = &self.open[index] else { return Err(Status::INVALID_NAMESPACE) };
         subsystem.check_access([&open.namespace])?;
-        let plan = Plan::new(sqe, &open.namespace, &self.limits)?;
-        Ok((index, plan))
+        let command = IoCommand::new(sqe, &open.namespace, &self.limits)?;
+        Ok((index, command))
     }
 
-    /// Goes on with a command. Fails if the host is not admitted any more: the connection must end.
+    /// Handles an event of a command. Fails if the host is no longer admitted; the connection must
+    /// end then.
     pub(super) fn handle(
         &mut self,
         event: Event,
@@ -249,7 +252,8 @@ impl Executor {
         self.handle_as(event, matches!(event, Event::Command(_)), pair, (now, cx))
     }
 
-    /// As [`Self::handle`]; `is_limited`: the limits of its namespace are yet to be asked.
+    /// Handles an event as [`Self::handle`] does. `is_limited`: the limits of its namespace still
+    /// have to be checked.
     pub(super) fn handle_as(
         &mut self,
         event: Event,
@@ -259,52 +263,53 @@ impl Executor {
     ) -> Result<(), Refusal> {
         let (Event::Command(tag) | Event::Reserved(tag) | Event::Data(tag)) = event;
         let sqe = *pair.command(tag);
-        let planned = match event {
+        let decoded = match event {
             Event::Command(_) => self
-                .plan(&sqe)
-                .and_then(|planned| check_in_capsule(&sqe, pair.data(tag).len()).map(|()| planned)),
-            Event::Reserved(_) | Event::Data(_) => self.plan(&sqe),
+                .decode(&sqe)
+                .and_then(|decoded| check_in_capsule(&sqe, pair.data(tag).len()).map(|()| decoded)),
+            Event::Reserved(_) | Event::Data(_) => self.decode(&sqe),
         };
-        let allowed = planned
-            .and_then(|(open, plan)| self.check_rights(open, &plan, pair).map(|()| (open, plan)));
+        let allowed = decoded.and_then(|(open, command)| {
+            self.check_rights(open, &command, pair).map(|()| (open, command))
+        });
         let is_aborted = pair.is_aborted(tag);
-        let (open, plan) = match allowed {
+        let (open, command) = match allowed {
             _ if is_aborted => {
                 self.fail(pair, tag, &sqe, Status::ABORTED_PREEMPT.do_not_retry());
                 return Ok(());
             }
             Ok(allowed) => allowed,
             Err(status) => {
-                // Another path may be open: then the command can be repeated there.
+                // Another path may be open: then the host can repeat the command there.
                 let status = if status.is_path_error() { status } else { status.do_not_retry() };
                 self.fail(pair, tag, &sqe, status);
                 return Ok(());
             }
         };
-        if is_limited && self.limit(open, &plan, tag) {
+        if is_limited && self.limit(open, &command, tag) {
             return Ok(());
         }
-        let has_all = pair.has_data(tag) || plan.data_bytes_in() == 0;
+        let has_all = pair.has_data(tag) || command.data_bytes_in() == 0;
         let is_new = matches!(event, Event::Command(_));
-        let needs_memory = is_new && (!has_all || plan.returns_data());
-        if needs_memory && !pair.reserve(tag, plan.buffer_bytes()) {
+        let needs_memory = is_new && (!has_all || command.returns_data());
+        if needs_memory && !pair.reserve(tag, command.buffer_bytes()) {
             return Ok(());
         }
         if !has_all {
-            pair.request_data(tag, plan.data_bytes_in());
+            pair.request_data(tag, command.data_bytes_in());
             return Ok(());
         }
         if pair.is_damaged(tag) {
             self.fail(pair, tag, &sqe, Status::TRANSIENT_TRANSPORT_ERROR);
             return Ok(());
         }
-        self.execute(pair, (tag, open, plan), now, cx)
+        self.execute(pair, (tag, open, command), now, cx)
     }
 
     fn execute(
         &mut self,
         pair: &mut QueuePair,
-        (tag, open, plan): (Tag, usize, Plan),
+        (tag, open, command): (Tag, usize, IoCommand),
         now: Moment,
         cx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
@@ -316,14 +321,14 @@ impl Executor {
             }
         };
         let data = pair.take_data(tag);
-        let work = self.start(open, plan, data);
+        let work = self.start(open, command, data);
         let tickets = Vec::new();
-        let mut pending = Pending { tag, permit, open, plan, work, started: now, tickets };
+        let mut pending = Pending { tag, permit, open, command, work, started: now, tickets };
         self.pace.spend(COMMAND_BYTES);
         match pending.poll(cx) {
             Poll::Ready(outcome) => {
-                // The device did it on this thread.
-                self.pace.spend(pending.plan.buffer_bytes() as u64);
+                // The device has worked on this thread.
+                self.pace.spend(pending.command.buffer_bytes() as u64);
                 self.finish(pair, pending, outcome);
             }
             Poll::Pending => self.pending.push(pending),
@@ -331,27 +336,29 @@ impl Executor {
         Ok(())
     }
 
-    fn start(&self, open: usize, plan: Plan, data: Option<Buffer>) -> Work {
+    fn start(&self, open: usize, command: IoCommand, data: Option<Buffer>) -> Work {
         let Some(Some(open)) = self.open.get(open) else {
             return self.flush_all();
         };
         let Open { device, namespace, .. } = open;
         let has_cache = namespace.has_write_cache();
-        match plan {
-            Plan::Read(extent) => Work::Read(device.read(extent.offset, extent.bytes as usize)),
-            Plan::Write { extent, is_fua } => {
+        match command {
+            IoCommand::Read(extent) => {
+                Work::Read(device.read(extent.offset, extent.bytes as usize))
+            }
+            IoCommand::Write { extent, is_fua } => {
                 let chunk = Chunk::from(data.unwrap_or_else(|| Buffer::with_capacity(0)));
                 let write = device.write(extent.offset, chunk);
                 if is_fua && has_cache { then_flush(write, device) } else { Work::Write(write) }
             }
-            Plan::WriteZeroes { extent, is_fua, is_deallocate } => {
+            IoCommand::WriteZeroes { extent, is_fua, is_deallocate } => {
                 let can_discard = device.geometry().discard == DiscardEffect::Zeroes;
                 let kind = if is_deallocate && can_discard { Long::Discard } else { Long::Zero };
                 self.long(open, kind, vec![extent], is_fua && has_cache)
             }
-            Plan::Compare(extent) => compare(device, extent, data),
-            Plan::Manage { is_deallocate: false, .. } => Work::Write(IoFuture::ready(Ok(()))),
-            Plan::Manage { list_bytes, .. } => {
+            IoCommand::Compare(extent) => compare(device, extent, data),
+            IoCommand::Manage { is_deallocate: false, .. } => Work::Write(IoFuture::ready(Ok(()))),
+            IoCommand::Manage { list_bytes, .. } => {
                 let list = data.as_deref().unwrap_or_default();
                 let list = &list[..list.len().min(list_bytes as usize)];
                 match ranges(namespace, DsmRange::list(list), &self.limits) {
@@ -359,16 +366,16 @@ impl Executor {
                     Err(status) => Work::Steps(Box::pin(async move { Err(status.do_not_retry()) })),
                 }
             }
-            Plan::Flush if reactor::mutant!("target-flush-noop") => {
+            IoCommand::Flush if reactor::mutant!("target-flush-noop") => {
                 Work::Write(IoFuture::ready(Ok(())))
             }
-            Plan::Flush => Work::Write(device.flush()),
-            Plan::Reserve(reserve) => self.reserve(namespace, reserve, data.as_deref()),
-            Plan::Report { bytes } => report(namespace, bytes),
+            IoCommand::Flush => Work::Write(device.flush()),
+            IoCommand::Reserve(reserve) => self.reserve(namespace, reserve, data.as_deref()),
+            IoCommand::Report { bytes } => report(namespace, bytes),
         }
     }
 
-    /// Discards or clears ranges, in steps between which others have their turns.
+    /// Deallocates or clears ranges, in steps between which other connections get their turns.
     fn long(&self, open: &Open, kind: Long, extents: Vec<Extent>, is_flushed: bool) -> Work {
         let (pace, device) = (Rc::clone(&self.pace), Rc::clone(&open.device));
         let is_elsewhere = Rc::clone(&open.is_elsewhere);
@@ -387,9 +394,9 @@ impl Executor {
         }))
     }
 
-    /// Flushes all namespaces; fails if any of them does.
+    /// Flushes all namespaces. Fails if one of the flushes fails.
     fn flush_all(&self) -> Work {
-        // Also those of removed namespaces: what they hold in a cache was written before this.
+        // Includes removed namespaces: their caches may hold writes from before this flush.
         let open = self.open.iter().flatten();
         let flushes: Vec<IoFuture<()>> = open.map(|open| open.device.flush()).collect();
         Work::Write(IoFuture::boxed(async move {
@@ -401,7 +408,7 @@ impl Executor {
         }))
     }
 
-    /// Looks at all commands that a device is at work on; true if any has ended.
+    /// Polls all commands that devices work on. Returns true if one has ended.
     pub(super) fn poll(&mut self, pair: &mut QueuePair, cx: &mut Context<'_>) -> bool {
         let mut index = 0;
         let before = self.pending.len();
@@ -409,15 +416,15 @@ impl Executor {
             match self.pending[index].poll(cx) {
                 Poll::Ready(outcome) => {
                     let pending = self.pending.swap_remove(index);
-                    // Its answer may need a digest.
-                    self.pace.spend(COMMAND_BYTES + pending.plan.buffer_bytes() as u64 / 4);
+                    // The response may need a digest.
+                    self.pace.spend(COMMAND_BYTES + pending.command.buffer_bytes() as u64 / 4);
                     self.finish(pair, pending, outcome);
                 }
                 Poll::Pending => index += 1,
             }
         }
         if self.pace.is_short() && index > 0 && self.pending.len() > 1 {
-            // Another command is the first in the next turn.
+            // The next turn starts with another command.
             let first = if index < self.pending.len() { index } else { 1 };
             self.pending.rotate_left(first);
         }
@@ -428,7 +435,7 @@ impl Executor {
         has_ended
     }
 
-    /// Looks at all commands without answering the host: the connection is over.
+    /// Polls all commands without responses to the host, because the connection is over.
     pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.pace.stop();
         self.drop_limited();
@@ -437,7 +444,7 @@ impl Executor {
     }
 
     fn finish(&mut self, pair: &mut QueuePair, pending: Pending, outcome: Outcome) {
-        let Pending { tag, permit, open, plan, started, tickets, .. } = pending;
+        let Pending { tag, permit, open, command, started, tickets, .. } = pending;
         let outcome = if tickets.is_empty() {
             outcome
         } else {
@@ -445,10 +452,10 @@ impl Executor {
         };
         let known = self.open.get(open).and_then(Option::as_ref);
         let nsid = known.map_or(0, |open| u64::from(open.namespace.nsid().get()));
-        plan.count(nsid, started, matches!(outcome, Outcome::Failed(_)));
+        command.count(nsid, started, matches!(outcome, Outcome::Failed(_)));
         let all = if open == ALL { 0..self.open.len() } else { open..open + 1 };
         for index in all {
-            self.note(index, |tally| tally.note(&plan, &outcome));
+            self.note(index, |tally| tally.note(&command, &outcome));
         }
         match outcome {
             Outcome::Data(chunk) => {
@@ -471,7 +478,7 @@ impl Executor {
         pair.complete(tag, status, 0);
     }
 
-    /// Adds what was served to the namespaces' counters.
+    /// Adds the tallies to the namespaces' counters.
     pub(super) fn flush_tallies(&mut self) {
         for index in self.touched.drain(..) {
             if let Some(Open { counter, tally, .. }) = &mut self.open[index] {

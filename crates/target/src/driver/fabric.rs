@@ -1,7 +1,7 @@
 //! Listeners over RDMA: the exchange of the connection manager, with private data.
 //!
-//! A connection has its queue's identifier and size before it begins, so that its receives are posted when the host gets
-//! the answer.
+//! A connection request names its queue's identifier and size. So the receives of a connection are
+//! posted before the host gets the answer.
 
 use super::connection::Connection;
 use super::{Connections, Server};
@@ -16,18 +16,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Work requests for each entry of a queue: a read of the host's memory, or a write and a response, and as many of
-/// commands that the host takes for ended before we know that their responses were sent.
+/// Work requests for each entry of a queue: one for a read of the host's memory, or two for a write
+/// and a response. The same number again serves commands that have ended for the host before we
+/// know that their responses were sent.
 const SENDS_FOR_ENTRY: u32 = 4;
-/// Entries of an admin queue that every host may ask for.
+/// Entries of an admin queue that every host may request.
 const ADMIN_ENTRIES: u16 = 32;
 /// Pause between attempts to listen at an address whose device was removed.
 const RELISTEN_PAUSE: Duration = Duration::from_secs(2);
 
-/// Lines that strangers can cause.
+/// Limits log lines that strangers can cause.
 static REFUSED: Sparse = Sparse::new();
 
-/// A listener's address and task.
+/// The address and the task of a listener.
 #[derive(Debug)]
 pub(super) struct RdmaListener {
     pub(super) address: SocketAddr,
@@ -35,7 +36,8 @@ pub(super) struct RdmaListener {
 }
 
 impl Server {
-    /// Listens at an address over RDMA, and names it in discovery. Port 0 takes a free one. Returns the address.
+    /// Listens at an address over RDMA, and adds it to discovery. Port 0 takes a free port. Returns
+    /// the address.
     ///
     /// # Errors
     /// [`Error::Rdma`]; [`Error::RdmaCores`] if the target serves on several cores.
@@ -59,7 +61,7 @@ impl Server {
         Ok(address)
     }
 
-    /// The addresses that are listened on over RDMA.
+    /// Returns the addresses at which the target listens over RDMA.
     pub fn rdma_addresses(&self) -> Vec<SocketAddr> {
         self.rdma.iter().map(|listener| listener.address).collect()
     }
@@ -92,10 +94,10 @@ impl Acceptor {
                 {
                     tracing::warn!(%peer, reason, suppressed, "a connection over RDMA is refused");
                 }
-                // Each takes system calls.
+                // Each accept or refusal takes system calls.
                 reactor::yield_now().await;
             }
-            tracing::error!(%address, "the RDMA device of a listener was removed; it is tried again");
+            tracing::error!(%address, "the RDMA device of a listener was removed; retrying");
             drop(listener);
             listener = loop {
                 reactor::time::sleep(RELISTEN_PAUSE).await;
@@ -166,8 +168,9 @@ impl Acceptor {
     }
 }
 
-/// Sizes of the queues for `entries` commands, on a device with these most work requests of a queue and completions of a
-/// completion queue, which is for both queues; [`None`] if they do not suffice.
+/// Returns the sizes of the queues for `entries` commands, or [`None`] if the device's limits do
+/// not suffice. The limits are the work requests of a queue, and the completions of a completion
+/// queue, which serves both queues.
 fn sizes_for(entries: u16, requests_max: u32, completions_max: u32) -> Option<Sizes> {
     let receives = u32::from(entries);
     let sends = receives * SENDS_FOR_ENTRY;
@@ -179,7 +182,8 @@ fn sizes_for(entries: u16, requests_max: u32, completions_max: u32) -> Option<Si
 mod tests {
     use super::*;
 
-    /// Goal: all completions of both queues fit into the completion queue, or the connection is refused.
+    /// Goal: all completions of both queues fit into the completion queue, or the connection is
+    /// refused.
     #[test]
     fn queues_fit_into_their_completion_queue() {
         let sends = |entries, requests, completions| {

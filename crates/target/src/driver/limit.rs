@@ -1,8 +1,8 @@
-//! Commands that wait because of their namespaces' limits. They have taken neither a permit nor memory: a fence does not
-//! wait for them, and they keep no memory from others.
+//! Commands that wait because of their namespaces' limits. They hold no permit and no memory: a
+//! fence does not wait for them, and they take no memory from other connections.
 
 use super::execute::Executor;
-use super::plan::Plan;
+use super::io_command::IoCommand;
 use crate::admission::{Moment, Refusal};
 use crate::queue_pair::{Event, QueuePair, Tag};
 use crate::rate::{LOOK, Wait};
@@ -10,7 +10,7 @@ use nvme::Nsid;
 use reactor::time::Instant;
 use std::task::Context;
 
-/// A command that waits.
+/// A waiting command.
 pub(super) struct Limited {
     pub(super) tag: Tag,
     pub(super) nsid: Nsid,
@@ -18,14 +18,14 @@ pub(super) struct Limited {
 }
 
 impl Executor {
-    /// Has a new command wait if the namespace's limits ask for it; true if it waits.
-    pub(super) fn limit(&mut self, open: usize, plan: &Plan, tag: Tag) -> bool {
-        if matches!(plan, Plan::Reserve(_) | Plan::Report { .. }) {
+    /// Makes a new command wait if the namespace's limits require it. Returns true if it waits.
+    pub(super) fn limit(&mut self, open: usize, command: &IoCommand, tag: Tag) -> bool {
+        if matches!(command, IoCommand::Reserve(_) | IoCommand::Report { .. }) {
             return false;
         }
         let Some(Some(open)) = self.open.get(open) else { return false };
         let Some(wait) =
-            open.namespace.rate().take(plan.buffer_bytes() as u64, reactor::time::now())
+            open.namespace.rate().take(command.buffer_bytes() as u64, reactor::time::now())
         else {
             return false;
         };
@@ -35,20 +35,21 @@ impl Executor {
         true
     }
 
-    /// When to look next at the commands that wait because of limits. Those that have waited long enough are not meant:
-    /// they are looked at in this turn, or in the next one, which [`Self::has_due`] asks for.
+    /// Returns the time of the next look at the waiting commands. It disregards commands that have
+    /// waited long enough: this turn handles them, or the next one, which [`Self::has_due`]
+    /// requests.
     pub(super) fn next_limited(&self, now: Instant) -> Option<Instant> {
         let (until, _) = *self.limited.first_key_value()?.0;
-        // Limits may be changed meanwhile.
+        // The limits may change meanwhile.
         (until > now).then(|| until.min(now + LOOK))
     }
 
-    /// Whether a command has waited long enough. No timer stands for it.
+    /// Returns whether a command has waited long enough. Such a command has no timer.
     pub(super) fn has_due(&self, now: Instant) -> bool {
         self.limited.first_key_value().is_some_and(|(key, _)| key.0 <= now)
     }
 
-    /// Drops the commands that wait, because the connection ends.
+    /// Drops the waiting commands, because the connection ends.
     pub(super) fn drop_limited(&mut self) {
         for limited in std::mem::take(&mut self.limited).into_values() {
             if let Ok(index) = self.find(limited.nsid)
@@ -59,7 +60,8 @@ impl Executor {
         }
     }
 
-    /// The next command that has waited long enough, or whose namespace has other limits now; then these hold for it.
+    /// Returns the next command to continue: one that has waited long enough, or one whose
+    /// namespace has new limits, which then apply to it.
     fn next_due(&mut self, now: Instant) -> Option<(Tag, bool)> {
         let (key, first) = self.limited.first_key_value()?;
         if key.0 <= now {
@@ -79,7 +81,7 @@ impl Executor {
         Some((limited.tag, true))
     }
 
-    /// Goes on with commands that have waited because of limits. Fails as [`Self::handle`] does.
+    /// Continues commands that have waited because of limits. Fails as [`Self::handle`] does.
     pub(super) fn handle_limited(
         &mut self,
         pair: &mut QueuePair,

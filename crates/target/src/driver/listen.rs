@@ -1,4 +1,4 @@
-//! Listeners: they accept connections, and come and go while the target runs.
+//! Listeners: accept connections. They can be added and removed while the target runs.
 
 use super::connection::Connection;
 use super::cores::Threads;
@@ -11,16 +11,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause after an accept that failed, e.g. for want of descriptors.
+/// Pause after a failed accept, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Lines that strangers can cause.
+/// Limits log lines that strangers can cause.
 static ACCEPT_FAILED: Sparse = Sparse::new();
 static NO_ROOM: Sparse = Sparse::new();
 static NO_TLS: Sparse = Sparse::new();
 
 impl Server {
-    /// Listens at another address, and names it in discovery. Port 0 takes a free one. Returns the address.
+    /// Listens at another address, and adds it to discovery. Port 0 takes a free port. Returns the
+    /// address.
     ///
     /// # Errors
     /// [`Error::Listen`].
@@ -30,8 +31,9 @@ impl Server {
         Ok(self.accept(listener))
     }
 
-    /// Stops listening at an address. Connections that came there stay; discovery no longer names it. The kernel gives
-    /// the address up a moment later. Returns whether the target listened there.
+    /// Stops listening at an address, and removes it from discovery. The listener's connections
+    /// stay. The kernel releases the address a moment later. Returns whether the target listened
+    /// there.
     pub async fn unlisten(&mut self, address: SocketAddr) -> bool {
         let Some(index) = self.addresses.iter().position(|known| *known == address) else {
             return false;

@@ -1,9 +1,9 @@
-//! How much a connection may do before others have their turn.
+//! The bound on the work of a connection before others get their turn.
 //!
-//! A thread serves many connections, and some devices do their work on that thread (memory: a copy, or
-//! zeros for a command of a few bytes). So a connection counts the bytes that its commands move or
-//! clear in one turn; when they are used up it stops, also in the middle of a command, and goes on
-//! after everything else that is ready on the thread.
+//! A thread serves many connections, and some devices do their work on that thread (memory: a copy,
+//! or zeros for a command of a few bytes). So a connection counts the bytes that its commands move
+//! or clear in one turn. When the bytes are used up, the connection stops, even in the middle of a
+//! command, and continues after all other ready tasks of the thread.
 
 use block::IoFuture;
 use nvme::Status;
@@ -14,35 +14,36 @@ use std::task::{Context, Poll, Waker};
 
 /// Bytes that a connection's commands move or clear in one turn.
 const TURN_BYTES: u64 = 1 << 20;
-/// Of these, what commands may use that are done in steps; the rest is for the others beside them.
+/// The part of these bytes for commands that run in steps; the rest is for the other commands.
 const TURN_BYTES_IN_STEPS: u64 = TURN_BYTES / 2;
 /// Bytes of one step of a device that works on this thread.
 const STEP_BYTES: u64 = 256 << 10;
-/// Bytes of one step of a device that works elsewhere: what its file is locked for.
+/// Bytes of one step of a device that works elsewhere. The step locks its file.
 const STEP_BYTES_ELSEWHERE: u64 = 64 << 20;
-/// What a command counts beside its bytes.
+/// Bytes that a command counts in addition to its data.
 pub(super) const COMMAND_BYTES: u64 = 4 << 10;
 
-/// The turn of one connection.
+/// The budget of bytes for one turn of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     left_bytes: Cell<u64>,
     left_bytes_in_steps: Cell<u64>,
-    /// Something was left for the next turn.
+    /// Whether something was left for the next turn.
     is_short: Cell<bool>,
-    /// The connection is over: long commands stop at their next step.
+    /// Whether the connection is over: long commands stop at their next step.
     is_over: Cell<bool>,
 }
 
 impl Pace {
-    /// A new turn begins.
+    /// Begins a new turn.
     pub(super) fn begin(&self) {
         self.left_bytes.set(TURN_BYTES);
         self.left_bytes_in_steps.set(TURN_BYTES_IN_STEPS);
         self.is_short.set(false);
     }
 
-    /// Whether the turn has bytes left; if not, that something waits for the next is noted.
+    /// Returns whether the turn has bytes left. If not, records that something waits for the next
+    /// turn.
     pub(super) fn has_room(&self) -> bool {
         let has_room = self.left_bytes.get() > 0;
         if !has_room {
@@ -51,12 +52,12 @@ impl Pace {
         has_room
     }
 
-    /// Whether something was left for the next turn.
+    /// Returns whether something was left for the next turn.
     pub(super) fn is_short(&self) -> bool {
         self.is_short.get()
     }
 
-    /// Counts what was done.
+    /// Takes `bytes` from the budget.
     pub(super) fn spend(&self, bytes: u64) {
         self.left_bytes.set(self.left_bytes.get().saturating_sub(bytes));
     }
@@ -88,8 +89,8 @@ impl Pace {
         .await
     }
 
-    /// Runs `step` over `bytes` from `offset` on, piece by piece, as the turns allow. The pieces are
-    /// small while the device works on this thread, which `is_elsewhere` keeps.
+    /// Runs `step` over `bytes` from `offset` on, piece by piece, as the turns allow. The pieces
+    /// are small while the device works on this thread; `is_elsewhere` records where it works.
     pub(super) async fn in_steps(
         &self,
         offset: u64,
@@ -101,10 +102,10 @@ impl Pace {
         while done < bytes {
             self.room().await?;
             let most = if is_elsewhere.get() { STEP_BYTES_ELSEWHERE } else { STEP_BYTES };
-            // A thin device frees whole clusters: pieces end where these do.
+            // A thin device frees whole clusters, so pieces end at multiples of the step.
             let here = (most - (offset + done) % most).min(bytes - done);
             let mut work = step(offset + done, here);
-            // A device that has answered already has worked on this thread.
+            // A device that has completed already has worked on this thread.
             let mut cx = Context::from_waker(Waker::noop());
             let polled = Pin::new(&mut work).poll(&mut cx);
             is_elsewhere.set(polled.is_pending());

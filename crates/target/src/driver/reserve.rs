@@ -1,7 +1,8 @@
-//! Reservations on the way of I/O commands: the check of each command, and the four commands themselves.
+//! Reservations in the path of I/O commands: the check of each command, and the four commands
+//! themselves.
 
 use super::execute::{ALL, Executor};
-use super::plan::Plan;
+use super::io_command::IoCommand;
 use super::work::Work;
 use crate::namespace::Namespace;
 use crate::queue_pair::QueuePair;
@@ -18,7 +19,7 @@ use reactor::Chunk;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A command that changes reservations, without the keys that are its data.
+/// A command that changes reservations, without its keys, which are its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
     Register(ReservationRegister),
@@ -27,7 +28,7 @@ pub(crate) enum Reserve {
 }
 
 impl Reserve {
-    /// Whether it is one of the four commands.
+    /// Returns whether the command is one of the four reservation commands.
     pub(crate) fn is_opcode(opcode: NvmOpcode) -> bool {
         matches!(
             opcode,
@@ -38,10 +39,10 @@ impl Reserve {
         )
     }
 
-    /// The plan of a reservation command.
-    pub(super) fn plan(sqe: &SubmissionQueueEntry) -> Result<Plan, Status> {
+    /// Decodes a reservation command.
+    pub(super) fn decode(sqe: &SubmissionQueueEntry) -> Result<IoCommand, Status> {
         let invalid = |_| Status::INVALID_FIELD;
-        Ok(Plan::Reserve(match sqe.nvm_opcode() {
+        Ok(IoCommand::Reserve(match sqe.nvm_opcode() {
             NvmOpcode::RESERVATION_REGISTER => {
                 Self::Register(ReservationRegister::decode(sqe).map_err(invalid)?)
             }
@@ -51,12 +52,12 @@ impl Reserve {
             NvmOpcode::RESERVATION_RELEASE => {
                 Self::Release(ReservationRelease::decode(sqe).map_err(invalid)?)
             }
-            NvmOpcode::RESERVATION_REPORT => return report_plan(sqe),
+            NvmOpcode::RESERVATION_REPORT => return decode_report(sqe),
             _ => return Err(Status::INVALID_OPCODE),
         }))
     }
 
-    /// Bytes of keys.
+    /// Returns the length of the keys in bytes.
     pub(crate) fn data_bytes(self) -> u32 {
         let bytes = match self {
             Self::Register(_) => RegisterKeys::BYTES,
@@ -103,7 +104,7 @@ impl Reserve {
     }
 }
 
-fn report_plan(sqe: &SubmissionQueueEntry) -> Result<Plan, Status> {
+fn decode_report(sqe: &SubmissionQueueEntry) -> Result<IoCommand, Status> {
     let report = ReservationReport::decode(sqe);
     // Hosts over fabrics have identifiers of 128 bits, which only the extended structure holds.
     if !report.is_extended {
@@ -113,27 +114,29 @@ fn report_plan(sqe: &SubmissionQueueEntry) -> Result<Plan, Status> {
     if (bytes as usize) < ReservationStatus::BYTES {
         return Err(Status::INVALID_FIELD);
     }
-    Ok(Plan::Report { bytes })
+    Ok(IoCommand::Report { bytes })
 }
 
-/// The command group (base figure 672); [`None`] if a reservation does not concern the command, or its
-/// own rules do.
-fn group(plan: &Plan) -> Option<Access> {
-    match plan {
-        Plan::Read(_) | Plan::Compare(_) => Some(Access::Read),
-        Plan::Write { .. } | Plan::WriteZeroes { .. } | Plan::Manage { .. } | Plan::Flush => {
-            Some(Access::Write)
-        }
-        Plan::Reserve(_) | Plan::Report { .. } => None,
+/// Returns the command group (base figure 672), or [`None`] if reservations do not restrict the
+/// command or it has rules of its own.
+fn group(command: &IoCommand) -> Option<Access> {
+    match command {
+        IoCommand::Read(_) | IoCommand::Compare(_) => Some(Access::Read),
+        IoCommand::Write { .. }
+        | IoCommand::WriteZeroes { .. }
+        | IoCommand::Manage { .. }
+        | IoCommand::Flush => Some(Access::Write),
+        IoCommand::Reserve(_) | IoCommand::Report { .. } => None,
     }
 }
 
 impl Executor {
-    /// Checks a command against the reservations of its namespace, or of all if it is for all.
+    /// Checks a command against the reservations of its namespace, or of all namespaces if it
+    /// concerns all.
     pub(super) fn check_rights(
         &mut self,
         open: usize,
-        plan: &Plan,
+        command: &IoCommand,
         pair: &mut QueuePair,
     ) -> Result<(), Status> {
         let range = if open == ALL { 0..self.open.len() } else { open..open + 1 };
@@ -149,7 +152,7 @@ impl Executor {
                 self.refresh_rights(index, pair);
             }
             let guard = self.open[index].as_ref().and_then(|open| open.guard.as_ref());
-            let is_allowed = group(plan).zip(guard).is_none_or(|(it, guard)| guard.allows(it));
+            let is_allowed = group(command).zip(guard).is_none_or(|(it, guard)| guard.allows(it));
             if !is_allowed {
                 return Err(Status::RESERVATION_CONFLICT);
             }
@@ -157,15 +160,16 @@ impl Executor {
         Ok(())
     }
 
-    /// Looks whether another host aborts commands of this one.
+    /// Checks whether another host aborts commands of this one.
     pub(super) fn take_tickets(&mut self, pair: &mut QueuePair) {
         for index in 0..self.open.len() {
             self.refresh_rights(index, pair);
         }
     }
 
-    /// Takes over the present rights to a namespace. What was begun under the earlier ones and is to be
-    /// aborted gets a ticket; what waits for data, or because of a limit, is not begun.
+    /// Loads the present rights to a namespace. If another host aborts commands of the earlier
+    /// rights, running commands get its ticket. Commands that wait for data or because of a limit
+    /// are aborted before they start.
     fn refresh_rights(&mut self, index: usize, pair: &mut QueuePair) {
         let Some(open) = &mut self.open[index] else { return };
         let (Some(guard), Some(reservations)) = (&mut open.guard, open.namespace.reservations())
@@ -184,13 +188,13 @@ impl Executor {
         for pending in &mut self.pending {
             let is_concerned = pending.open == index || pending.open == ALL;
             // Two hosts that preempt each other must not wait for each other.
-            if is_concerned && group(&pending.plan).is_some() {
+            if is_concerned && group(&pending.command).is_some() {
                 pending.tickets.extend(tickets.iter().map(Rc::clone));
             }
         }
     }
 
-    /// Carries out a command that changes reservations.
+    /// Executes a command that changes reservations.
     pub(super) fn reserve(
         &self,
         namespace: &Arc<Namespace>,
@@ -218,7 +222,7 @@ impl Executor {
     }
 }
 
-/// Reports the reservations of a namespace.
+/// Executes Reservation Report on a namespace.
 pub(super) fn report(namespace: &Namespace, bytes: u32) -> Work {
     let Some(reservations) = namespace.reservations() else {
         let error = Status::INVALID_OPCODE.do_not_retry();

@@ -1,4 +1,4 @@
-//! What carries a connection.
+//! The transport connection below a queue pair.
 
 use crate::target::Transport;
 use rdma::Endpoint;
@@ -14,7 +14,7 @@ pub(super) enum Wire {
 }
 
 impl Wire {
-    /// Which transport it is.
+    /// Returns the kind of transport.
     pub(super) fn transport(&self) -> Transport {
         match self {
             Self::Tcp(_) => Transport::Tcp,
@@ -22,7 +22,7 @@ impl Wire {
         }
     }
 
-    /// Where the host is.
+    /// Returns the host's address.
     pub(super) fn peer_addr(&self) -> SocketAddr {
         match self {
             Self::Tcp(stream) => stream.tcp().peer_addr(),
@@ -30,7 +30,7 @@ impl Wire {
         }
     }
 
-    /// Where it reached the target.
+    /// Returns the local address at which the host reached the target.
     pub(super) fn local_addr(&self) -> SocketAddr {
         match self {
             Self::Tcp(stream) => stream.tcp().local_addr(),
@@ -38,7 +38,7 @@ impl Wire {
         }
     }
 
-    /// The identity of its TLS key.
+    /// Returns the identity of its TLS key.
     pub(super) fn identity(&self) -> Option<&[u8]> {
         match self {
             Self::Tcp(stream) => stream.identity(),

@@ -1,6 +1,6 @@
-//! The commands that devices are at work on, and what comes of them.
+//! Commands that devices work on, and their outcomes.
 
-use super::plan::{Extent, Plan};
+use super::io_command::{Extent, IoCommand};
 use crate::admission::{Moment, Permit};
 use crate::counts::Tally;
 use crate::queue_pair::Tag;
@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// What a device is at work on.
+/// The work of a device for one command.
 pub(super) enum Work {
     Read(IoFuture<Chunk>),
     Write(IoFuture<()>),
@@ -24,15 +24,15 @@ pub(super) struct Pending {
     pub(super) permit: Permit,
     /// Index of the namespace, for its tally.
     pub(super) open: usize,
-    pub(super) plan: Plan,
+    pub(super) command: IoCommand,
     pub(super) work: Work,
-    /// When its connection's turn began in which it was begun.
+    /// The start of the connection's turn in which the command began.
     pub(super) started: Moment,
-    /// Of the Preempt and Abort commands of other hosts that wait for its end.
+    /// Tickets of the Preempt and Abort commands of other hosts that wait for this command's end.
     pub(super) tickets: Vec<Rc<Ticket>>,
 }
 
-/// What came of a device's work.
+/// The outcome of a device's work.
 pub(super) enum Outcome {
     Data(Chunk),
     Done,
@@ -59,20 +59,23 @@ impl Pending {
 }
 
 impl Tally {
-    pub(super) fn note(&mut self, plan: &Plan, outcome: &Outcome) {
+    pub(super) fn note(&mut self, command: &IoCommand, outcome: &Outcome) {
         self.commands += 1;
         let is_success = !matches!(outcome, Outcome::Failed(_));
-        match plan {
-            Plan::Read(extent) | Plan::Compare(extent) => {
+        match command {
+            IoCommand::Read(extent) | IoCommand::Compare(extent) => {
                 self.read_commands += 1;
                 self.read_bytes += if is_success { extent.bytes } else { 0 };
             }
-            Plan::Write { extent, .. } => {
+            IoCommand::Write { extent, .. } => {
                 self.write_commands += 1;
                 self.written_bytes += if is_success { extent.bytes } else { 0 };
             }
-            Plan::WriteZeroes { .. } => self.write_commands += 1,
-            Plan::Manage { .. } | Plan::Flush | Plan::Reserve(_) | Plan::Report { .. } => {}
+            IoCommand::WriteZeroes { .. } => self.write_commands += 1,
+            IoCommand::Manage { .. }
+            | IoCommand::Flush
+            | IoCommand::Reserve(_)
+            | IoCommand::Report { .. } => {}
         }
         if let Outcome::Failed(status) = outcome
             && status.code_type() == nvme::status::StatusCodeType::MediaAndDataIntegrity
@@ -103,15 +106,15 @@ pub(super) fn compare(device: &Rc<dyn Device>, extent: Extent, data: Option<Buff
     }))
 }
 
-/// What a command does to ranges without moving data.
+/// A command that changes ranges without moving data.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Long {
     Discard,
     Zero,
 }
 
-/// The status that reports a device's error to the host. The host must not retry failed writes and flushes: a
-/// second flush may succeed although the data is lost.
+/// Returns the status that reports a device's error to the host. The host must not retry failed
+/// writes and flushes: a second flush may succeed although the data is lost.
 pub(crate) fn status_of(error: &block::Error) -> Status {
     /// `ENOSPC`.
     const NO_SPACE: i32 = 28;

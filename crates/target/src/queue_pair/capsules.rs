@@ -1,8 +1,10 @@
-//! A queue pair over RDMA: the same commands and states, with capsules as messages and data that the adapter moves.
+//! A queue pair over RDMA: the same commands and states, but capsules are messages and the adapter
+//! moves the data.
 //!
-//! A host names the memory of a command's data by a keyed descriptor. It is replaced by a descriptor of the same length
-//! that means data moved by the transport, so that executors see no difference, and kept here until the command ends. What
-//! is to be done comes out of [`QueuePair::take_work`], in order.
+//! A host names the memory for a command's data in a keyed descriptor. The queue pair keeps this
+//! descriptor until the command ends, and puts a descriptor for data of the same length that the
+//! transport moves in its place. So executors see no difference. [`QueuePair::take_work`] returns
+//! the resulting work, in order.
 
 use super::command::{CommandState, Commands, Tag};
 use super::{Event, QueuePair, QueuePairState};
@@ -15,24 +17,24 @@ use reactor::{Buffer, Chunk};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Type and sub type that no descriptor has.
+/// Descriptor type and sub type that no descriptor has.
 const ID_NONE: u8 = 0xff;
 
-/// What the connection has to do.
+/// Work for the connection.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Read a command's data from the host's memory; [`QueuePair::put_data`] when that is done.
+    /// Read a command's data from the host's memory, then call [`QueuePair::put_data`].
     Read {
         /// The command.
         tag: Tag,
-        /// Where.
+        /// The host's memory.
         remote: KeyedSgl,
-        /// Memory for it.
+        /// Buffer for the data.
         buffer: Buffer,
     },
     /// Write data to the host's memory.
     Write {
-        /// Where.
+        /// The host's memory.
         remote: KeyedSgl,
         /// The data.
         chunk: Chunk,
@@ -41,23 +43,23 @@ pub(crate) enum Work {
     Respond {
         /// The response.
         cqe: CompletionQueueEntry,
-        /// Key that it invalidates.
+        /// The key that the response invalidates.
         invalidate: Option<u32>,
-        /// Memory to [release](QueuePair::release) when it was sent.
+        /// Memory to [release](QueuePair::release) after the response was sent.
         reserved_bytes: usize,
     },
 }
 
-/// What a queue pair over RDMA has beside its commands.
+/// The additional state of a queue pair over RDMA.
 #[derive(Debug, Default)]
 pub(super) struct Capsules {
-    /// The hosts' memory of each outstanding command, by its tag.
+    /// The host's memory for each outstanding command, by its tag.
     remotes: Vec<Option<KeyedSgl>>,
     work: VecDeque<Work>,
 }
 
 impl QueuePair {
-    /// The state of a connection over RDMA that was just accepted.
+    /// Creates the state of a newly accepted connection over RDMA.
     pub(crate) fn over_rdma(limits: &Limits, budget: &Arc<Budget>) -> Self {
         Self {
             state: QueuePairState::AwaitingConnect,
@@ -67,10 +69,10 @@ impl QueuePair {
         }
     }
 
-    /// Takes a capsule with the data that came in it.
+    /// Takes a capsule and the data in it.
     ///
     /// # Errors
-    /// How the host violates the transport: the connection has to end.
+    /// The host's violation of the transport: the connection has to end.
     pub(crate) fn receive_capsule(
         &mut self,
         head: &[u8],
@@ -100,17 +102,17 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The next thing to do.
+    /// Returns the next work.
     pub(crate) fn take_work(&mut self) -> Option<Work> {
         self.capsules.as_mut()?.work.pop_front()
     }
 
-    /// Whether there is something to do.
+    /// Returns whether there is work.
     pub(crate) fn has_work(&self) -> bool {
         self.capsules.as_ref().is_some_and(|capsules| !capsules.work.is_empty())
     }
 
-    /// A command's data was read.
+    /// Takes a command's data, which the adapter has read.
     pub(crate) fn put_data(&mut self, tag: Tag, data: Buffer) {
         let command = self.commands.get_mut(tag);
         assert_eq!(command.state, CommandState::AwaitingData, "{tag:?} gets data");
@@ -124,12 +126,14 @@ impl QueuePair {
         self.events.push_back(Event::Data(tag));
     }
 
-    /// Has a command's data read; false if this is no connection over RDMA.
+    /// Requests a read of a command's data. Returns false if this is not a connection over RDMA.
     pub(super) fn read_remote(&mut self, tag: Tag, bytes: u32) -> bool {
         let Some(capsules) = &mut self.capsules else { return false };
         let remote = capsules.remotes[usize::from(tag.0)];
         let Some(remote) = remote.filter(|remote| remote.length_bytes >= bytes) else {
-            unreachable!("{tag:?} asks for {bytes} bytes of {remote:?}, which was checked before")
+            unreachable!(
+                "{tag:?} asks for {bytes} bytes of {remote:?}, although its length was checked"
+            )
         };
         let remote = KeyedSgl { length_bytes: bytes, ..remote };
         let Some(buffer) = self.commands.get_mut(tag).data.take() else { return true };
@@ -137,7 +141,8 @@ impl QueuePair {
         true
     }
 
-    /// Has a command's data written and its response sent; gives the data back if this is no connection over RDMA.
+    /// Requests a write of a command's data and then its response. Returns the data if this is not
+    /// a connection over RDMA.
     pub(super) fn write_remote(
         &mut self,
         tag: Tag,
@@ -148,7 +153,7 @@ impl QueuePair {
         let Some(capsules) = &mut self.capsules else { return Some(data) };
         let remote = capsules.remotes[usize::from(tag.0)];
         let status = match remote {
-            // The host gave a descriptor of data in the capsule, which there is none of for it.
+            // The descriptor names data in the capsule, which cannot take data for the host.
             None => Status::SGL_TYPE_INVALID.do_not_retry(),
             Some(remote) if (remote.length_bytes as usize) < data.len() => {
                 Status::SGL_DATA_LENGTH_INVALID.do_not_retry()
@@ -164,7 +169,7 @@ impl QueuePair {
         None
     }
 
-    /// Has a response sent; false if this is no connection over RDMA.
+    /// Requests the sending of a response. Returns false if this is not a connection over RDMA.
     pub(super) fn respond_remote(
         &mut self,
         tag: Tag,
@@ -180,7 +185,7 @@ impl QueuePair {
         true
     }
 
-    /// Drops what is to be done.
+    /// Drops all work.
     pub(super) fn clear_work(&mut self) {
         if let Some(capsules) = &mut self.capsules {
             capsules.work.clear();
@@ -188,8 +193,8 @@ impl QueuePair {
     }
 }
 
-/// Replaces a keyed descriptor and returns it. Other descriptors of data outside of the capsule become ones that no
-/// executor takes: over RDMA they name nothing.
+/// Replaces a keyed descriptor and returns it. Other descriptors of data outside of the capsule get
+/// a type that no executor accepts, because over RDMA they name no memory.
 fn localise(sqe: &mut SubmissionQueueEntry) -> Option<KeyedSgl> {
     if let Some(keyed) = KeyedSgl::decode(&sqe.sgl1) {
         sqe.sgl1 = SglDescriptor::transport(keyed.length_bytes);
@@ -201,7 +206,8 @@ fn localise(sqe: &mut SubmissionQueueEntry) -> Option<KeyedSgl> {
     None
 }
 
-/// The part of in-capsule data that the descriptor gives; one that begins at its start takes no copy.
+/// Returns the part of in-capsule data that the descriptor names. A part that begins at the start
+/// of the data is not copied.
 fn described(sqe: &SubmissionQueueEntry, data: Buffer) -> Option<Buffer> {
     let Ok(Sgl::InCapsule { offset_bytes, .. }) = sqe.sgl1.decode() else { return Some(data) };
     if offset_bytes == 0 {

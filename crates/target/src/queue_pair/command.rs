@@ -1,22 +1,22 @@
-//! The commands that a queue pair has outstanding.
+//! The outstanding commands of a queue pair.
 
 use nvme::SubmissionQueueEntry;
 use reactor::Buffer;
 
-/// Names an outstanding command of one queue pair; it is the transfer tag of its R2T too.
+/// Identifies an outstanding command of one queue pair. It is the transfer tag of its R2T too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag(pub(crate) u16);
 
-/// Where an outstanding command is.
+/// The state of a slot for a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandState {
     /// The slot has no command.
     Free,
-    /// The command came and is with its executor (or waits for it to look).
+    /// The command has arrived and its executor has it or will get it.
     Executing,
-    /// The executor asked for buffer memory, and none is free now.
+    /// The executor has requested buffer memory, and none is free now.
     AwaitingMemory,
-    /// An R2T was sent and its data has not come in full.
+    /// The R2T was sent, and its data has not arrived in full.
     AwaitingData,
 }
 
@@ -25,16 +25,17 @@ pub enum CommandState {
 pub(crate) struct Command {
     pub(crate) sqe: SubmissionQueueEntry,
     pub(crate) state: CommandState,
-    /// The data that came, or room for it.
+    /// The received data, or room for it.
     pub(crate) data: Option<Buffer>,
-    /// Bytes that the R2T asked for.
+    /// Bytes that the R2T requested.
     pub(crate) expected_bytes: u32,
     pub(crate) received_bytes: u32,
-    /// Buffer memory that is counted for this command.
+    /// Buffer memory that is reserved for this command.
     pub(crate) reserved_bytes: usize,
-    /// A data digest did not match: the command must fail.
+    /// Whether a data digest did not match: the command must fail.
     pub(crate) is_damaged: bool,
-    /// Another host's Preempt and Abort came while the command waited for memory or data.
+    /// Whether another host's Preempt and Abort arrived while the command waited for memory or
+    /// data.
     pub(crate) is_aborted: bool,
 }
 
@@ -75,7 +76,8 @@ impl Commands {
         }
     }
 
-    /// Takes a slot; [`None`] if the host has more commands outstanding than its queue has entries.
+    /// Takes a slot. Returns [`None`] if the host has more commands outstanding than its queue has
+    /// entries.
     pub(crate) fn insert(
         &mut self,
         sqe: &SubmissionQueueEntry,
@@ -103,19 +105,19 @@ impl Commands {
         &mut self.slots[usize::from(tag.0)]
     }
 
-    /// The outstanding command with an identifier.
+    /// Returns the outstanding command with an identifier.
     pub(crate) fn find(&self, cid: nvme::CommandId) -> Option<Tag> {
         let is_it =
             |slot: &Command| slot.state != CommandState::Free && slot.sqe.command_id() == cid;
         self.slots.iter().position(is_it).map(|index| Tag(index as u16))
     }
 
-    /// The slot with a transfer tag from the wire, which may be any number.
+    /// Returns the slot with a transfer tag from the wire, which may be any number.
     pub(crate) fn find_mut(&mut self, ttag: u16) -> Option<&mut Command> {
         self.slots.get_mut(usize::from(ttag))
     }
 
-    /// Marks the commands of a namespace as aborted that wait for memory or data.
+    /// Marks the commands of a namespace that wait for memory or data as aborted.
     pub(crate) fn abort_waiting(&mut self, nsid: nvme::Nsid) {
         for slot in &mut self.slots {
             let waits =
@@ -124,7 +126,7 @@ impl Commands {
         }
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     pub(crate) fn remove(&mut self, tag: Tag) {
         let slot = self.get_mut(tag);
         assert_ne!(slot.state, CommandState::Free, "a command ends once");
@@ -139,7 +141,7 @@ impl Commands {
         );
     }
 
-    /// Commands outstanding.
+    /// Returns the number of outstanding commands.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -1,7 +1,7 @@
-//! What a queue pair has to send: headers gathered in place, data by reference.
+//! The output of a queue pair: headers gathered in place, data by reference.
 //!
-//! Headers and responses are written one behind the other into a small staging area, which becomes
-//! one chunk when data has to follow, so that many small responses cost one I/O vector entry.
+//! Headers and responses are written one after the other into a small staging area, which becomes
+//! one chunk when data follows. So a batch of small responses costs one I/O vector entry.
 
 use nvme::Error;
 use reactor::{Chunk, Inline};
@@ -13,7 +13,7 @@ pub(crate) struct Output {
     staged: [u8; Inline::CAPACITY],
     staged_bytes: usize,
     bytes: usize,
-    /// Reserved buffer memory that is free again when these bytes have left.
+    /// Reserved buffer memory that is free after these bytes were sent.
     reserved_bytes: usize,
 }
 
@@ -32,12 +32,12 @@ impl Output {
         self.bytes == 0
     }
 
-    /// Bytes waiting.
+    /// Returns the number of waiting bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Lets `encode` write a header, which must have at most 128 bytes.
+    /// Calls `encode` to write a header, which must have at most 128 bytes.
     pub(crate) fn header(
         &mut self,
         encode: impl Fn(&mut [u8]) -> Result<usize, Error>,
@@ -59,7 +59,7 @@ impl Output {
         Ok(())
     }
 
-    /// Appends data; `reserved_bytes` of buffer memory are free once it has left.
+    /// Appends data; `reserved_bytes` of buffer memory are free after it was sent.
     pub(crate) fn data(&mut self, chunk: Chunk, reserved_bytes: usize) {
         self.flush_staged();
         self.bytes += chunk.len();
@@ -67,14 +67,19 @@ impl Output {
         self.chunks.push(chunk);
     }
 
-    /// Takes everything; `spare` is an empty list whose memory is used for what comes next. Second
-    /// is the reserved memory that is free when all was sent.
+    /// Takes everything. `spare` is an empty list whose memory is used next. The second part of the
+    /// result is the reserved memory that is free after the send.
     pub(crate) fn take(&mut self, spare: Vec<Chunk>) -> (Vec<Chunk>, usize) {
         debug_assert!(spare.is_empty(), "the spare list is for its memory only");
         self.flush_staged();
         let chunks = std::mem::replace(&mut self.chunks, spare);
         let bytes: usize = chunks.iter().map(Chunk::len).sum();
-        assert_eq!(bytes, self.bytes, "{} chunks have other bytes than were counted", chunks.len());
+        assert_eq!(
+            bytes,
+            self.bytes,
+            "{} chunks do not have the counted number of bytes",
+            chunks.len()
+        );
         self.bytes = 0;
         (chunks, std::mem::take(&mut self.reserved_bytes))
     }

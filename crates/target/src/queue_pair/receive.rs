@@ -13,19 +13,19 @@ use reactor::{Buffer, Chunk};
 #[derive(Debug)]
 pub(super) struct Payload {
     pub(super) tag: Tag,
-    /// Where the next byte belongs in the command's data.
+    /// Position of the next byte in the command's data.
     pub(super) offset: usize,
-    /// Bytes of the PDU's data that have not come.
+    /// Bytes of the PDU's data that have not arrived.
     pub(super) missing_bytes: usize,
-    /// The digest so far, if there is one at the end.
+    /// The digest so far, if the PDU has one.
     pub(super) digest: Option<DataDigest>,
     is_last: bool,
 }
 
 impl QueuePair {
-    /// Takes received bytes and answers how many of them it used. The rest is the start of a PDU
-    /// that needs more bytes: it has to be given again with these, and is never longer than a
-    /// header with in-capsule data.
+    /// Takes received bytes and returns how many of them it used. The rest is the start of a PDU
+    /// that needs more bytes. The caller has to pass the rest again together with those. The rest
+    /// is never longer than a header with in-capsule data.
     pub fn receive(&mut self, bytes: &[u8]) -> usize {
         let mut used = 0;
         while used < bytes.len() {
@@ -43,14 +43,14 @@ impl QueuePair {
         used
     }
 
-    /// Takes the PDU at the start of `bytes`; 0 if it needs more.
+    /// Takes the PDU at the start of `bytes`. Returns 0 if it needs more bytes.
     fn pdu(&mut self, bytes: &[u8]) -> usize {
         let parsed = match self.parser.parse(bytes) {
             Ok(Some(parsed)) => parsed,
             Ok(None) => return 0,
             Err(error) => return self.terminate(&error, bytes),
         };
-        // Only a data PDU's data may come later; everything else is taken as a whole.
+        // Only the data of a data PDU may arrive later; everything else is taken as a whole.
         let is_data = matches!(parsed.pdu, Pdu::H2cData(_));
         let whole = if is_data { parsed.data_offset } else { parsed.pdu_bytes };
         if bytes.len() < whole {
@@ -65,7 +65,7 @@ impl QueuePair {
                 self.state = QueuePairState::Terminated;
                 Ok(())
             }
-            // The parser lets only a host's PDUs pass.
+            // The parser accepts only PDUs of a host.
             _ => Err(PduError::sequence(bytes[0])),
         };
         match result {
@@ -110,7 +110,8 @@ impl QueuePair {
             && bytes[end..end + DIGEST_BYTES] != nvme::tcp::crc32c(data).to_le_bytes();
         let data = described(sqe, data);
         let buffer = (!data.is_empty()).then(|| Buffer::copy_from(data));
-        // More commands than the queue has entries: no status could be right for one of them.
+        // The host has sent more commands than the queue has entries, so no status can answer this
+        // one.
         let Some(tag) = self.commands.insert(sqe, buffer) else {
             return Err(PduError::sequence(PduType::CapsuleCmd as u8));
         };
@@ -122,8 +123,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Checks that the data is what an R2T asked for, and the next part of it (TCP 3.3.2.1: the
-    /// PDUs of an R2T come in order).
+    /// Checks that the data is the next part of the data that an R2T requested (TCP 3.3.2.1: the
+    /// PDUs of an R2T arrive in order).
     fn data_header(&mut self, data: &H2cData, parsed: &Parsed<'_>) -> Result<(), PduError> {
         let ttag = data.transfer_tag().get();
         let unknown = PduError::invalid_field("ttag", 10, u64::from(ttag));
@@ -157,7 +158,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes a part of a data PDU's data, or its digest; 0 if more bytes of that are needed.
+    /// Takes a part of a data PDU's data, or its digest. Returns 0 if the digest needs more bytes.
     fn feed_payload(&mut self, bytes: &[u8]) -> usize {
         let Some(payload) = &mut self.payload else { return 0 };
         if payload.missing_bytes > 0 {
@@ -167,7 +168,7 @@ impl QueuePair {
                 assert_eq!(
                     buffer.len(),
                     payload.offset,
-                    "data of {:?} would lie elsewhere",
+                    "data of {:?} does not fit into its buffer",
                     payload.tag
                 );
                 buffer.extend_from_slice(&bytes[..taken]);
@@ -183,14 +184,14 @@ impl QueuePair {
         let Some(received) = bytes.first_chunk::<DIGEST_BYTES>() else { return 0 };
         let is_match = payload.digest.take().is_none_or(|digest| digest.matches(*received));
         if !is_match {
-            // Not fatal (TCP 3.3.1.2): the command fails, the connection goes on.
+            // Not fatal (TCP 3.3.1.2): the command fails, and the connection continues.
             self.commands.get_mut(payload.tag).is_damaged = true;
         }
         self.finish_payload_if_whole();
         DIGEST_BYTES
     }
 
-    /// Ends the data PDU if nothing of it, digest included, is missing.
+    /// Ends the data PDU if nothing of it, including the digest, is missing.
     pub(super) fn finish_payload_if_whole(&mut self) {
         let is_whole =
             |payload: &mut Payload| payload.missing_bytes == 0 && payload.digest.is_none();
@@ -213,7 +214,7 @@ impl QueuePair {
             let is_large = command.expected_bytes as usize >= super::LARGE_TRANSFER_BYTES;
             assert!(
                 self.awaiting_data > 0 && (self.large_transfers > 0 || !is_large),
-                "data of {:?} has come, and {} commands wait for any, {} for much",
+                "data of {:?} has arrived, but {} commands wait for data, {} for large data",
                 payload.tag,
                 self.awaiting_data,
                 self.large_transfers
@@ -224,7 +225,7 @@ impl QueuePair {
         }
     }
 
-    /// Ends the connection with a terminate request that names the fault; uses up all input.
+    /// Ends the connection with a terminate request that names the fault. Uses up all input.
     fn terminate(&mut self, error: &PduError, pdu: &[u8]) -> usize {
         tracing::debug!(%error, "the host violates the transport");
         self.state = QueuePairState::Terminating;
@@ -245,8 +246,8 @@ impl QueuePair {
     }
 }
 
-/// The part of in-capsule data from the offset on that the command's descriptor gives. One past the
-/// end leaves nothing, which the executor answers with SGL Offset Invalid.
+/// Returns the part of in-capsule data that starts at the offset in the command's descriptor. An
+/// offset past the end gives an empty part, which the executor answers with SGL Offset Invalid.
 fn described<'a>(sqe: &nvme::SubmissionQueueEntry, data: &'a [u8]) -> &'a [u8] {
     let Ok(Sgl::InCapsule { offset_bytes, .. }) = sqe.sgl1.decode() else { return data };
     usize::try_from(offset_bytes).ok().and_then(|offset| data.get(offset..)).unwrap_or_default()

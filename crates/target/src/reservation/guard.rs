@@ -1,4 +1,4 @@
-//! What an I/O queue pair has of a namespace's reservations: its host's rights, and the tickets of
+//! An I/O queue pair's view of a namespace's reservations: its host's rights, and the tickets of
 //! Preempt and Abort.
 
 use super::Reservations;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// A queue pair, as others reach it.
+/// A queue pair, for those that give it tickets.
 #[derive(Debug)]
 pub(super) struct Member {
     host: HostId,
@@ -33,13 +33,13 @@ impl Member {
 /// The rights of a queue pair's host to a namespace.
 pub(crate) struct Guard {
     member: Arc<Member>,
-    /// The epoch that the rights are of.
+    /// The epoch of the rights.
     seen: u64,
     rights: Rights,
 }
 
 impl Guard {
-    /// For a queue pair of `host`, whose task `signal` wakes.
+    /// Creates the guard for a queue pair of `host`, whose task `signal` wakes.
     pub(crate) fn new(reservations: &Reservations, host: HostId, signal: &Arc<Signal>) -> Self {
         let (signal, tickets) = (Arc::clone(signal), Mutex::default());
         let member = Arc::new(Member { host, signal, tickets });
@@ -49,19 +49,20 @@ impl Guard {
         Self { member, seen: 0, rights: Rights::ALL }
     }
 
-    /// Whether [`Self::refresh`] has something to do.
+    /// Returns whether the rights may have changed since [`Self::refresh`].
     pub(crate) fn is_stale(&self, reservations: &Reservations) -> bool {
         reservations.epoch.load(Ordering::Relaxed) != self.seen
     }
 
-    /// Takes over the present rights. Returns the tickets for the commands that were begun before.
+    /// Loads the present rights. Returns the tickets for the commands that began under the earlier
+    /// rights.
     pub(crate) fn refresh(&mut self, reservations: &Reservations) -> Vec<Rc<Ticket>> {
         (self.seen, self.rights) = reservations.rights(self.member.host);
         let mut tickets = self.member.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.drain(..).map(Rc::new).collect()
     }
 
-    /// Whether the host may do this.
+    /// Returns whether the host may do this.
     pub(crate) fn allows(&self, access: Access) -> bool {
         self.rights.allow(access)
     }
@@ -73,7 +74,7 @@ struct Count {
     waker: Mutex<Option<Waker>>,
 }
 
-/// Keeps a Preempt and Abort waiting until it is dropped.
+/// Holds up a Preempt and Abort until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket(Arc<Count>);
 
@@ -88,7 +89,7 @@ impl Drop for Ticket {
     }
 }
 
-/// Completes when all its tickets are dropped.
+/// A future that completes when all its tickets are dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Drained(Arc<Count>);
 
@@ -104,7 +105,7 @@ impl Future for Drained {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         *self.0.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
-        // Looked at after the waker is there: the last ticket finds one of the two.
+        // Checked after the waker is stored: the last ticket finds either the waker or this check.
         if self.0.tickets.load(Ordering::SeqCst) == 0 { Poll::Ready(()) } else { Poll::Pending }
     }
 }

@@ -4,20 +4,21 @@ use nvme::reservation::{ReservationNotice, ReservationNotification};
 use nvme::{Nsid, U32, U64};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Notifications that are kept; later ones are only counted.
+/// Maximum number of kept notifications; later ones are only counted.
 const NOTICES_MAX: usize = 64;
 
 /// The notifications of one controller.
 #[derive(Debug, Default)]
 pub(crate) struct NoticeLog {
     entries: VecDeque<(u64, Nsid, ReservationNotice)>,
-    /// Notifications so far.
+    /// Number of notifications so far.
     count: u64,
     masks: BTreeMap<Nsid, u32>,
 }
 
 impl NoticeLog {
-    /// Notes a notification, unless the host does not want it; true if there is something to read.
+    /// Adds a notification, unless the host has masked it. Returns true if there is something to
+    /// read.
     pub(crate) fn add(&mut self, nsid: Nsid, notice: ReservationNotice) -> bool {
         if self.mask(nsid) & notice.mask() != 0 {
             return false;
@@ -34,7 +35,7 @@ impl NoticeLog {
         self.entries.is_empty()
     }
 
-    /// The mask of a namespace.
+    /// Returns the mask of a namespace.
     pub(crate) fn mask(&self, nsid: Nsid) -> u32 {
         self.masks.get(&nsid).copied().unwrap_or_default()
     }
@@ -47,7 +48,7 @@ impl NoticeLog {
         }
     }
 
-    /// The log page: the oldest notification, which is then removed unless `is_retained`.
+    /// Returns the log page: the oldest notification, which is then removed unless `is_retained`.
     pub(crate) fn page(&mut self, is_retained: bool) -> ReservationNotification {
         let Some(&(count, nsid, notice)) = self.entries.front() else {
             return ReservationNotification::default();
@@ -65,7 +66,7 @@ impl NoticeLog {
         }
     }
 
-    /// A controller reset forgets everything.
+    /// Forgets everything at a controller reset.
     pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }

@@ -1,12 +1,12 @@
-//! The rules of reservations (base 8.1.22) as a state machine: registrants, the reservation, and what
-//! each command does to them.
+//! The rules of reservations (base 8.1.22) as a state machine: registrants, the reservation, and
+//! the effect of each command on them.
 
 use super::REGISTRANTS_MAX;
 use nvme::reservation::{ReservationNotice, ReservationType};
 use nvme::{HostId, Status};
 use std::collections::BTreeMap;
 
-/// A change that a host asks for.
+/// A change that a host requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Reservation Register. A key of [`None`] is not compared (IEKEY).
@@ -23,7 +23,7 @@ pub(crate) enum Change {
     Persist(bool),
 }
 
-/// What Reservation Register does.
+/// The action of Reservation Register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Register {
     Add { new: u64 },
@@ -31,25 +31,25 @@ pub(crate) enum Register {
     Replace { key: Option<u64>, new: u64 },
 }
 
-/// What a host's controllers report.
+/// A notification, and the host whose controllers report it.
 pub(crate) type Notice = (HostId, ReservationNotice);
 
-/// What follows from a change.
+/// The effects of a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effects {
     pub(super) notices: Vec<Notice>,
-    /// The hosts whose commands are to be aborted.
+    /// The hosts whose commands are aborted.
     pub(super) aborted: Vec<HostId>,
 }
 
-/// What a command does to the medium (the command groups of base figure 672).
+/// The access of a command to the medium (the command groups of base figure 672).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     Write,
 }
 
-/// What a host may do now.
+/// The present rights of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rights {
     pub(super) may_read: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    /// Without a reservation.
+    /// All rights: there is no reservation.
     pub(super) const ALL: Self = Self { may_read: true, may_write: true };
 
     pub(super) fn allow(self, access: Access) -> bool {
@@ -68,11 +68,11 @@ impl Rights {
     }
 }
 
-/// A reservation that is held.
+/// A reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) kind: ReservationType,
-    /// The host that acquired it; of an all-registrants type every registrant is a holder.
+    /// The host that acquired it. With an all-registrants type every registrant is a holder.
     pub(super) by: HostId,
 }
 
@@ -81,14 +81,14 @@ pub(super) struct Held {
 pub(super) struct State {
     registrants: BTreeMap<HostId, u64>,
     held: Option<Held>,
-    /// Counts commands that changed registrations, not over a restart; wraps.
+    /// Counts commands that changed registrations. It wraps, and starts at zero after a restart.
     pub(super) generation: u32,
-    /// PTPL.
+    /// Whether registrations survive a restart (PTPL).
     pub(super) is_persistent: bool,
 }
 
 impl State {
-    /// What a file held; [`None`] if the holder is not a registrant.
+    /// Returns the state with a file's content, or [`None`] if the holder is not a registrant.
     pub(super) fn restored(registrants: BTreeMap<HostId, u64>, held: Option<Held>) -> Option<Self> {
         let is_sound = registrants.len() <= REGISTRANTS_MAX
             && held.is_none_or(|held| registrants.contains_key(&held.by));
@@ -99,7 +99,7 @@ impl State {
         self.registrants.is_empty()
     }
 
-    /// Hosts and keys.
+    /// Returns the hosts and their keys.
     pub(super) fn registrants(&self) -> impl Iterator<Item = (HostId, u64)> + '_ {
         self.registrants.iter().map(|(&host, &key)| (host, key))
     }
@@ -108,7 +108,7 @@ impl State {
         self.held
     }
 
-    /// The type of the reservation, if there is one.
+    /// Returns the type of the reservation, if there is one.
     pub(super) fn kind(&self) -> Option<ReservationType> {
         self.held.map(|held| held.kind)
     }
@@ -123,14 +123,14 @@ impl State {
         })
     }
 
-    /// Whether a file that holds one of them has to change to hold the other.
+    /// Returns whether the file has to change when `other` replaces this state.
     pub(super) fn is_stored_otherwise(&self, other: &Self) -> bool {
         self.registrants != other.registrants
             || self.held != other.held
             || self.is_persistent != other.is_persistent
     }
 
-    /// Base figure 672.
+    /// Returns the rights of a host (base figure 672).
     pub(super) fn rights(&self, host: HostId) -> Rights {
         let Some(held) = self.held else { return Rights::ALL };
         let has_all = self.is_holder(host)
@@ -165,7 +165,7 @@ impl State {
         };
         assert!(
             self.held.is_none_or(|held| self.registrants.contains_key(&held.by)),
-            "the holder of a reservation is a registrant: {:?} after {change:?}",
+            "the holder of a reservation must be a registrant: {:?} after {change:?}",
             self.held
         );
         Ok(effects)
@@ -192,7 +192,8 @@ impl State {
                 }
                 let kind = self.kind();
                 self.remove(host);
-                // Of an all-registrants type the last registrant has gone: there is nobody to inform.
+                // With an all-registrants type the last registrant has left, so no host has to be
+                // informed.
                 if self.held.is_none() && kind.is_some_and(ReservationType::is_for_registrants) {
                     self.inform_released(host, &mut effects);
                 }
@@ -278,7 +279,7 @@ impl State {
             return Err(Status::INVALID_FIELD.do_not_retry());
         }
         let is_victim = |&(other, key): &(HostId, u64)| {
-            // With the reservation the preempting host keeps its registration.
+            // A host that preempts the reservation keeps its own registration.
             (key == victims || (takes_over && is_all)) && !(takes_over && other == host)
         };
         let removed: Vec<HostId> =
@@ -298,7 +299,7 @@ impl State {
                 effects.aborted.extend(is_abort.then_some(other));
             }
         }
-        // Also where nobody takes it over, e.g. with the last of all registrants.
+        // Also if the reservation ends, for example with the last of all registrants.
         if old.is_some() && self.kind() != old.map(|held| held.kind) {
             self.inform_released(host, &mut effects);
         }

@@ -1,6 +1,6 @@
 //! The file of reservations that survive a restart.
 //!
-//! Text, one fact a line, and a checksum of all lines before it:
+//! The file is text, with one fact per line and a checksum of all lines before it:
 //!
 //! ```text
 //! tsumugi reservations 1
@@ -10,9 +10,10 @@
 //! crc32c 8a9136aa
 //! ```
 //!
-//! Without persistence there is a line `volatile` in place of registrants and holder. A change writes a
-//! new file beside it, syncs that, renames it and syncs the directory: after a crash there is the old
-//! file or the new one. Any other content is an error; a target does not start without its reservations.
+//! Without persistence the line `volatile` replaces registrants and holder. A change writes a new
+//! file beside the old one, syncs it, renames it and syncs the directory: after a crash either the
+//! old file or the new one is there. Any other content is an error; a target does not start without
+//! its reservations.
 
 use super::state::{Held, State};
 use crate::error::Error;
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 const HEAD: &str = "tsumugi reservations 1";
-/// Longer than any file with the most registrants.
+/// Longer than a file with the maximum number of registrants.
 const BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Debug)]
@@ -37,7 +38,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Reads the file of a namespace; makes it if it is not there.
+    /// Reads the file of a namespace, and creates it if it is missing.
     pub(super) async fn open(path: &Path, uuid: [u8; 16]) -> Result<(Self, State), Error> {
         let failed = |fault: String| Error::Reservations { path: path.to_owned(), fault };
         let store = Self { path: path.to_owned(), uuid };
@@ -56,13 +57,17 @@ impl Store {
         Ok((store, state))
     }
 
-    /// Replaces the file's content, durably.
+    /// Replaces the file's content durably.
     pub(super) async fn save(&self, state: &State) -> io::Result<()> {
         let mut new = self.path.clone().into_os_string();
         new.push(".new");
         let new = PathBuf::from(new);
         let text = encode(state, self.uuid);
-        assert!(text.len() as u64 <= BYTES_MAX, "a file of {} bytes could not be read", text.len());
+        assert!(
+            text.len() as u64 <= BYTES_MAX,
+            "a file of {} bytes would be too long to read",
+            text.len()
+        );
         let options =
             OpenOptions { create: true, truncate: true, write: true, ..OpenOptions::READ };
         let file = File::open(&new, options)?;
@@ -80,7 +85,9 @@ impl Store {
 async fn read(file: &File) -> io::Result<Vec<u8>> {
     let size = file.size()?;
     if size > BYTES_MAX {
-        return Err(io::Error::other(format!("it has {size} bytes, and can have {BYTES_MAX}")));
+        return Err(io::Error::other(format!(
+            "it has {size} bytes; at most {BYTES_MAX} are allowed"
+        )));
     }
     let size = size as usize;
     let (result, buffer) = file.read_at(Buffer::with_capacity(size), 0..size, 0).await;
@@ -106,7 +113,7 @@ fn encode(state: &State, uuid: [u8; 16]) -> String {
     text
 }
 
-/// The state in a file's content, or what is wrong with it.
+/// Returns the state in a file's content, or the fault of the content.
 fn decode(text: &[u8], uuid: [u8; 16]) -> Result<State, String> {
     let damaged = || "it is damaged".to_owned();
     let text = std::str::from_utf8(text).map_err(|_| damaged())?;
@@ -117,13 +124,13 @@ fn decode(text: &[u8], uuid: [u8; 16]) -> Result<State, String> {
     }
     let mut lines = body.lines();
     if lines.next() != Some(HEAD) {
-        return Err("it is of a version of this program that is not known".to_owned());
+        return Err("it was written by an unknown version of this program".to_owned());
     }
     let owner =
         lines.next().and_then(|line| line.strip_prefix("namespace ")).ok_or_else(damaged)?;
     if owner != Uuid::from_bytes(uuid).to_string() {
         let own = Uuid::from_bytes(uuid);
-        return Err(format!("it belongs to the namespace {owner}, and this one is {own}"));
+        return Err(format!("it belongs to namespace {owner}, not to this one ({own})"));
     }
     let mut lines = lines.peekable();
     if lines.next_if_eq(&"volatile").is_some() {

@@ -1,8 +1,10 @@
-//! Changes of a running target: subsystems, hosts, keys and listeners go while others are served.
+//! Changes of a running target: removes subsystems, hosts, keys and listeners while it serves
+//! others.
 //!
-//! A change and a Connect may come at the same time. Each change is noted first and then applied to the controllers in
-//! the registry; a Connect enters the registry and looks again at what was noted, both under the registry's lock
-//! ([`Target::check_present`]). So either the Connect sees the change, or the change finds the controller.
+//! A change and a Connect may run at the same time. A change is first recorded and then applied to
+//! the controllers in the registry. A Connect enters the registry and checks the recorded changes
+//! again, both under the registry's lock ([`Target::check_present`]). So either the Connect sees
+//! the change, or the change finds the controller.
 
 use super::connect::{ConnectFailure, Wanted};
 use super::{Registry, Target, Transport};
@@ -13,7 +15,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 impl Target {
-    /// Removes a subsystem, ends its controllers and notifies discovery controllers. Returns it, if there was one.
+    /// Removes a subsystem, ends its controllers and notifies discovery controllers. Returns the
+    /// subsystem, if it existed.
     pub fn remove_subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
         let mut registry = self.registry();
         let subsystem = registry.subsystems.remove(nqn)?;
@@ -27,8 +30,8 @@ impl Target {
         Some(subsystem)
     }
 
-    /// Replaces the hosts that may use a subsystem, ends the controllers of those that no longer may, and notifies
-    /// discovery controllers. Returns how many controllers it ended.
+    /// Replaces the hosts that may use a subsystem, ends the controllers of hosts that no longer
+    /// may, and notifies discovery controllers. Returns the number of ended controllers.
     pub fn set_access(&self, subsystem: &Arc<Subsystem>, access: HostAccess) -> usize {
         subsystem.set_access(access);
         let registry = self.registry();
@@ -45,36 +48,37 @@ impl Target {
         ended
     }
 
-    /// Ends the controllers of a host, for example after its key has changed; it may connect again. Returns how many.
+    /// Ends the controllers of a host, for example after its key has changed. The host may connect
+    /// again. Returns the number of ended controllers.
     pub fn drop_host(&self, host: &Nqn) -> usize {
         let registry = self.registry();
         let of_host = registry.controllers.values().filter(|it| it.host_name() == Some(host));
         of_host.map(|controller| controller.drop_all()).count()
     }
 
-    /// From now on asks a host for no proof. Returns whether it had to give one.
+    /// Stops requiring a proof from a host. Returns whether it had to give one.
     pub fn forget_proof(&self, host: &Nqn) -> bool {
         let had_one = self.registry().proofs.remove(host).is_some();
         self.generated.forget(host);
         had_one
     }
 
-    /// Removes a host's TLS key: it connects no more. Where hosts are let in under TLS only, that stays so without any
-    /// key. Returns whether it had one.
+    /// Removes a host's TLS key, so that the host can no longer connect. A target that requires TLS
+    /// still requires it when no key is left. Returns whether the host had a key.
     pub fn forget_tls(&self, host: &Nqn) -> bool {
         let had_one = self.keyring.remove(host);
         self.note_discovery_changed();
         had_one
     }
 
-    /// Removes an address from those that discovery names.
+    /// Removes an address from those that the discovery log contains.
     pub(crate) fn remove_listener(&self, address: SocketAddr, transport: Transport) {
         self.registry().listeners.retain(|listener| *listener != (address, transport));
         self.note_discovery_changed();
     }
 
-    /// Looks again, under the lock by which a new controller enters the registry, whether its subsystem is still there
-    /// and its host still may use it.
+    /// Checks again, under the lock that a new controller takes to enter the registry, that its
+    /// subsystem still exists and that its host may still use it.
     pub(super) fn check_present(
         &self,
         registry: &Registry,
@@ -130,8 +134,8 @@ mod tests {
         }
     }
 
-    /// Goal: a Connect that meets a change of hosts, or the end of its subsystem, leaves no controller that was not asked to
-    /// end.
+    /// Goal: when a Connect runs beside a change of hosts or the end of its subsystem, no
+    /// controller stays without an order to end.
     #[test]
     fn no_connect_slips_through_a_change() {
         let limits = Limits { controllers_max: 100, ..Limits::default() };
@@ -164,14 +168,14 @@ mod tests {
                     std::thread::yield_now();
                 }
             };
-            let nobody = HostAccess::List([Nqn::from_uuid([9; 16])].into());
+            let no_host = HostAccess::List([Nqn::from_uuid([9; 16])].into());
             let mut kept = 0;
             for round in 0..300 {
                 let subsystem = Subsystem::new(name.clone(), "serial", "model", HostAccess::Any);
                 let subsystem = target.add_subsystem(subsystem).unwrap();
                 std::thread::yield_now();
                 if round % 2 == 0 {
-                    target.set_access(&subsystem, nobody.clone());
+                    target.set_access(&subsystem, no_host.clone());
                 } else {
                     target.remove_subsystem(&name);
                 }

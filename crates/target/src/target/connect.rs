@@ -1,4 +1,5 @@
-//! Connect (base 6.3): which subsystem and controller a new connection becomes a queue pair of.
+//! Connect (base 6.3): chooses the subsystem and controller that a new connection becomes a queue
+//! pair of.
 
 use super::{Proof, Target};
 use crate::admission::Lane;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 pub struct ConnectFailure {
     /// The status.
     pub status: Status,
-    /// Where the invalid parameter is, else 0.
+    /// Position of the invalid parameter, else 0.
     pub dword0: u32,
 }
 
@@ -34,22 +35,22 @@ impl From<ConnectInvalid> for ConnectFailure {
     }
 }
 
-/// What Connect has to know of the connection that it came on.
+/// Properties of the connection that carries a Connect.
 #[derive(Clone, Copy, Debug)]
 pub struct Link<'a> {
     /// Raised when the connection has to end or look for events.
     pub signal: &'a Arc<Signal>,
-    /// The connection's own address: where this host reaches the target.
+    /// The connection's local address, at which this host reaches the target.
     pub local_address: SocketAddr,
-    /// Where the host is.
+    /// The host's address.
     pub peer_address: SocketAddr,
     /// The identity of the connection's TLS key.
     pub tls_identity: Option<&'a [u8]>,
-    /// What carries it.
+    /// The transport of the connection.
     pub transport: Transport,
 }
 
-/// What carries connections.
+/// A transport of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -61,7 +62,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// TRTYPE.
+    /// Returns the transport type (TRTYPE).
     pub(crate) fn number(self) -> u8 {
         match self {
             Self::Tcp => transport_type::TCP,
@@ -70,7 +71,7 @@ impl Transport {
     }
 }
 
-/// An I/O queue pair's part in its controller; ends with it.
+/// An I/O queue pair's membership in its controller; dropping it removes the queue pair.
 #[derive(Debug)]
 pub struct IoQueue {
     association: Arc<Association>,
@@ -79,17 +80,17 @@ pub struct IoQueue {
 }
 
 impl IoQueue {
-    /// What all queue pairs of the controller share.
+    /// Returns the state that all queue pairs of the controller share.
     pub fn association(&self) -> &Arc<Association> {
         &self.association
     }
 
-    /// The queue's identifier.
+    /// Returns the queue's identifier.
     pub fn qid(&self) -> u16 {
         self.qid
     }
 
-    /// What wakes the queue pair's task.
+    /// Returns the signal that wakes the queue pair's task.
     pub(crate) fn signal(&self) -> &Arc<Signal> {
         &self.signal
     }
@@ -101,7 +102,7 @@ impl Drop for IoQueue {
     }
 }
 
-/// What a connection has become.
+/// The role of a connection after its Connect.
 #[derive(Debug)]
 pub enum Attached {
     /// The admin queue pair of a new controller.
@@ -113,9 +114,10 @@ pub enum Attached {
 /// A Connect that succeeded.
 #[derive(Debug)]
 pub struct Connected {
-    /// What the connection has become; with a proof, what it becomes when the host has given it.
+    /// The role of the connection. If a proof is due, the connection gets this role after the
+    /// proof.
     pub attached: Attached,
-    /// Its passage through the admissions.
+    /// Its lane through the host's admission.
     pub lane: Lane,
     /// The command.
     pub connect: Connect,
@@ -135,10 +137,10 @@ pub(super) struct Wanted {
 }
 
 impl Target {
-    /// Executes Connect for a connection.
+    /// Executes a Connect on a connection.
     ///
     /// # Errors
-    /// What the Connect ends with.
+    /// The status that the Connect ends with.
     pub fn connect(
         self: &Arc<Self>,
         sqe: &SubmissionQueueEntry,
@@ -155,7 +157,7 @@ impl Target {
         } else {
             self.limits.queue_entries_max
         };
-        // A larger admin queue is allowed by the discovery log's ASQSZ being at least 32 only.
+        // The discovery log's ASQSZ allows a larger admin queue, because ASQSZ is at least 32.
         if wanted.connect.sq_entries > u32::from(entries_max.max(if is_admin { 32 } else { 2 })) {
             return Err(ConnectInvalid::SQSIZE.into());
         }

@@ -1,9 +1,9 @@
-//! The discovery log page: which subsystems a host may use, and where it reaches them.
+//! The discovery log page: the subsystems that a host may use, and their addresses.
 //!
-//! The page names only addresses at which the asking host can reach the target. A listener at a
-//! wildcard address (`0.0.0.0`, `[::]`) is named by the address at which the host's own connection
-//! came in, as the Linux kernel's target does; one at a loopback address is named to hosts of this
-//! machine alone, for any other host would connect to itself.
+//! The page contains only addresses at which the asking host can reach the target. For a listener
+//! at a wildcard address (`0.0.0.0`, `[::]`), it contains the local address of the host's own
+//! connection, as with the Linux kernel's target. A listener at a loopback address is listed only
+//! for hosts of this machine, because any other host would connect to itself.
 
 use super::{Target, Transport};
 use crate::controller::Association;
@@ -54,7 +54,7 @@ impl Target {
     }
 }
 
-/// The port identifiers and addresses to name to a host that reached the target at `local`, each
+/// Returns the port identifiers and addresses for a host that reached the target at `local`, each
 /// address once.
 fn ports(
     listeners: &[(SocketAddr, Transport)],
@@ -71,7 +71,8 @@ fn ports(
     ports
 }
 
-/// Where a host that reached the target at `local` reaches this listener, if it does.
+/// Returns the address of this listener for a host that reached the target at `local`, or `None` if
+/// the host cannot reach it.
 fn address_for(listener: SocketAddr, local: SocketAddr) -> Option<SocketAddr> {
     let own = local.ip().to_canonical();
     let ip = listener.ip().to_canonical();
@@ -79,7 +80,7 @@ fn address_for(listener: SocketAddr, local: SocketAddr) -> Option<SocketAddr> {
         let is_reachable = !ip.is_loopback() || own.is_loopback();
         return is_reachable.then(|| SocketAddr::new(ip, listener.port()));
     }
-    // A listener at [::] takes IPv4 connections too, one at 0.0.0.0 takes no others.
+    // A listener at [::] accepts IPv4 connections too, one at 0.0.0.0 accepts only those.
     let is_reachable = listener.is_ipv6() || own.is_ipv4();
     is_reachable.then(|| SocketAddr::new(own, listener.port()))
 }

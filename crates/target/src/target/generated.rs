@@ -1,10 +1,11 @@
-//! Secure channel concatenation (base 8.3.4.5.9, TCP 3.6.1.2): hosts that prove themselves in the clear, generate a TLS
-//! key with this target in that proof, and connect again under TLS with it.
+//! Secure channel concatenation (base 8.3.4.5.9, TCP 3.6.1.2): a host proves itself in the clear,
+//! generates a TLS key with this target in that proof, and connects again under TLS with this key.
 //!
-//! A target with such hosts takes connections in the clear and under TLS, each as its first byte says. In the clear
-//! such a host gets an admin queue pair once it has proved itself, and no I/O queue pair. A generated key is for one
-//! host and one subsystem, lives in memory alone, and is forgotten when it has not been used for a while: a host that
-//! connects anew generates another.
+//! A target with such hosts accepts connections in the clear and under TLS; the first byte shows
+//! which kind a connection is. In the clear, such a host gets an admin queue pair after its proof,
+//! but no I/O queue pair. A generated key is valid for one host and one subsystem, and exists only
+//! in memory. The target forgets a key that was not used for a while; a host that connects again
+//! generates another.
 
 use super::Target;
 use super::connect::Wanted;
@@ -18,12 +19,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Keys of one host that are kept: one for each of its controllers that are being connected.
+/// Maximum number of keys that are kept for one host: one for each controller that it is
+/// connecting.
 const KEYS_PER_HOST_MAX: usize = 256;
-/// How long a key is kept after it was generated, or after the last Connect under it.
+/// How long a key is kept after its generation or after the last Connect under it.
 const UNUSED_MAX: Duration = Duration::from_mins(2);
 
-/// The keys that were generated, oldest first.
+/// The generated keys, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Generated(Mutex<VecDeque<Entry>>);
 
@@ -39,7 +41,7 @@ impl Generated {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a key. The oldest of the host goes if it has too many.
+    /// Adds a key. If the host has too many, its oldest key is dropped.
     fn add(&self, host: &Nqn, psk: TlsPsk, now: Instant) {
         let mut entries = self.entries();
         entries.retain(|entry| now.since(entry.used) < UNUSED_MAX);
@@ -52,8 +54,8 @@ impl Generated {
         entries.push_back(Entry { host: host.clone(), psk, used: now });
     }
 
-    /// Returns the key by this identity. If it is used it is kept for a while from now on. Naming it in the first
-    /// message of a handshake is no use of it, as strangers can do that.
+    /// Returns the key with this identity. A use extends the time for which the key is kept. An
+    /// identity in the first message of a handshake is not a use, because strangers can send it.
     fn psk(&self, identity: &[u8], now: Instant, is_used: bool) -> Option<TlsPsk> {
         let mut entries = self.entries();
         entries.retain(|entry| now.since(entry.used) < UNUSED_MAX);
@@ -70,22 +72,23 @@ impl Generated {
     }
 }
 
-/// The generated keys, for the TLS library.
-pub(super) struct Door(pub(super) Arc<Generated>);
+/// Generated keys as a source of keys for the TLS library.
+pub(super) struct GeneratedKeys(pub(super) Arc<Generated>);
 
-impl Keys for Door {
+impl Keys for GeneratedKeys {
     fn find(&self, identity: &[u8]) -> Option<Psk> {
         to_library(self.0.psk(identity, reactor::time::now(), false)?)
     }
 }
 
 impl Target {
-    /// Keeps the key that a host has generated with this target in its proof, if it would have to generate one by the
-    /// same secrets now: those that were replaced or removed since make no more keys.
+    /// Keeps the key that a host generated with this target in its proof, but only if the host's
+    /// present settings demand the same secrets and a generated key. Secrets that were replaced or
+    /// removed meanwhile produce no keys.
     pub(crate) fn note_generated(&self, controller: &auth::Controller, key: &TlsKey, now: Instant) {
         let auth::Names { host, subsystem } = controller.names();
         let psks = key.psks(host, subsystem, Derivation::Standard);
-        // Secrets change under this lock, and their keys are forgotten behind that.
+        // Secrets change under this lock, and their keys are dropped after the change.
         let registry = self.registry();
         let is_present =
             |proof: &HostProof| proof.policy.concatenation && controller.is_by(&proof.keys);
@@ -96,13 +99,14 @@ impl Target {
         drop(registry);
     }
 
-    /// Whether a host has to generate a TLS key in its proof.
+    /// Returns whether a host has to generate a TLS key in its proof.
     fn is_concatenated(&self, host: &Nqn) -> bool {
         self.registry().proofs.get(host).is_some_and(|proof| proof.policy.concatenation)
     }
 
-    /// Whether a connection may become what its Connect asks for: under TLS if its key was generated for the host and the
-    /// subsystem; in the clear unless a host that generates keys asks for an I/O queue pair.
+    /// Returns whether a connection may get the role that its Connect requests. Under TLS, the key
+    /// must have been generated for this host and subsystem. In the clear, a host that generates
+    /// keys gets no I/O queue pair.
     pub(super) fn may_concatenate(&self, wanted: &Wanted, identity: Option<&[u8]>) -> bool {
         let Some(identity) = identity else {
             let is_io = !wanted.connect.qid.is_admin();
@@ -141,13 +145,14 @@ mod tests {
         auth::KeyPair { host: auth::Key::generate(None, 32).unwrap(), controller: None }
     }
 
-    /// A small group only: this is not optimised.
+    /// Uses a small group only: the code of this test is not optimised.
     fn policy(concatenation: bool) -> auth::Policy {
         let (hashes, groups) = (vec![Hash::Sha256], vec![auth::Group::Ffdhe2048]);
         auth::Policy { hashes, groups, concatenation }
     }
 
-    /// The key that a transaction of a host with this secret leaves with the controller.
+    /// Returns the key that the controller has after a transaction with a host that has this
+    /// secret.
     fn generate(controller: &mut auth::Controller, keys: &auth::KeyPair, number: u16) -> TlsKey {
         let names = controller.names().clone();
         let (host, message) = auth::Host::start(keys.clone(), names, policy(true), number);
@@ -158,8 +163,8 @@ mod tests {
         controller.take_generated().unwrap()
     }
 
-    /// Goal: keys are kept while they are used, and not while they are only named; a bounded number for each host, with
-    /// which they go.
+    /// Goal: the target keeps keys while they are used, but not while a handshake only names them;
+    /// it keeps a bounded number for each host, and drops them with the host.
     #[test]
     fn keys_are_kept_for_a_while() {
         let (generated, start) = (Generated::default(), reactor::time::now());
@@ -176,16 +181,16 @@ mod tests {
         assert_eq!(generated.entries().len(), 2 * KEYS_PER_HOST_MAX);
         assert!(find("one", 5, soon, true) && has("one", 6, soon) && !has("three", 5, soon));
         let late = UNUSED_MAX + Duration::from_secs(1);
-        assert!(has("one", 5, late) && !has("one", 6, late), "only what was used is there");
-        assert_eq!(generated.entries().len(), 1, "the rest is gone");
+        assert!(has("one", 5, late) && !has("one", 6, late), "only the used key is left");
+        assert_eq!(generated.entries().len(), 1, "the other keys are gone");
         generated.forget(&nqn("two"));
         assert!(has("one", 5, late));
         generated.forget(&nqn("one"));
         assert!(!has("one", 5, late));
     }
 
-    /// Goal: a generated key opens what it was generated for, and a host that has to have one gets no I/O queue pair
-    /// in the clear; other hosts do.
+    /// Goal: a generated key is valid only for the host and subsystem that it was generated for; a
+    /// host that must generate a key gets no I/O queue pair in the clear, and other hosts do.
     #[test]
     fn keys_are_bound_to_a_connect() {
         let target = target();
@@ -207,7 +212,7 @@ mod tests {
         assert!(check("one", "disk", 0, None) && !check("one", "disk", 1, None));
         assert!(check("two", "disk", 1, None));
         let psk = psk("one", 1);
-        assert!(!check("one", "disk", 1, Some(&psk)), "nobody has generated it");
+        assert!(!check("one", "disk", 1, Some(&psk)), "the key has not been generated yet");
         target.generated.add(&nqn("one"), psk.clone(), reactor::time::now());
         assert!(check("one", "disk", 1, Some(&psk)) && check("one", "disk", 0, Some(&psk)));
         assert!(!check("one", "other", 1, Some(&psk)) && !check("two", "disk", 1, Some(&psk)));
@@ -217,7 +222,8 @@ mod tests {
         assert!(is_final("other", Some(&psk)));
     }
 
-    /// Goal: secrets that were replaced or removed make no more keys, though a connection is proved by them still.
+    /// Goal: secrets that were replaced or removed produce no more keys, even on a connection that
+    /// has proved itself by them.
     #[test]
     fn former_secrets_make_no_keys() {
         let (target, old) = (target(), keys());
@@ -241,7 +247,7 @@ mod tests {
         require(&keys(), true);
         assert!(!is_kept(), "the secret was replaced");
         require(&old, false);
-        assert!(!is_kept(), "the host is to generate no key");
+        assert!(!is_kept(), "the host must not generate a key");
         require(&old, true);
         assert!(is_kept());
         target.forget_proof(&nqn("one"));

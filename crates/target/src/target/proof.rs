@@ -1,8 +1,8 @@
-//! Which hosts have to prove themselves, and how (base 8.3.4).
+//! The hosts that must prove themselves, and their proofs (base 8.3.4).
 //!
-//! A secret belongs to a host, for all subsystems. Discovery asks for it only if configured: nvme-cli cannot
-//! authenticate there, although the discovery log otherwise shows subsystems and addresses to any peer that
-//! claims a host's name. A host without a secret is not asked.
+//! A secret belongs to a host and holds for all subsystems. Discovery requires the proof only if
+//! configured: nvme-cli cannot authenticate there. Otherwise the discovery log shows subsystems and
+//! addresses to any peer that claims a host's name. A host without a secret gives no proof.
 
 use super::Target;
 use super::connect::{ConnectFailure, Wanted};
@@ -14,33 +14,34 @@ use nvme::{Nqn, Status};
 use reactor::time::Instant;
 use std::net::SocketAddr;
 
-/// How a host proves itself.
+/// The keys and the policy for the proof of one host.
 #[derive(Clone, Debug)]
 pub struct HostProof {
-    /// Its secret, and ours towards it.
+    /// The host's secret, and ours towards the host.
     pub keys: KeyPair,
-    /// The hash functions and groups that are good enough, best first.
+    /// The accepted hash functions and groups, best first.
     pub policy: Policy,
 }
 
-/// A proof that a connection owes.
+/// A proof that a connection still has to give.
 #[derive(Debug)]
 pub(crate) struct Proof {
-    /// The controller's side of it.
+    /// The controller's side of the proof.
     pub(crate) controller: auth::Controller,
-    /// The notification for its success.
+    /// The attempt, which has to be notified of the proof's success.
     pub(crate) attempt: Attempt,
-    /// It has to generate a key for TLS.
+    /// Whether the host has to generate a key for TLS.
     pub(crate) is_concatenated: bool,
 }
 
 impl Target {
-    /// Has a host prove itself from now on, on each of its queue pairs; or, if its policy says so, generate a TLS key by
-    /// that, with which it connects again. Another secret may replace one.
+    /// Requires from now on that a host proves itself on each of its queue pairs. If the policy
+    /// demands concatenation, the host instead generates a TLS key in its proof and connects again
+    /// with that key. A second call replaces the secret.
     ///
     /// # Errors
-    /// [`Error::ProofOfAdmitted`]; of a policy with concatenation [`Error::TlsName`], [`Error::Tls`], and
-    /// [`Error::TlsMixed`] if hosts have TLS keys of their own.
+    /// [`Error::ProofOfAdmitted`]; for a policy with concatenation [`Error::TlsName`],
+    /// [`Error::Tls`], and [`Error::TlsMixed`] if hosts have TLS keys of their own.
     pub fn require_proof(&self, host: Nqn, proof: HostProof) -> Result<(), Error> {
         if *self.admissions.mode() == AdmissionMode::Controlled {
             return Err(Error::ProofOfAdmitted);
@@ -53,18 +54,19 @@ impl Target {
         }
         let mut registry = self.registry();
         registry.proofs.insert(host.clone(), proof);
-        // Behind that, as what is under way adds keys by the present secret alone.
+        // Only after the insertion: proofs under way then add keys by the present secret alone.
         self.generated.forget(&host);
         Ok(())
     }
 
-    /// Has hosts with secrets prove themselves to the discovery service as well.
+    /// Requires the proofs of hosts with secrets for the discovery service too.
     pub fn require_proof_for_discovery(&self) {
         self.registry().is_discovery_proved = true;
     }
 
-    /// Returns the proof that a host must give before it is admitted, if any. A peer with too many attempts is
-    /// asked to retry later. A connection under TLS with a generated key is a proof itself.
+    /// Returns the proof that a host must give before it is admitted, if any. A peer with too many
+    /// attempts gets the status to retry later. A connection under TLS with a generated key needs
+    /// no other proof.
     pub(super) fn proof_of(
         &self,
         wanted: &Wanted,
@@ -85,7 +87,7 @@ impl Target {
         proof.policy.concatenation &= !wanted.subsystem_name.is_discovery();
         let is_concatenated = proof.policy.concatenation;
         let Some(attempt) = self.handshakes.begin(peer.ip(), now) else {
-            // It may be tried again.
+            // The host may try again.
             return Err(ConnectFailure { status: Status::CONNECT_CONTROLLER_BUSY, dword0: 0 });
         };
         let names = Names { host: host.clone(), subsystem: wanted.subsystem_name.clone() };

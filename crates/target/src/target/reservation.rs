@@ -1,4 +1,4 @@
-//! Reservation notifications (base 8.1.22.1): which controllers report what.
+//! Reservation notifications (base 8.1.22.1): selects the controllers that report them.
 
 use super::Target;
 use crate::reservation::Notice;
@@ -7,7 +7,7 @@ use nvme::Nsid;
 use std::sync::Arc;
 
 impl Target {
-    /// Has the controllers of hosts report what happened to reservations of a namespace.
+    /// Makes the controllers of the affected hosts report changes of a namespace's reservations.
     pub(crate) fn note_reservations(
         &self,
         subsystem: &Arc<Subsystem>,

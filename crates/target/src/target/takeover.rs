@@ -1,15 +1,15 @@
-//! A host that connects anew: what its earlier controllers began ends first.
+//! Takeover by a host that connects again: the commands of its earlier controllers end first.
 //!
-//! A host repeats a write whose connection was lost on the next one, and says that it is done when
-//! the repetition is. If the first copy were carried out after that, it would land in space that
-//! may belong to another file by then. So a Connect of an admin queue pair is not answered before
-//! the back-end I/O of the host's earlier controllers has ended.
+//! When a host loses a connection, it repeats a write on the next one, and reports the write as
+//! done when the repetition is. If the target executed the first copy after that, the copy could
+//! overwrite space that by then belongs to another file. So the target answers the Connect of an
+//! admin queue pair only after the back-end I/O of the host's earlier controllers has ended.
 //!
-//! Which controllers are earlier ones? Those whose admin connection is known to be over, always. The
-//! target may not know yet of a connection that the host has given up, and commands that it carries
-//! may still come. Where admissions are [controlled](AdmissionMode::Controlled), a host has one
-//! controller per host name, and a new one ends the old. Elsewhere a host may have as many as it
-//! likes, and keep alive has to find out which are dead, as with any target.
+//! The controllers whose admin connection is known to be over are always earlier ones. Besides, a
+//! host may have given up a connection that the target still takes for alive, and commands may still
+//! arrive on it. With [controlled](AdmissionMode::Controlled) admissions, a host has one controller
+//! per host name, and a new one ends the old one. In the other modes a host may have any number of
+//! controllers, and keep alive has to find the dead ones, as in any target.
 
 use super::Target;
 use super::connect::Wanted;
@@ -20,8 +20,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
-/// Completes when nothing of some controllers is in flight any more: each of their connections
-/// holds the association until then.
+/// A future that completes when the given controllers have nothing in flight. Each connection of a
+/// controller holds the association until its commands have ended.
 #[derive(Debug, Default)]
 #[must_use = "the controllers have ended only when this has completed"]
 pub(crate) struct Ended {
@@ -29,7 +29,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Whether there is nothing to wait for.
+    /// Returns whether there is nothing to wait for.
     pub(crate) fn is_empty(&self) -> bool {
         self.controllers.is_empty()
     }
@@ -40,7 +40,7 @@ impl Future for Ended {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         self.controllers.retain(|controller| match controller.upgrade() {
-            // Should this be the last one to hold it, its drop wakes this task again.
+            // If this is the last reference, dropping it wakes this task again.
             Some(controller) => {
                 controller.wake_at_end(cx.waker());
                 true
@@ -52,8 +52,9 @@ impl Future for Ended {
 }
 
 impl Target {
-    /// Ends the controllers that a Connect replaces, if it would succeed, and answers those that
-    /// have not ended yet. `tls_identity` is that of the connection's key.
+    /// Ends the controllers that a Connect replaces, provided that the Connect would succeed, and
+    /// returns those that have not ended yet. `tls_identity` is the identity of the connection's
+    /// key.
     pub(crate) fn take_over(
         &self,
         sqe: &SubmissionQueueEntry,

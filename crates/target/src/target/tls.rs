@@ -1,11 +1,13 @@
-//! Hosts that connect under TLS, and the keys that let them in (TCP 3.6).
+//! Hosts that connect under TLS, and their keys (TCP 3.6).
 //!
-//! A target with such keys takes nothing else on its listeners. The identity of a connection's key names a host and
-//! a subsystem; a Connect for others is refused, so that a key opens what it was derived for and nothing more.
+//! A target with such keys accepts only TLS on its listeners. The identity of a connection's key
+//! names a host and a subsystem. The target refuses a Connect for another host or subsystem, so a
+//! key is valid only for those that it was derived for.
 //!
-//! The keys are those of configured hosts ([`Target::require_tls`]), or those of admissions
-//! ([`Target::require_admission_keys`]). The latter live in the table of admissions and nowhere else: the end of an
-//! admission is that of its key. They are for one host identifier each, which the host's name contains.
+//! The keys belong either to configured hosts ([`Target::require_tls`]) or to admissions
+//! ([`Target::require_admission_keys`]). A key of an admission exists only in the table of
+//! admissions and ends with its admission. It is valid for one host identifier, which the host's
+//! name contains.
 
 use super::Target;
 use super::connect::{ConnectFailure, Wanted};
@@ -25,7 +27,7 @@ use uuid::Uuid;
 pub struct HostTls {
     /// The configured PSK.
     pub key: TlsKey,
-    /// Which derivation is meant where an identity does not show it.
+    /// The derivation to use if an identity does not show it.
     pub derivation: Derivation,
 }
 
@@ -38,12 +40,12 @@ impl Keyring {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes a host's key; whether there was one.
+    /// Removes a host's key. Returns whether it had one.
     pub(super) fn remove(&self, host: &Nqn) -> bool {
         self.keys().remove(host).is_some()
     }
 
-    /// The PSK by this identity, if the present key of its host has one by it.
+    /// Returns the PSK with this identity, if the present key of its host has such a PSK.
     fn psk(&self, identity: &[u8]) -> Option<TlsPsk> {
         let (host, subsystem) = owner(identity)?;
         let HostTls { key, derivation } = self.keys().get(&host).cloned()?;
@@ -52,25 +54,25 @@ impl Keyring {
     }
 }
 
-/// The keys, for the TLS library.
-struct Door(Arc<Keyring>);
+/// Keys of configured hosts as a source of keys for the TLS library.
+struct HostKeys(Arc<Keyring>);
 
-impl Keys for Door {
+impl Keys for HostKeys {
     fn find(&self, identity: &[u8]) -> Option<Psk> {
         to_library(self.0.psk(identity)?)
     }
 }
 
-/// The keys of admissions, for the TLS library.
-struct AdmissionDoor(Arc<Admissions>);
+/// Keys of admissions as a source of keys for the TLS library.
+struct AdmissionKeys(Arc<Admissions>);
 
-impl Keys for AdmissionDoor {
+impl Keys for AdmissionKeys {
     fn find(&self, identity: &[u8]) -> Option<Psk> {
         to_library(admitted(&self.0, identity)?)
     }
 }
 
-/// Returns the PSK by this identity, if it is of an admission in force.
+/// Returns the PSK with this identity, if it belongs to an admission in force.
 fn admitted(admissions: &Admissions, identity: &[u8]) -> Option<TlsPsk> {
     let (host, subsystem) = owner(identity)?;
     let key = admissions.key(host_id(&host)?)?;
@@ -78,7 +80,8 @@ fn admitted(admissions: &Admissions, identity: &[u8]) -> Option<TlsPsk> {
     (psk.identity.as_bytes() == identity).then_some(psk)
 }
 
-/// Returns the host identifier in a host's name: that of a UUID, with or without more behind a colon.
+/// Returns the host identifier in a host's name of the UUID form, with or without a suffix after a
+/// colon.
 fn host_id(host: &Nqn) -> Option<HostId> {
     let (_, uuid) = host.as_str().split_once(":uuid:")?;
     let id = *Uuid::try_parse(uuid.split(':').next()?).ok()?.as_bytes();
@@ -94,25 +97,25 @@ pub(super) fn to_library(psk: TlsPsk) -> Option<Psk> {
     Psk::new(psk.identity.as_bytes(), psk.secret, hash).ok()
 }
 
-/// How a target that takes nothing but TLS finds keys.
+/// The TLS server of a target, and the owners of its keys.
 #[derive(Debug)]
 pub(super) struct Required {
     server: ::tls::Server,
     keys: KeysOf,
 }
 
-/// Whose keys let in.
+/// The owners of the keys that the target accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeysOf {
-    /// Those of hosts that were named.
+    /// Configured hosts.
     Hosts,
-    /// Those of admissions.
+    /// Admissions.
     Admissions,
-    /// Those that hosts generate in their proofs, which they give in the clear.
+    /// Hosts that generate keys in proofs, which they give in the clear.
     Generated,
 }
 
-/// The host and the subsystem that an identity names.
+/// Returns the host and the subsystem that an identity names.
 pub(super) fn owner(identity: &[u8]) -> Option<(Nqn, Nqn)> {
     let identity = std::str::from_utf8(identity).ok()?;
     let mut words = identity.splitn(3, ' ');
@@ -125,7 +128,7 @@ pub(super) fn owner(identity: &[u8]) -> Option<(Nqn, Nqn)> {
     Some((Nqn::new(host).ok()?, Nqn::new(subsystem).ok()?))
 }
 
-/// The host that an identity names, if it and the subsystem are those of a Connect.
+/// Returns the host that an identity names, if host and subsystem are those of a Connect.
 pub(super) fn host_of(identity: &[u8], wanted: &Wanted) -> Option<Nqn> {
     let (host, subsystem) = owner(identity)?;
     let is_for_it = wanted.host_name.as_ref() == Some(&host) && wanted.subsystem_name == subsystem;
@@ -133,7 +136,8 @@ pub(super) fn host_of(identity: &[u8], wanted: &Wanted) -> Option<Nqn> {
 }
 
 impl Target {
-    /// Admits a host under TLS with this key, and from now on no host without TLS. Another key may replace it.
+    /// Accepts a host under TLS with this key, and from now on no host without TLS. A second call
+    /// for a host replaces its key.
     ///
     /// # Errors
     /// [`Error::TlsName`], [`Error::Tls`].
@@ -141,32 +145,32 @@ impl Target {
         if host.as_str().contains(' ') {
             return Err(Error::TlsName(host));
         }
-        self.require(Door(Arc::clone(&self.keyring)), KeysOf::Hosts)?;
+        self.require(HostKeys(Arc::clone(&self.keyring)), KeysOf::Hosts)?;
         self.keyring.keys().insert(host, tls);
         self.note_discovery_changed();
         Ok(())
     }
 
-    /// From now on lets hosts in under TLS alone, each with the key of its admission.
+    /// Accepts hosts only under TLS from now on, each with the key of its admission.
     ///
     /// # Errors
-    /// [`Error::TlsMixed`] unless admissions are controlled, and if hosts have keys of their own already;
-    /// [`Error::Tls`].
+    /// [`Error::TlsMixed`] unless admissions are controlled, or if hosts have keys of their own
+    /// already; [`Error::Tls`].
     pub fn require_admission_keys(&self) -> Result<(), Error> {
         if *self.admissions.mode() != AdmissionMode::Controlled {
             return Err(Error::TlsMixed);
         }
-        self.require(AdmissionDoor(Arc::clone(&self.admissions)), KeysOf::Admissions)
+        self.require(AdmissionKeys(Arc::clone(&self.admissions)), KeysOf::Admissions)
     }
 
-    /// From now on takes connections under TLS with generated keys beside those in the clear.
+    /// Accepts connections under TLS with generated keys, beside those in the clear, from now on.
     pub(super) fn offer_concatenation(&self) -> Result<(), Error> {
-        self.require(generated::Door(Arc::clone(&self.generated)), KeysOf::Generated)
+        self.require(generated::GeneratedKeys(Arc::clone(&self.generated)), KeysOf::Generated)
     }
 
-    fn require(&self, door: impl Keys, keys: KeysOf) -> Result<(), Error> {
+    fn require(&self, source: impl Keys, keys: KeysOf) -> Result<(), Error> {
         if self.tls.get().is_none() {
-            let server = ::tls::Server::new(door).map_err(Error::Tls)?;
+            let server = ::tls::Server::new(source).map_err(Error::Tls)?;
             // Another thread may have been first: its server has the same keys.
             let _ = self.tls.set(Required { server, keys });
         }
@@ -176,18 +180,19 @@ impl Target {
         }
     }
 
-    /// Whether hosts are let in under TLS only.
+    /// Returns whether the target accepts hosts under TLS only.
     pub fn requires_tls(&self) -> bool {
         self.tls.get().is_some_and(|required| required.keys != KeysOf::Generated)
     }
 
-    /// Whether a connection with this identity, or without one, has a key that was generated in a proof.
+    /// Returns whether the key of a connection with this identity, if it has one, was generated in
+    /// a proof.
     pub(super) fn is_proved_by(&self, identity: Option<&[u8]>) -> bool {
         let is_generated = |required: &Required| required.keys == KeysOf::Generated;
         identity.is_some() && self.tls.get().is_some_and(is_generated)
     }
 
-    /// An accepted connection, under TLS where that is required.
+    /// Makes a stream of an accepted connection, under TLS if that is required.
     pub(crate) fn accepted(&self, tcp: TcpStream) -> Result<Stream, ::tls::Error> {
         match self.tls.get() {
             Some(Required { server, keys: KeysOf::Generated }) => Stream::either(tcp, server),
@@ -196,8 +201,9 @@ impl Target {
         }
     }
 
-    /// Refuses a Connect for another host or subsystem than those that the connection's key is for. If that was
-    /// generated, and has gone since the handshake, the host may try again: it generates another.
+    /// Refuses a Connect for a host or subsystem other than those of the connection's key. If the
+    /// key was generated and was dropped after the handshake, the host may try again and generate
+    /// another.
     pub(super) fn check_identity(
         &self,
         wanted: &Wanted,
@@ -215,9 +221,10 @@ impl Target {
         Err(status.into())
     }
 
-    /// Whether a connection's key is for the host and the subsystem of a Connect on it. The key of an admission has
-    /// to be in force now, and not only at the handshake; that of a host must not have been removed or replaced by one
-    /// of another identity since.
+    /// Returns whether a connection's key is valid for the host and the subsystem of a Connect on
+    /// it. The key of an admission has to be in force now, not only at the handshake. The key of a
+    /// host must not have been removed, or replaced by one with another identity, since the
+    /// handshake.
     pub(super) fn may_connect(&self, wanted: &Wanted, identity: Option<&[u8]>) -> bool {
         let Some(required) = self.tls.get() else { return true };
         if required.keys == KeysOf::Generated {
@@ -233,7 +240,7 @@ impl Target {
                     && (admitted(&self.admissions, identity).is_some()
                         || reactor::mutant!("key-of-an-earlier-admission"))
             }
-            KeysOf::Generated => unreachable!("they were looked at"),
+            KeysOf::Generated => unreachable!("handled above"),
         }
     }
 }
@@ -244,7 +251,7 @@ mod tests {
     use nvme::fabrics::{Connect, ConnectData};
     use nvme::{ControllerId, QueueId};
 
-    /// Goal: identities name host and subsystem as libnvme writes them, and nothing else is understood.
+    /// Goal: identities name host and subsystem as libnvme writes them; other forms are refused.
     #[test]
     fn identities_name_their_owner() {
         let of = |identity: &str| {
@@ -269,7 +276,8 @@ mod tests {
         assert_eq!(owner(&[0xff, b' ', 0xff, b' ', 0xff]), None);
     }
 
-    /// Goal: a key is found by each identity that it has for its host, with any subsystem, and by no other.
+    /// Goal: a key is found by each identity that it has for its host, with any subsystem, and by
+    /// no other.
     #[test]
     fn keys_are_found_by_identity() {
         let nqn = |name: &str| Nqn::new(&format!("nqn.2026-01.io.tsumugi:{name}")).unwrap();
@@ -277,24 +285,24 @@ mod tests {
         let keyring = Arc::<Keyring>::default();
         let tls = HostTls { key: key.clone(), derivation: Derivation::Standard };
         keyring.keys().insert(nqn("host"), tls);
-        let door = Door(keyring);
+        let keys = HostKeys(keyring);
         for subsystem in [nqn("disk"), Nqn::discovery()] {
             for psk in key.psks(&nqn("host"), &subsystem, Derivation::Standard) {
-                assert!(door.find(psk.identity.as_bytes()).is_some(), "{}", psk.identity);
+                assert!(keys.find(psk.identity.as_bytes()).is_some(), "{}", psk.identity);
             }
             for psk in key.psks(&nqn("other"), &subsystem, Derivation::Standard) {
-                assert!(door.find(psk.identity.as_bytes()).is_none());
+                assert!(keys.find(psk.identity.as_bytes()).is_none());
             }
         }
         let other = TlsKey::generate(auth::Hash::Sha384).unwrap();
         let of_other = other.psks(&nqn("host"), &nqn("disk"), Derivation::Standard);
-        // Only an identity with a digest shows that the key is another.
-        let found = of_other.iter().filter(|psk| door.find(psk.identity.as_bytes()).is_some());
+        // Only an identity with a digest shows that the key is another one.
+        let found = of_other.iter().filter(|psk| keys.find(psk.identity.as_bytes()).is_some());
         assert_eq!(found.count(), 1);
     }
 
-    /// Goal: a key opens what it was derived for and nothing else: not another subsystem, not discovery, not as
-    /// another host, and a connection without a key nothing at all.
+    /// Goal: a key is valid only for what it was derived for: not for another subsystem, for
+    /// discovery or for another host; a connection without a key gets nothing.
     #[test]
     fn identities_are_bound_to_a_connect() {
         let nqn = |name: &str| Nqn::new(&format!("nqn.2026-01.io.tsumugi:{name}")).unwrap();
@@ -312,7 +320,7 @@ mod tests {
         let check = |host: &str, subsystem: &Nqn, identity: Option<&str>| {
             target.check_identity(&wanted(host, subsystem), identity.map(str::as_bytes)).is_ok()
         };
-        assert!(check("host", &nqn("disk"), None), "nothing is asked of anybody yet");
+        assert!(check("host", &nqn("disk"), None), "no host has to use TLS yet");
         let tls = HostTls { key, derivation: Derivation::Standard };
         target.require_tls(nqn("host"), tls.clone()).unwrap();
         let identity = Some(identity.as_str());
@@ -336,7 +344,7 @@ mod tests {
         assert!(matches!(target.require_tls(spaced, tls), Err(Error::TlsName(_))));
     }
 
-    /// Goal: a host's name shows its identifier only in the one form that our sessions have.
+    /// Goal: only the form of our sessions' names yields a host identifier.
     #[test]
     fn names_show_identifiers() {
         let id = HostId([0x5a; 16]);
@@ -356,8 +364,8 @@ mod tests {
         }
     }
 
-    /// Goal: a connection whose handshake was made under an earlier admission of the same host is refused at its
-    /// Connect, as are one for another host identifier and one for another subsystem.
+    /// Goal: the target refuses a Connect on a connection whose handshake used a key of an earlier
+    /// admission of the same host, or a key for another host identifier or subsystem.
     #[test]
     fn the_key_is_that_of_the_admission_in_force() {
         let admissions = crate::Admissions::new(AdmissionMode::Controlled);
@@ -385,7 +393,7 @@ mod tests {
         let may = |id, subsystem: &Nqn, key: &TlsKey| {
             target.may_connect(&wanted(id, subsystem), Some(identity(key).as_bytes()))
         };
-        assert!(!may(id, &disk, &first), "nobody is admitted yet");
+        assert!(!may(id, &disk, &first), "no host is admitted yet");
         admit(1, &first);
         assert!(may(id, &disk, &first) && !may(id, &disk, &second));
         assert!(!may(HostId([9; 16]), &disk, &first), "the identifier is another host's");

@@ -1,6 +1,7 @@
-//! Asymmetric access: what is announced of it, what the states do to commands, and that hosts are notified.
+//! Asymmetric access: its announcements, the effect of states on commands, and notifications of
+//! hosts.
 
-use crate::client::{Client, Way, Who};
+use crate::client::{Client, HostIdentity, Transfer};
 use crate::server::{BLOCK, SIZE, TestServer, nqn};
 use block::MemoryBacking;
 use nvme::async_event::AsyncEvent;
@@ -61,7 +62,7 @@ fn ana_page(admin: &mut Client, lsp: u8, is_event_retained: bool) -> Result<Vec<
     if cqe.status().is_success() { Ok(page) } else { Err(cqe.status()) }
 }
 
-/// Group, state and members, in the order of the page.
+/// Returns group, state and members of each descriptor, in the order of the page.
 fn groups(page: &[u8]) -> Vec<(u32, AnaState, Vec<u32>)> {
     let header = AnaHeader::from_prefix(page).unwrap();
     let mut rest = &page[16..];
@@ -79,29 +80,29 @@ fn groups(page: &[u8]) -> Vec<(u32, AnaState, Vec<u32>)> {
 
 fn io_queue(address: SocketAddr, controller: ControllerId) -> Client {
     let mut io = Client::open(address);
-    io.connect(&Who::number(1), &nqn(), (1, controller), (32, 0, 0)).unwrap();
+    io.connect(&HostIdentity::number(1), &nqn(), (1, controller), (32, 0, 0)).unwrap();
     io
 }
 
-/// The status of a write, by either way of its data, a read and a flush.
+/// Returns the statuses of a write by each kind of transfer, a read and a flush.
 fn statuses(io: &mut Client, nsid: Nsid) -> Vec<Status> {
     let fields = ReadWrite { blocks: 1, ..ReadWrite::default() };
     let data = vec![3; BLOCK as usize];
     let write = fields.encode(NvmOpcode::WRITE, nsid).unwrap();
     let read = fields.encode(NvmOpcode::READ, nsid).unwrap();
-    let mut all: Vec<Status> = [Way::InCapsule, Way::R2t]
-        .map(|way| io.command(write, Some((way, &data)), 0).0.status())
+    let mut all: Vec<Status> = [Transfer::InCapsule, Transfer::R2t]
+        .map(|transfer| io.command(write, Some((transfer, &data)), 0).0.status())
         .into();
     all.push(io.command(read, None, BLOCK).0.status());
     all.push(io.command(SubmissionQueueEntry::flush(nsid), None, 0).0.status());
     all
 }
 
-/// Goal: a target without ANA announces nothing of it, and refuses the log page and the notice.
+/// Goal: a target without ANA announces none, and refuses the log page and the notice.
 #[test]
 fn without_it_nothing_is_announced() {
     let server = start(false, Limits::default());
-    let (mut admin, id) = Client::admin(server.address, &Who::number(1), &nqn());
+    let (mut admin, id) = Client::admin(server.address, &HostIdentity::number(1), &nqn());
     assert_eq!(id, ControllerId(1));
     let page = identify(&mut admin, cns::CONTROLLER, Nsid(0));
     let controller = IdentifyController::from_prefix(&page).unwrap();
@@ -121,17 +122,18 @@ fn without_it_nothing_is_announced() {
     server.stop();
 }
 
-/// Goal: groups and states are announced, in Identify and in the log page with and without members.
+/// Goal: the target announces groups and states, in Identify and in the log page with and without
+/// members.
 #[test]
 fn groups_are_announced() {
     let server = start(true, Limits::default());
-    let (mut admin, _) = Client::admin(server.address, &Who::number(1), &nqn());
+    let (mut admin, _) = Client::admin(server.address, &HostIdentity::number(1), &nqn());
     let page = identify(&mut admin, cns::CONTROLLER, Nsid(0));
     let controller = *IdentifyController::from_prefix(&page).unwrap();
     assert_ne!(controller.cmic & IdentifyController::CMIC_ANA, 0);
     assert_ne!(controller.oaes.get() & IdentifyController::OAES_ANA_CHANGE, 0);
     assert!(controller.anatt > 0);
-    assert_eq!(controller.anacap & 0x1f, 0x1f, "all states may come");
+    assert_eq!(controller.anacap & 0x1f, 0x1f, "all states are possible");
     assert_eq!(controller.anagrpmax.get(), ANA_GROUPS_MAX);
     assert_eq!(controller.nanagrpid.get(), ANA_GROUPS_MAX);
     for (nsid, number) in (1..).zip(GROUPS) {
@@ -153,12 +155,12 @@ fn groups_are_announced() {
     server.stop();
 }
 
-/// Goal: each state does to commands what the specification has it do, for its own group alone; a refused
-/// command may be retried elsewhere (no Do Not Retry), and writes nothing.
+/// Goal: each state affects commands as the specification requires, and only those of its own
+/// group; the host may retry a refused command elsewhere (no Do Not Retry), and it writes nothing.
 #[test]
 fn states_decide_over_commands() {
     let server = start(true, Limits::default());
-    let (_admin, id) = Client::admin(server.address, &Who::number(1), &nqn());
+    let (_admin, id) = Client::admin(server.address, &HostIdentity::number(1), &nqn());
     let mut io = io_queue(server.address, id);
     for (state, refusal) in [
         (AnaState::Inaccessible, Some(Status::ANA_INACCESSIBLE)),
@@ -181,17 +183,17 @@ fn states_decide_over_commands() {
     server.stop();
 }
 
-/// Goal: a write whose data was asked for before the state changed is refused all the same.
+/// Goal: a write whose data was requested before the change of state is refused too.
 #[test]
 fn a_change_overtakes_the_data_of_a_write() {
     let server = start(true, Limits::default());
-    let (_admin, id) = Client::admin(server.address, &Who::number(1), &nqn());
+    let (_admin, id) = Client::admin(server.address, &HostIdentity::number(1), &nqn());
     let mut io = io_queue(server.address, id);
     io.hold_r2ts = true;
     let fields = ReadWrite { blocks: 1, ..ReadWrite::default() };
     let write = fields.encode(NvmOpcode::WRITE, Nsid(2)).unwrap();
     let data = vec![9; BLOCK as usize];
-    let cid = io.submit(write, Some((Way::R2t, &data)), 0);
+    let cid = io.submit(write, Some((Transfer::R2t, &data)), 0);
     while io.r2ts.is_empty() {
         io.receive();
     }
@@ -212,12 +214,12 @@ fn want_events(admin: &mut Client) -> u16 {
     admin.submit(SubmissionQueueEntry::async_event_request(), None, 0)
 }
 
-/// Goal: a change is reported once, and again only after the page was read with RAE cleared; setting the
-/// same state is no change; the change count grows; a new namespace is a change too.
+/// Goal: a change is reported once, and again only after the page was read with RAE cleared;
+/// setting the same state is no change; the change count grows; a new namespace is a change too.
 #[test]
 fn changes_are_reported() {
     let server = start(true, Limits::default());
-    let (mut admin, _) = Client::admin(server.address, &Who::number(1), &nqn());
+    let (mut admin, _) = Client::admin(server.address, &HostIdentity::number(1), &nqn());
     let set = |state| server.target.set_ana_state(&nqn(), group(1), state).unwrap();
     let count = |page: &[u8]| AnaHeader::from_prefix(page).unwrap().chgcnt.get();
     let event = want_events(&mut admin);
@@ -225,43 +227,47 @@ fn changes_are_reported() {
     let before = count(&ana_page(&mut admin, 0, true).unwrap());
     assert!(!admin.has_ended(event));
     assert!(set(AnaState::Inaccessible));
-    let told = |cqe: nvme::CompletionQueueEntry| AsyncEvent::from_dword(cqe.dword0());
-    assert_eq!(told(admin.wait(event).0), AsyncEvent::ANA_CHANGED);
+    let event_of = |cqe: nvme::CompletionQueueEntry| AsyncEvent::from_dword(cqe.dword0());
+    assert_eq!(event_of(admin.wait(event).0), AsyncEvent::ANA_CHANGED);
     let event = admin.submit(SubmissionQueueEntry::async_event_request(), None, 0);
     set(AnaState::Optimized);
     let after = count(&ana_page(&mut admin, 0, true).unwrap());
     assert!(after > before && !admin.has_ended(event), "masked until the page is read");
     ana_page(&mut admin, 0, false).unwrap();
-    assert!(!admin.has_ended(event), "the page showed that change already");
+    assert!(!admin.has_ended(event), "the page has shown that change already");
     set(AnaState::Change);
-    assert_eq!(told(admin.wait(event).0), AsyncEvent::ANA_CHANGED);
+    assert_eq!(event_of(admin.wait(event).0), AsyncEvent::ANA_CHANGED);
     let event = admin.submit(SubmissionQueueEntry::async_event_request(), None, 0);
     ana_page(&mut admin, 0, false).unwrap();
     let memory = Arc::new(MemoryBacking::new(SIZE, BLOCK).unwrap());
     let namespace = Namespace::new(Nsid(4), [4; 16], memory, false).with_ana_group(group(9));
     server.subsystem.add_namespace(namespace).unwrap();
     server.target.tell_controllers();
-    assert_eq!(told(admin.wait(event).0), AsyncEvent::ANA_CHANGED);
+    assert_eq!(event_of(admin.wait(event).0), AsyncEvent::ANA_CHANGED);
     assert_eq!(groups(&ana_page(&mut admin, 0, false).unwrap()).last().unwrap().0, 9);
     server.stop();
 }
 
-/// Goal: controllers get identifiers of the range alone, each once, also when the range was gone through,
-/// and no further controller is made when all are taken.
+/// Goal: controllers get only identifiers of the range, each once, even after the search has
+/// wrapped around; when all are taken, the target refuses further controllers.
 #[test]
 fn identifiers_stay_in_their_range() {
     let server = start(true, Limits { controller_ids: 500..=502, ..Limits::default() });
     let mut admins = Vec::new();
     for n in 0..7 {
-        let (admin, id) = Client::admin(server.address, &Who::number(n + 1), &nqn());
+        let (admin, id) = Client::admin(server.address, &HostIdentity::number(n + 1), &nqn());
         assert!((500..=502).contains(&id.get()), "{id}");
         admins.push((admin, id));
         let ids: BTreeSet<u16> = admins.iter().map(|(_, id)| id.get()).collect();
         assert_eq!(ids.len(), admins.len());
         if admins.len() == 3 {
             let mut client = Client::open(server.address);
-            let refused =
-                client.connect(&Who::number(99), &nqn(), (0, ControllerId::DYNAMIC), (32, 0, 0));
+            let refused = client.connect(
+                &HostIdentity::number(99),
+                &nqn(),
+                (0, ControllerId::DYNAMIC),
+                (32, 0, 0),
+            );
             assert!(refused.unwrap_err().0.is(Status::CONNECT_CONTROLLER_BUSY));
             admins.remove(usize::from(n % 3));
             while server.target.controllers().len() > 2 {

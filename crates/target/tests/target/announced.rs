@@ -1,7 +1,7 @@
-//! What Identify and the log pages announce is what is carried out, no more and no less.
+//! Identify and the log pages announce exactly what the target supports.
 
 use crate::basics::{pair, pattern, rw};
-use crate::client::{Client, Who};
+use crate::client::{Client, HostIdentity};
 use crate::server::{BLOCK, TestServer, nqn};
 use block::MemoryBacking;
 use nvme::command::{Feature, FeatureSelect, GetLogPage, Identify};
@@ -25,12 +25,12 @@ fn log_page(admin: &mut Client, lid: u8, bytes: u32) -> Result<Vec<u8>, Status> 
     if cqe.status().is_success() { Ok(data) } else { Err(cqe.status()) }
 }
 
-/// Goal: ONCS has a bit for each optional command and feature that is carried out, and for no other.
+/// Goal: ONCS has a bit for each supported optional command and feature, and no other bit.
 #[test]
 fn optional_commands_are_announced() {
     type Announced = IdentifyController;
     let server = TestServer::start();
-    let (mut admin, mut io) = pair(&server, &Who::number(1));
+    let (mut admin, mut io) = pair(&server, &HostIdentity::number(1));
     let data = identify(&mut admin, cns::CONTROLLER, Nsid(0)).unwrap();
     let controller = *IdentifyController::from_prefix(&data).unwrap();
     let oncs = controller.oncs.get();
@@ -56,15 +56,15 @@ fn optional_commands_are_announced() {
     fused.flags |= 1;
     let is_fused = !io.command(fused, None, BLOCK).0.status().is(Status::INVALID_FIELD);
     assert_eq!(controller.fuses.get() != 0, is_fused);
-    assert_eq!(controller.oacs.get(), 0, "no optional admin command is carried out");
+    assert_eq!(controller.oacs.get(), 0, "no optional admin command is supported");
     server.stop();
 }
 
-/// Goal: the log pages that list commands, features and log pages list those that there are.
+/// Goal: the log pages that list commands, features and log pages list exactly the supported ones.
 #[test]
 fn log_pages_list_what_there_is() {
     let server = TestServer::start();
-    let (mut admin, mut io) = pair(&server, &Who::number(1));
+    let (mut admin, mut io) = pair(&server, &HostIdentity::number(1));
     let page = log_page(&mut admin, lid::COMMAND_EFFECTS, 4096).unwrap();
     let effects = *CommandEffects::from_prefix(&page).unwrap();
     let page = log_page(&mut admin, lid::FEATURE_EFFECTS, 1024).unwrap();
@@ -88,7 +88,8 @@ fn log_pages_list_what_there_is() {
         let is_known = !status.is(Status::INVALID_OPCODE);
         assert_eq!(is_listed, is_known, "admin opcode {opcode:#x}: {status}");
     }
-    let (mut discovery, _) = Client::admin(server.address, &Who::number(1), &Nqn::discovery());
+    let (mut discovery, _) =
+        Client::admin(server.address, &HostIdentity::number(1), &Nqn::discovery());
     for client in [&mut admin, &mut discovery] {
         let page = log_page(client, lid::SUPPORTED_PAGES, 1024).unwrap();
         let pages = *SupportedPages::from_prefix(&page).unwrap();
@@ -104,7 +105,7 @@ fn log_pages_list_what_there_is() {
 #[test]
 fn in_capsule_data_may_begin_at_an_offset() {
     let server = TestServer::start();
-    let (mut admin, mut io) = pair(&server, &Who::number(1));
+    let (mut admin, mut io) = pair(&server, &HostIdentity::number(1));
     let data = identify(&mut admin, cns::CONTROLLER, Nsid(0)).unwrap();
     let sgls = IdentifyController::from_prefix(&data).unwrap().sgls.get();
     assert_ne!(sgls & IdentifyController::SGLS_OFFSET, 0);
@@ -128,12 +129,12 @@ fn in_capsule_data_may_begin_at_an_offset() {
     server.stop();
 }
 
-/// Goal: Identify distinguishes an impossible namespace identifier from an unused one.
+/// Goal: Identify distinguishes an invalid namespace identifier from an unused one.
 #[test]
-fn identify_tells_invalid_from_inactive() {
+fn identify_distinguishes_invalid_from_inactive() {
     const NN: u32 = target::NAMESPACES_MAX;
     let server = TestServer::start();
-    let (mut admin, _) = Client::admin(server.address, &Who::number(1), &nqn());
+    let (mut admin, _) = Client::admin(server.address, &HostIdentity::number(1), &nqn());
     let zeros = vec![0; 4096];
     for cns in [cns::NAMESPACE, cns::NAMESPACE_BY_COMMAND_SET, cns::NAMESPACE_INDEPENDENT] {
         for nsid in [0, NN + 1, u32::MAX - 2, u32::MAX - 1, u32::MAX] {
@@ -168,11 +169,11 @@ fn identify_tells_invalid_from_inactive() {
     server.stop();
 }
 
-/// Goal: a command reaches the namespace that it names, whichever come and go meanwhile.
+/// Goal: a command reaches the namespace that it names, while others are added and removed.
 #[test]
 fn commands_reach_their_namespace() {
     let server = TestServer::start();
-    let (_admin, mut io) = pair(&server, &Who::number(1));
+    let (_admin, mut io) = pair(&server, &HostIdentity::number(1));
     let add = |subsystem: &Subsystem, nsid: u32| {
         let memory = Arc::new(MemoryBacking::new(1 << 20, BLOCK).unwrap());
         subsystem.add_namespace(Namespace::new(Nsid(nsid), [1; 16], memory, false)).unwrap();
@@ -186,10 +187,10 @@ fn commands_reach_their_namespace() {
     for &nsid in &ids {
         add(&server.subsystem, nsid);
     }
-    let way = crate::client::Way::InCapsule;
+    let transfer = crate::client::Transfer::InCapsule;
     for &nsid in &ids {
         let data = pattern(nsid as u8, 1);
-        let (cqe, _) = io.command(on(NvmOpcode::WRITE, nsid), Some((way, &data)), 0);
+        let (cqe, _) = io.command(on(NvmOpcode::WRITE, nsid), Some((transfer, &data)), 0);
         assert!(cqe.status().is_success(), "{nsid}: {}", cqe.status());
     }
     for &nsid in ids.iter().step_by(2) {

@@ -1,6 +1,6 @@
 //! Connect, identify, and the I/O commands.
 
-use crate::client::{Client, Way, Who};
+use crate::client::{Client, HostIdentity, Transfer};
 use crate::server::{BLOCK, SIZE, TestServer, nqn};
 use nvme::command::{DatasetManagement, DsmRange, Identify, ReadWrite};
 use nvme::fabrics::ConnectInvalid;
@@ -21,19 +21,19 @@ pub fn pattern(seed: u8, blocks: u32) -> Vec<u8> {
     (0..blocks * BLOCK).map(|i| (i % 251) as u8 ^ seed).collect()
 }
 
-/// An admin queue pair and one I/O queue pair without flow control.
-pub fn pair(server: &TestServer, who: &Who) -> (Client, Client) {
-    let (admin, id) = Client::admin(server.address, who, &nqn());
+/// Connects an admin queue pair and one I/O queue pair without flow control.
+pub fn pair(server: &TestServer, identity: &HostIdentity) -> (Client, Client) {
+    let (admin, id) = Client::admin(server.address, identity, &nqn());
     let mut io = Client::open(server.address);
-    io.connect(who, &nqn(), (1, id), (128, 4, 0)).unwrap();
+    io.connect(identity, &nqn(), (1, id), (128, 4, 0)).unwrap();
     (admin, io)
 }
 
-/// A host learns from Identify what it needs to use the namespace.
+/// Identify gives a host everything that it needs to use the namespace.
 #[test]
-fn identify_tells_what_there_is() {
+fn identify_describes_the_namespace() {
     let server = TestServer::start();
-    let (mut admin, id) = Client::admin(server.address, &Who::number(1), &nqn());
+    let (mut admin, id) = Client::admin(server.address, &HostIdentity::number(1), &nqn());
     let identify = |admin: &mut Client, cns, nsid| {
         let sqe = Identify { cns, ..Identify::default() }.encode(nsid);
         admin.command(sqe, None, 4096)
@@ -69,19 +69,24 @@ fn identify_tells_what_there_is() {
     server.stop();
 }
 
-/// What was written is read, by in-capsule data and by R2T, small and at the largest transfer.
+/// Reads return the written data, for writes by in-capsule data and by R2T, small and of the
+/// largest size.
 #[test]
 fn what_is_written_is_read() {
     let server = TestServer::start();
-    let (_admin, mut io) = pair(&server, &Who::number(1));
-    for (way, blocks) in [(Way::InCapsule, 1), (Way::InCapsule, 2), (Way::R2t, 1), (Way::R2t, 256)]
-    {
+    let (_admin, mut io) = pair(&server, &HostIdentity::number(1));
+    for (transfer, blocks) in [
+        (Transfer::InCapsule, 1),
+        (Transfer::InCapsule, 2),
+        (Transfer::R2t, 1),
+        (Transfer::R2t, 256),
+    ] {
         let data = pattern(blocks as u8, blocks);
-        let (cqe, _) = io.command(rw(NvmOpcode::WRITE, 5, blocks), Some((way, &data)), 0);
-        assert!(cqe.status().is_success(), "{way:?} {blocks}: {}", cqe.status());
+        let (cqe, _) = io.command(rw(NvmOpcode::WRITE, 5, blocks), Some((transfer, &data)), 0);
+        assert!(cqe.status().is_success(), "{transfer:?} {blocks}: {}", cqe.status());
         let (cqe, back) = io.command(rw(NvmOpcode::READ, 5, blocks), None, blocks * BLOCK);
         assert!(cqe.status().is_success());
-        assert!(back == data, "{way:?} {blocks}");
+        assert!(back == data, "{transfer:?} {blocks}");
     }
     let (cqe, _) = io.command(SubmissionQueueEntry::flush(Nsid(1)), None, 0);
     assert!(cqe.status().is_success());
@@ -94,23 +99,24 @@ fn what_is_written_is_read() {
     server.stop();
 }
 
-/// Compare, Write Zeroes and deallocate do what they say.
+/// Compare, Write Zeroes and deallocate have their effects.
 #[test]
 fn compare_zero_and_deallocate() {
     let server = TestServer::start();
-    let (_admin, mut io) = pair(&server, &Who::number(1));
+    let (_admin, mut io) = pair(&server, &HostIdentity::number(1));
     let data = pattern(3, 4);
-    io.command(rw(NvmOpcode::WRITE, 0, 4), Some((Way::R2t, &data)), 0);
-    let (cqe, _) = io.command(rw(NvmOpcode::COMPARE, 0, 4), Some((Way::R2t, &data)), 0);
+    io.command(rw(NvmOpcode::WRITE, 0, 4), Some((Transfer::R2t, &data)), 0);
+    let (cqe, _) = io.command(rw(NvmOpcode::COMPARE, 0, 4), Some((Transfer::R2t, &data)), 0);
     assert!(cqe.status().is_success());
-    let (cqe, _) = io.command(rw(NvmOpcode::COMPARE, 0, 4), Some((Way::R2t, &pattern(4, 4))), 0);
+    let (cqe, _) =
+        io.command(rw(NvmOpcode::COMPARE, 0, 4), Some((Transfer::R2t, &pattern(4, 4))), 0);
     assert!(cqe.status().is(Status::COMPARE_FAILURE));
     let (cqe, _) = io.command(rw(NvmOpcode::WRITE_ZEROES, 1, 1), None, 0);
     assert!(cqe.status().is_success());
     let dsm = DatasetManagement { ranges: 1, is_deallocate: true, ..Default::default() };
     let range = DsmRange::new(2, 1);
     let (cqe, _) =
-        io.command(dsm.encode(Nsid(1)).unwrap(), Some((Way::InCapsule, range.bytes())), 0);
+        io.command(dsm.encode(Nsid(1)).unwrap(), Some((Transfer::InCapsule, range.bytes())), 0);
     assert!(cqe.status().is_success());
     let (_, back) = io.command(rw(NvmOpcode::READ, 0, 4), None, 4 * BLOCK);
     let block = BLOCK as usize;
@@ -118,28 +124,38 @@ fn compare_zero_and_deallocate() {
     assert!(back[block..3 * block].iter().all(|&byte| byte == 0));
     let beyond = DsmRange::new(SIZE / u64::from(BLOCK), 1);
     let (cqe, _) =
-        io.command(dsm.encode(Nsid(1)).unwrap(), Some((Way::InCapsule, beyond.bytes())), 0);
+        io.command(dsm.encode(Nsid(1)).unwrap(), Some((Transfer::InCapsule, beyond.bytes())), 0);
     assert!(cqe.status().is(Status::LBA_OUT_OF_RANGE));
     server.stop();
 }
 
-/// A command that cannot be right gets the status that says why, and the connection goes on.
+/// An invalid command ends with the status for its fault, and the connection continues.
 #[test]
 fn wrong_commands_get_their_status() {
     let server = TestServer::start();
-    let (_admin, mut io) = pair(&server, &Who::number(1));
+    let (_admin, mut io) = pair(&server, &HostIdentity::number(1));
     let blocks = SIZE / u64::from(BLOCK);
-    let mut expect = |sqe, data: Option<(Way, &[u8])>, bytes, status: Status| {
+    let mut expect = |sqe, data: Option<(Transfer, &[u8])>, bytes, status: Status| {
         let (cqe, _) = io.command(sqe, data, bytes);
         assert!(cqe.status().is(status), "{} is not {status}", cqe.status());
     };
     let one = pattern(0, 1);
     expect(rw(NvmOpcode::READ, blocks, 1), None, BLOCK, Status::LBA_OUT_OF_RANGE);
     expect(rw(NvmOpcode::READ, u64::MAX, 2), None, 2 * BLOCK, Status::LBA_OUT_OF_RANGE);
-    expect(rw(NvmOpcode::WRITE, blocks, 1), Some((Way::R2t, &one)), 0, Status::LBA_OUT_OF_RANGE);
+    expect(
+        rw(NvmOpcode::WRITE, blocks, 1),
+        Some((Transfer::R2t, &one)),
+        0,
+        Status::LBA_OUT_OF_RANGE,
+    );
     expect(rw(NvmOpcode::READ, 0, 257), None, 257 * BLOCK, Status::INVALID_FIELD);
     expect(rw(NvmOpcode::READ, 0, 2), None, BLOCK, Status::SGL_DATA_LENGTH_INVALID);
-    expect(rw(NvmOpcode::WRITE, 0, 2), Some((Way::R2t, &one)), 0, Status::SGL_DATA_LENGTH_INVALID);
+    expect(
+        rw(NvmOpcode::WRITE, 0, 2),
+        Some((Transfer::R2t, &one)),
+        0,
+        Status::SGL_DATA_LENGTH_INVALID,
+    );
     expect(rw(NvmOpcode(0x7d), 0, 1), None, 0, Status::INVALID_OPCODE);
     let mut other = rw(NvmOpcode::READ, 0, 1);
     other.nsid.set(2);
@@ -151,14 +167,14 @@ fn wrong_commands_get_their_status() {
     server.stop();
 }
 
-/// Connect refuses what it has to, and says where the fault is.
+/// Connect refuses invalid parameters and reports the position of the fault.
 #[test]
 fn connect_refuses_wrong_parameters() {
     let server = TestServer::start();
-    let who = Who::number(1);
-    let (_admin, id) = Client::admin(server.address, &who, &nqn());
-    let try_connect = |who: &Who, nqn: &nvme::Nqn, which, how| {
-        Client::open(server.address).connect(who, nqn, which, how).unwrap_err()
+    let identity = HostIdentity::number(1);
+    let (_admin, id) = Client::admin(server.address, &identity, &nqn());
+    let try_connect = |identity: &HostIdentity, nqn: &nvme::Nqn, which, how| {
+        Client::open(server.address).connect(identity, nqn, which, how).unwrap_err()
     };
     let invalid = |(status, dword0): (Status, u32)| {
         assert!(status.is(Status::CONNECT_INVALID_PARAMETERS));
@@ -168,34 +184,37 @@ fn connect_refuses_wrong_parameters() {
     let unknown = nvme::Nqn::new("nqn.2026-01.io.tsumugi:nothing").unwrap();
     let usual = (128, 0, 0);
     assert_eq!(
-        invalid(try_connect(&who, &unknown, (0, dynamic), (32, 0, 0))),
+        invalid(try_connect(&identity, &unknown, (0, dynamic), (32, 0, 0))),
         ConnectInvalid::SUBNQN
     );
     assert_eq!(
-        invalid(try_connect(&who, &nqn(), (0, dynamic), (4096, 0, 0))),
+        invalid(try_connect(&identity, &nqn(), (0, dynamic), (4096, 0, 0))),
         ConnectInvalid::SQSIZE
     );
     assert_eq!(
-        invalid(try_connect(&who, &nqn(), (0, ControllerId(7)), (32, 0, 0))),
+        invalid(try_connect(&identity, &nqn(), (0, ControllerId(7)), (32, 0, 0))),
         ConnectInvalid::CNTLID
     );
     assert_eq!(
-        invalid(try_connect(&who, &nqn(), (0, dynamic), (32, 0, u32::MAX))),
+        invalid(try_connect(&identity, &nqn(), (0, dynamic), (32, 0, u32::MAX))),
         ConnectInvalid::KATO
     );
     assert_eq!(
-        invalid(try_connect(&who, &nqn(), (1, ControllerId(999)), usual)),
+        invalid(try_connect(&identity, &nqn(), (1, ControllerId(999)), usual)),
         ConnectInvalid::CNTLID
     );
     assert_eq!(
-        invalid(try_connect(&Who::number(2), &nqn(), (1, id), usual)),
+        invalid(try_connect(&HostIdentity::number(2), &nqn(), (1, id), usual)),
         ConnectInvalid::HOSTID
     );
-    assert_eq!(invalid(try_connect(&who, &nqn(), (1000, id), usual)), ConnectInvalid::QID);
-    assert_eq!(invalid(try_connect(&who, &nqn(), (1, id), (129, 0, 0))), ConnectInvalid::SQSIZE);
+    assert_eq!(invalid(try_connect(&identity, &nqn(), (1000, id), usual)), ConnectInvalid::QID);
+    assert_eq!(
+        invalid(try_connect(&identity, &nqn(), (1, id), (129, 0, 0))),
+        ConnectInvalid::SQSIZE
+    );
     let mut io = Client::open(server.address);
-    io.connect(&who, &nqn(), (1, id), usual).unwrap();
-    let (status, _) = try_connect(&who, &nqn(), (1, id), usual);
+    io.connect(&identity, &nqn(), (1, id), usual).unwrap();
+    let (status, _) = try_connect(&identity, &nqn(), (1, id), usual);
     assert!(status.is(Status::COMMAND_SEQUENCE_ERROR), "a queue identifier is used once");
     server.stop();
 }

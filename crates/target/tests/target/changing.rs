@@ -1,7 +1,8 @@
-//! Changes of a target that is in use: namespaces, hosts, keys, subsystems and listeners come and go.
+//! Changes of a running target: namespaces, hosts, keys, subsystems and listeners are added and
+//! removed.
 
 use crate::basics::{pair, pattern, rw};
-use crate::client::{Client, Way, Who};
+use crate::client::{Client, HostIdentity, Transfer};
 use crate::server::{BLOCK, SIZE, TestServer, nqn};
 use block::{Backing, Device, Geometry, Incarnation, IoFuture, Joined, MemoryBacking};
 use nvme::async_event::AsyncEvent;
@@ -111,7 +112,7 @@ fn identify(admin: &mut Client, cns: u8, nsid: u32) -> Vec<u8> {
     data
 }
 
-/// Waits until something is gone.
+/// Waits until a value is dropped. Returns false if that takes too long.
 fn closes<T: ?Sized>(weak: &Weak<T>) -> bool {
     (0..1000).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -119,24 +120,24 @@ fn closes<T: ?Sized>(weak: &Weak<T>) -> bool {
     })
 }
 
-fn dynamic(address: SocketAddr, who: &Who, subsystem: &Nqn) -> Result<(), Status> {
+fn dynamic(address: SocketAddr, identity: &HostIdentity, subsystem: &Nqn) -> Result<(), Status> {
     let mut client = Client::open(address);
-    let result = client.connect(who, subsystem, (0, ControllerId::DYNAMIC), (32, 0, 0));
+    let result = client.connect(identity, subsystem, (0, ControllerId::DYNAMIC), (32, 0, 0));
     result.map(drop).map_err(|(status, _)| status)
 }
 
-/// Goal: a namespace that is made larger and smaller keeps its identity, data, counts and protection; hosts get an event, see the
-/// new size, and reach exactly that.
+/// Goal: a namespace that grows and shrinks keeps its identity, data, counts and protection; hosts
+/// get an event, see the new size, and can access exactly that size.
 #[test]
 fn namespaces_are_resized() {
     let server = TestServer::start();
-    let (mut admin, mut io) = pair(&server, &Who::number(1));
+    let (mut admin, mut io) = pair(&server, &HostIdentity::number(1));
     let config = AsyncEventConfig::NAMESPACE_ATTRIBUTES;
     let set =
         SetFeatures { fid: fid::ASYNC_EVENT_CONFIG, dword11: config, ..SetFeatures::default() };
     assert!(admin.command(set.encode(Nsid(0)), None, 0).0.status().is_success());
     let data = pattern(3, 1);
-    io.command(rw(NvmOpcode::WRITE, 5, 1), Some((Way::InCapsule, &data)), 0);
+    io.command(rw(NvmOpcode::WRITE, 5, 1), Some((Transfer::InCapsule, &data)), 0);
     let namespace = server.subsystem.namespace(Nsid(1)).unwrap();
     let joined: Arc<dyn Backing> =
         Arc::new(Joined::new(Arc::clone(namespace.backing()), memory(8)).unwrap());
@@ -162,20 +163,21 @@ fn namespaces_are_resized() {
     let counts = server.subsystem.namespace(Nsid(1)).unwrap().counts();
     assert_eq!((counts.write_commands, counts.read_commands), (1, 4));
     let none = Namespace::new(Nsid(9), [9; 16], memory(1), false);
-    assert!(server.subsystem.replace_namespace(none).is_err(), "there is none to replace");
+    assert!(server.subsystem.replace_namespace(none).is_err(), "there is no namespace to replace");
     server.stop();
 }
 
-/// Goal: commands that run on a namespace when it is removed or replaced end as they would have, later ones do not
-/// reach it, and its device is closed then: with other commands running, and on a connection that does nothing.
+/// Goal: commands that run on a namespace when it is removed or replaced end normally, later ones
+/// do not reach it, and its device is closed then: with other commands running, and on an idle
+/// connection.
 #[test]
 fn a_removed_namespace_is_closed_after_its_last_command() {
     for cores in [1, 2] {
         let server = TestServer::with(Limits::default(), AdmissionMode::AnyHost, cores);
-        let (admin, id) = Client::admin(server.address, &Who::number(1), &nqn());
+        let (admin, id) = Client::admin(server.address, &HostIdentity::number(1), &nqn());
         let [mut idle, mut io] = [1, 2].map(|qid| {
             let mut io = Client::open(server.address);
-            io.connect(&Who::number(1), &nqn(), (qid, id), (128, 4, 0)).unwrap();
+            io.connect(&HostIdentity::number(1), &nqn(), (qid, id), (128, 4, 0)).unwrap();
             io
         });
         let [gate, other] = [2, 3].map(|nsid| {
@@ -199,15 +201,16 @@ fn a_removed_namespace_is_closed_after_its_last_command() {
         assert!(removed.strong_count() > 0, "a command runs on it");
         gate.store(true, Ordering::SeqCst);
         assert!(io.wait(running).0.status().is_success());
-        assert!(closes(&removed), "nothing runs on it any more, though something runs on another");
-        // Its identifier is free, and its place may be taken while a command runs on another.
+        assert!(closes(&removed), "no command runs on it, although one runs on another namespace");
+        // Its identifier is free, and a new namespace may take its entry while a command runs on
+        // another.
         let again = Namespace::new(Nsid(2), [3; 16], memory(4), false);
         server.subsystem.add_namespace(again).unwrap();
         server.target.tell_controllers();
         assert!(
             read(&mut io, 2, 3).is_success() && read(&mut io, 2, 4).is(Status::LBA_OUT_OF_RANGE)
         );
-        assert!(read(&mut idle, 2, 3).is_success(), "this connection does nothing from now on");
+        assert!(read(&mut idle, 2, 3).is_success(), "this connection is idle from now on");
         let idle_only = Arc::downgrade(&server.subsystem.remove_namespace(Nsid(2)).unwrap());
         server.target.tell_controllers();
         assert!(closes(&idle_only));
@@ -218,12 +221,13 @@ fn a_removed_namespace_is_closed_after_its_last_command() {
     }
 }
 
-/// Goal: a host that is no longer allowed loses its controllers and gets no new one; another goes on.
+/// Goal: a host that is no longer allowed loses its controllers and gets no new one; another host
+/// continues.
 #[test]
 fn removed_hosts_are_dropped() {
     let server = TestServer::start();
-    let hosts = [Who::number(1), Who::number(2)];
-    let all = HostAccess::List(hosts.iter().map(|who| who.name.clone()).collect());
+    let hosts = [HostIdentity::number(1), HostIdentity::number(2)];
+    let all = HostAccess::List(hosts.iter().map(|identity| identity.name.clone()).collect());
     assert_eq!(server.target.set_access(&server.subsystem, all), 0);
     let (_admin, mut stays) = pair(&server, &hosts[0]);
     let (mut admin, mut goes) = pair(&server, &hosts[1]);
@@ -240,12 +244,13 @@ fn removed_hosts_are_dropped() {
     server.stop();
 }
 
-/// Goal: a controller is told of a write cache where namespaces with one may come, though there is none now.
+/// Goal: Identify reports a write cache if namespaces with one may be added, although there is none
+/// now.
 #[test]
 fn a_write_cache_may_come() {
     let server = TestServer::start();
     for expected in [0, IdentifyController::VWC_PRESENT] {
-        let (mut admin, _) = Client::admin(server.address, &Who::number(1), &nqn());
+        let (mut admin, _) = Client::admin(server.address, &HostIdentity::number(1), &nqn());
         let page = identify(&mut admin, cns::CONTROLLER, 0);
         let vwc = IdentifyController::from_prefix(&page).unwrap().vwc;
         assert_eq!(vwc & IdentifyController::VWC_PRESENT, expected);
@@ -254,8 +259,8 @@ fn a_write_cache_may_come() {
     server.stop();
 }
 
-/// Goal: listeners come and go while connections of other listeners, and of the one that goes, are served; a subsystem that is added is reached at
-/// once.
+/// Goal: listeners are added and removed while connections of other listeners, and of the removed
+/// one, are served; hosts reach an added subsystem at once.
 #[test]
 fn listeners_come_and_go() {
     let config = reactor::Config::default();
@@ -277,26 +282,27 @@ fn listeners_come_and_go() {
             assert_eq!(server.addresses(), [first, second]);
             let is_in_use = matches!(server.listen(second), Err(target::Error::Listen { .. }));
             assert!(is_in_use);
-            let open = move || async move { Client::admin(second, &Who::number(1), &nqn()).0 };
+            let open =
+                move || async move { Client::admin(second, &HostIdentity::number(1), &nqn()).0 };
             let mut client = reactor::thread::spawn("host", &config, open).unwrap().await.unwrap();
             assert!(server.unlisten(second).await && !server.unlisten(second).await);
             assert_eq!(target.listeners(), [first]);
             let mut is_closed = false;
             for _ in 0..5000 {
-                // The kernel gives the socket up when the reactor has taken its accept back.
+                // The kernel closes the socket when the reactor has cancelled its accept.
                 reactor::time::sleep(Duration::from_millis(2)).await;
                 is_closed = std::net::TcpStream::connect(second).is_err();
                 if is_closed {
                     break;
                 }
             }
-            assert!(is_closed, "nobody listens there");
+            assert!(is_closed, "the target still listens there");
             let other = Nqn::new(&format!("nqn.2026-01.io.tsumugi:other{cores}")).unwrap();
             add(&other);
             let work = move || async move {
                 let alive = client.command(SubmissionQueueEntry::keep_alive(), None, 0);
                 assert!(alive.0.status().is_success(), "its connection stays");
-                Client::admin(first, &Who::number(1), &other);
+                Client::admin(first, &HostIdentity::number(1), &other);
             };
             reactor::thread::spawn("host", &config, work).unwrap().await.unwrap();
             assert!(server.unlisten(first).await);

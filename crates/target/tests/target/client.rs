@@ -1,4 +1,5 @@
-//! A small blocking NVMe/TCP host for the tests: it sends exactly what the test asks for, right or wrong.
+//! A small blocking NVMe/TCP host for the tests. It sends exactly what the test specifies, valid or
+//! not.
 
 use nvme::fabrics::{Connect, ConnectData, ConnectResult, PropertyGet, PropertySet};
 use nvme::property::{Configuration, offset};
@@ -15,23 +16,23 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// The connecting host.
+/// The identifier and the name of a host.
 #[derive(Clone, Debug)]
-pub struct Who {
+pub struct HostIdentity {
     pub host: HostId,
     pub name: Nqn,
 }
 
-impl Who {
+impl HostIdentity {
     pub fn number(n: u8) -> Self {
         let host = HostId([n; 16]);
         Self { host, name: Nqn::from_uuid(host.0) }
     }
 }
 
-/// How data goes to the controller.
+/// The transfer of a command's data to the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Transfer {
     InCapsule,
     R2t,
 }
@@ -41,25 +42,25 @@ pub struct Client {
     pub encoder: Encoder,
     parser: Parser,
     received: Vec<u8>,
-    /// Everything that has ever come.
+    /// All received bytes.
     pub log: Vec<u8>,
     next_cid: u16,
-    /// Data to be sent when an R2T asks for it.
+    /// Data to send when an R2T requests it.
     outgoing: HashMap<u16, Vec<u8>>,
-    /// Data that has come.
+    /// Received data.
     incoming: HashMap<u16, Vec<u8>>,
     completions: HashMap<u16, CompletionQueueEntry>,
-    /// R2Ts that `hold_r2ts` has collected: command, tag, offset, length.
+    /// R2Ts that were collected because of `hold_r2ts`: command, tag, offset, length.
     pub r2ts: Vec<(u16, u16, u32, u32)>,
     pub hold_r2ts: bool,
-    /// Cut `H2CData` into PDUs of this many bytes.
+    /// Size of the PDUs into which `H2CData` is cut.
     pub h2c_bytes: usize,
     pub term: Option<TermReq>,
-    /// Commands whose response was left out.
+    /// Commands that ended by data alone, without a response.
     pub successes: HashSet<u16>,
 }
 
-/// What a receive came to.
+/// The result of a receive.
 #[derive(Debug)]
 pub enum Got {
     Pdu,
@@ -125,7 +126,7 @@ impl Client {
         self.parser.set_initialized(config);
     }
 
-    /// Commands with identifiers below this were sent by hand.
+    /// Reserves the command identifiers below `next` for commands that the test sends itself.
     pub fn skip_command_ids(&mut self, next: u16) {
         self.next_cid = next;
     }
@@ -133,15 +134,15 @@ impl Client {
     /// Connects a queue pair.
     pub fn connect(
         &mut self,
-        who: &Who,
+        identity: &HostIdentity,
         subsystem: &Nqn,
         (qid, cntlid): (u16, ControllerId),
         (sq_entries, cattr, keep_alive_ms): (u32, u8, u32),
     ) -> Result<ConnectResult, (Status, u32)> {
         let connect = Connect { qid: QueueId(qid), sq_entries, cattr, keep_alive_ms };
-        let data = ConnectData::new(who.host, cntlid, subsystem, &who.name);
+        let data = ConnectData::new(identity.host, cntlid, subsystem, &identity.name);
         let sqe = connect.encode().unwrap();
-        let (cqe, _) = self.command(sqe, Some((Way::InCapsule, data.bytes())), 0);
+        let (cqe, _) = self.command(sqe, Some((Transfer::InCapsule, data.bytes())), 0);
         if cqe.status().is_success() {
             Ok(ConnectResult::from_dword(cqe.dword0()))
         } else {
@@ -150,9 +151,13 @@ impl Client {
     }
 
     /// Connects an admin queue pair and enables the controller.
-    pub fn admin(address: SocketAddr, who: &Who, subsystem: &Nqn) -> (Self, ControllerId) {
+    pub fn admin(
+        address: SocketAddr,
+        identity: &HostIdentity,
+        subsystem: &Nqn,
+    ) -> (Self, ControllerId) {
         let mut client = Self::open(address);
-        let result = client.connect(who, subsystem, (0, ControllerId::DYNAMIC), (32, 0, 0));
+        let result = client.connect(identity, subsystem, (0, ControllerId::DYNAMIC), (32, 0, 0));
         let id = result.unwrap().cntlid;
         client.enable();
         (client, id)
@@ -172,11 +177,11 @@ impl Client {
         cqe.result.get()
     }
 
-    /// Sends a command and waits for its end. `expect` is how much data may come back.
+    /// Sends a command and waits for its end. `expect` is the most data that may be returned.
     pub fn command(
         &mut self,
         sqe: SubmissionQueueEntry,
-        data: Option<(Way, &[u8])>,
+        data: Option<(Transfer, &[u8])>,
         expect: u32,
     ) -> (CompletionQueueEntry, Vec<u8>) {
         let cid = self.submit(sqe, data, expect);
@@ -187,15 +192,17 @@ impl Client {
     pub fn submit(
         &mut self,
         sqe: SubmissionQueueEntry,
-        data: Option<(Way, &[u8])>,
+        data: Option<(Transfer, &[u8])>,
         expect: u32,
     ) -> u16 {
         let cid = self.next_cid;
         self.next_cid = self.next_cid.wrapping_add(1);
         let (sgl, capsule): (_, &[u8]) = match data {
             None => (SglDescriptor::transport(expect), &[]),
-            Some((Way::InCapsule, data)) => (SglDescriptor::in_capsule(0, data.len() as u32), data),
-            Some((Way::R2t, data)) => {
+            Some((Transfer::InCapsule, data)) => {
+                (SglDescriptor::in_capsule(0, data.len() as u32), data)
+            }
+            Some((Transfer::R2t, data)) => {
                 self.outgoing.insert(cid, data.to_vec());
                 (SglDescriptor::transport(data.len() as u32), &[])
             }
@@ -205,9 +212,10 @@ impl Client {
     }
 
     /// Sends the Connect of an admin queue, and other bytes with it.
-    pub fn send_connect_with(&mut self, who: &Who, subsystem: &Nqn, bytes: &[u8]) {
+    pub fn send_connect_with(&mut self, identity: &HostIdentity, subsystem: &Nqn, bytes: &[u8]) {
         let connect = Connect { qid: QueueId(0), sq_entries: 32, cattr: 0, keep_alive_ms: 0 };
-        let data = ConnectData::new(who.host, ControllerId::DYNAMIC, subsystem, &who.name);
+        let data =
+            ConnectData::new(identity.host, ControllerId::DYNAMIC, subsystem, &identity.name);
         let sgl = SglDescriptor::in_capsule(0, data.bytes().len() as u32);
         let sqe = connect.encode().unwrap().with_command_id(CommandId(0)).with_sgl(sgl);
         let mut out = [0; HEADER_BYTES_MAX];
@@ -217,7 +225,7 @@ impl Client {
         self.stream.write_all(&pdu).unwrap();
     }
 
-    /// Sends a command whose descriptor is set already, and returns its end.
+    /// Sends a command whose descriptor is set already, and returns its completion.
     pub fn command_with_sgl(
         &mut self,
         sqe: SubmissionQueueEntry,
@@ -257,12 +265,12 @@ impl Client {
         }
     }
 
-    /// Whether a command has ended, without waiting for it.
+    /// Returns whether a command has ended, without waiting for it.
     pub fn has_ended(&self, cid: u16) -> bool {
         self.completions.contains_key(&cid)
     }
 
-    /// Receives until the peer closes; false if it does not within the time.
+    /// Receives until the peer closes. Returns false if it does not close in time.
     pub fn wait_closed(&mut self, timeout: Duration) -> bool {
         self.stream.set_read_timeout(Some(timeout)).unwrap();
         let start = std::time::Instant::now();
@@ -274,14 +282,14 @@ impl Client {
         false
     }
 
-    /// Takes in all that has come, without waiting for more.
+    /// Processes all received PDUs without waiting for more.
     pub fn take_what_has_come(&mut self) {
         self.stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         while matches!(self.receive(), Got::Pdu) {}
         self.stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     }
 
-    /// Receives one PDU and takes it in.
+    /// Receives and processes one PDU.
     pub fn receive(&mut self) -> Got {
         loop {
             if let Some(bytes) = self.take_pdu() {
@@ -352,7 +360,7 @@ impl Client {
         }
     }
 
-    /// Sends what an R2T asked for, cut as `h2c_bytes` says.
+    /// Sends the data that an R2T requested, cut into PDUs of `h2c_bytes`.
     pub fn answer_r2t(&mut self, cid: u16, tag: u16, offset: u32, length: u32) {
         let data = self.outgoing[&cid].clone();
         let (mut at, end) = (offset as usize, (offset + length) as usize);

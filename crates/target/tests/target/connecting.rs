@@ -1,7 +1,7 @@
-//! Which connections become queue pairs, and where a host learns to connect.
+//! Which connections become queue pairs, and the addresses in the discovery log.
 
 use crate::basics::rw;
-use crate::client::{Client, Way, Who};
+use crate::client::{Client, HostIdentity, Transfer};
 use crate::server::{BLOCK, SIZE, TestServer, nqn};
 use block::MemoryBacking;
 use nvme::command::{GetLogPage, SetFeatures};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use target::{AdmissionMode, Admissions, HostAccess, Limits, Subsystem};
 
-/// Connects with a host name that is given byte by byte.
+/// Connects with a host name of arbitrary bytes.
 fn connect_as(
     server: &TestServer,
     (qid, cntlid): (u16, ControllerId),
@@ -29,7 +29,7 @@ fn connect_as(
     data.hostnqn[..name.len()].copy_from_slice(name);
     let mut client = Client::open(server.address);
     let (cqe, _) =
-        client.command(connect.encode().unwrap(), Some((Way::InCapsule, data.bytes())), 0);
+        client.command(connect.encode().unwrap(), Some((Transfer::InCapsule, data.bytes())), 0);
     let status = cqe.status();
     let id = ControllerId((cqe.dword0() & 0xffff) as u16);
     if status.is_success() { Ok((client, id)) } else { Err((status, cqe.dword0())) }
@@ -41,7 +41,8 @@ fn set_cc(client: &mut Client, cc: Configuration) {
     assert!(client.command(set.encode(), None, 0).0.status().is_success());
 }
 
-/// Goal: a host without a name (SPDK's perf) is let in where any host is, and only there.
+/// Goal: the target accepts a host without a name (SPDK's perf) if it accepts any host, and only
+/// then.
 #[test]
 fn a_host_without_a_name_is_let_in_where_any_host_is() {
     let dynamic = (0, ControllerId::DYNAMIC);
@@ -50,12 +51,12 @@ fn a_host_without_a_name_is_let_in_where_any_host_is() {
     admin.enable();
     let (mut io, _) = connect_as(&server, (1, id), &nqn(), b"").unwrap();
     assert!(io.command(rw(NvmOpcode::READ, 0, 1), None, BLOCK).0.status().is_success());
-    let named = Who::number(1).name;
+    let named = HostIdentity::number(1).name;
     let (status, dword0) =
         connect_as(&server, (2, id), &nqn(), named.as_str().as_bytes()).err().unwrap();
     assert!(
         status.is(Status::CONNECT_INVALID_PARAMETERS),
-        "the queues of a controller are one host's"
+        "all queues of a controller belong to one host"
     );
     assert_eq!(ConnectInvalid::from_dword(dword0), ConnectInvalid::HOSTNQN);
     let (status, dword0) = connect_as(&server, dynamic, &nqn(), b"no name").err().unwrap();
@@ -80,8 +81,8 @@ fn a_host_without_a_name_is_let_in_where_any_host_is() {
     server.stop();
 }
 
-/// Goal: the discovery log of a target that listens everywhere names the address by which the host
-/// came, never the wildcard.
+/// Goal: the discovery log of a target that listens at a wildcard address names the address by
+/// which the host has connected, never the wildcard.
 #[test]
 fn discovery_names_the_address_by_which_the_host_came() {
     for (listen, connect, named) in [
@@ -95,7 +96,7 @@ fn discovery_names_the_address_by_which_the_host_came() {
         let listen = listen.parse().unwrap();
         let server = TestServer::listening(listen, Limits::default(), admissions, 1, memory);
         let address = SocketAddr::new(connect.parse().unwrap(), server.address.port());
-        let (mut admin, _) = Client::admin(address, &Who::number(1), &Nqn::discovery());
+        let (mut admin, _) = Client::admin(address, &HostIdentity::number(1), &Nqn::discovery());
         let get = GetLogPage { lid: lid::DISCOVERY, dwords: 4096, ..GetLogPage::default() };
         let (_, page) = admin.command(get.encode(Nsid(0)).unwrap(), None, 16 << 10);
         let count = DiscoveryHeader::from_prefix(&page).unwrap().numrec.get() as usize;
@@ -111,17 +112,18 @@ fn discovery_names_the_address_by_which_the_host_came() {
     }
 }
 
-/// Goal: only the queue identifiers that were granted become I/O queue pairs, each once, of a
-/// controller that is enabled.
+/// Goal: only granted queue identifiers become I/O queue pairs, each once, of an enabled
+/// controller.
 #[test]
 fn queues_are_those_that_were_granted() {
     let server = TestServer::start();
-    let who = Who::number(1);
+    let identity = HostIdentity::number(1);
     let mut admin = Client::open(server.address);
-    let id = admin.connect(&who, &nqn(), (0, ControllerId::DYNAMIC), (32, 0, 0)).unwrap().cntlid;
+    let id =
+        admin.connect(&identity, &nqn(), (0, ControllerId::DYNAMIC), (32, 0, 0)).unwrap().cntlid;
     let attempt = |qid, entries| {
         let mut client = Client::open(server.address);
-        client.connect(&who, &nqn(), (qid, id), (entries, 4, 0)).map(|_| client)
+        client.connect(&identity, &nqn(), (qid, id), (entries, 4, 0)).map(|_| client)
     };
     let sequence = |result: Result<Client, (Status, u32)>| {
         assert!(result.err().unwrap().0.is(Status::COMMAND_SEQUENCE_ERROR));
@@ -147,9 +149,9 @@ fn queues_are_those_that_were_granted() {
     let mut sqe =
         Connect { qid: QueueId(1), sq_entries: 2, ..Connect::default() }.encode().unwrap();
     sqe.cdw11 = U32::new(0);
-    let data = ConnectData::new(who.host, id, &nqn(), &who.name);
+    let data = ConnectData::new(identity.host, id, &nqn(), &identity.name);
     let mut client = Client::open(server.address);
-    let (cqe, _) = client.command(sqe, Some((Way::InCapsule, data.bytes())), 0);
+    let (cqe, _) = client.command(sqe, Some((Transfer::InCapsule, data.bytes())), 0);
     assert_eq!(
         (cqe.status().is(Status::CONNECT_INVALID_PARAMETERS), cqe.dword0()),
         (true, ConnectInvalid::SQSIZE.to_dword()),
@@ -159,16 +161,16 @@ fn queues_are_those_that_were_granted() {
     server.stop();
 }
 
-/// Goal: after a shutdown the controller takes no I/O queue pair and no command until it is reset;
-/// a reset ends the event requests that it held, and says when nothing is in flight any more.
+/// Goal: after a shutdown the controller accepts no I/O queue pair and no command until a reset.
+/// The reset ends the event requests that it held, and reports when nothing is in flight any more.
 #[test]
 fn a_controller_that_was_shut_down_takes_nothing() {
     let server = TestServer::start();
-    let who = Who::number(1);
-    let (mut admin, id) = Client::admin(server.address, &who, &nqn());
+    let identity = HostIdentity::number(1);
+    let (mut admin, id) = Client::admin(server.address, &identity, &nqn());
     let attempt = |qid| {
         let mut client = Client::open(server.address);
-        client.connect(&who, &nqn(), (qid, id), (32, 4, 0)).map(|_| client).map_err(|it| it.0)
+        client.connect(&identity, &nqn(), (qid, id), (32, 4, 0)).map(|_| client).map_err(|it| it.0)
     };
     let mut io = attempt(1).unwrap();
     let event = admin.submit(SubmissionQueueEntry::async_event_request(), None, 0);
@@ -184,7 +186,10 @@ fn a_controller_that_was_shut_down_takes_nothing() {
     assert!(admin.wait(event).0.status().is(Status::ABORT_REQUESTED), "the reset ends the request");
     let abort = nvme::command::Abort::default().encode();
     let (cqe, _) = admin.command(abort, None, 0);
-    assert!(cqe.status().is(Status::COMMAND_SEQUENCE_ERROR), "Abort is a command like others");
+    assert!(
+        cqe.status().is(Status::COMMAND_SEQUENCE_ERROR),
+        "Abort is refused like other commands"
+    );
     while admin.property(offset::CSTS, false) & 1 != 0 {}
     admin.enable();
     let mut io = attempt(1).unwrap();
@@ -192,12 +197,12 @@ fn a_controller_that_was_shut_down_takes_nothing() {
     server.stop();
 }
 
-/// Goal: an I/O queue pair refuses commands that manage a controller because of their opcode, not because of a
-/// missing namespace; it also refuses unknown opcodes.
+/// Goal: an I/O queue pair refuses commands that manage a controller because of their opcode, not
+/// because of a missing namespace; it also refuses unknown opcodes.
 #[test]
 fn fabrics_commands_are_for_the_admin_queue() {
     let server = TestServer::start();
-    let (mut admin, mut io) = crate::basics::pair(&server, &Who::number(1));
+    let (mut admin, mut io) = crate::basics::pair(&server, &HostIdentity::number(1));
     let get = PropertyGet { offset: offset::CSTS, is_8_bytes: false }.encode();
     let set = PropertySet { offset: offset::CC, is_8_bytes: false, value: 0 }.encode();
     let of = |kind| SubmissionQueueEntry::fabrics(FabricsType(kind));

@@ -1,7 +1,7 @@
-//! Which core serves which queue pair.
+//! The distribution of queue pairs over cores.
 
 use crate::basics::rw;
-use crate::client::{Client, Way, Who};
+use crate::client::{Client, HostIdentity, Transfer};
 use crate::server::{BLOCK, TestServer, nqn};
 use nvme::fabrics::{Connect, ConnectData};
 use nvme::opcode::NvmOpcode;
@@ -14,21 +14,22 @@ fn server(cores: usize) -> TestServer {
     TestServer::with(Limits::default(), AdmissionMode::AnyHost, cores)
 }
 
-/// A host with so many I/O queue pairs: its admin queue pair first.
+/// Connects a host with an admin queue pair, which comes first in the list, and `io_queues` I/O
+/// queue pairs.
 fn host(server: &TestServer, number: u8, io_queues: u16) -> Vec<Client> {
-    let who = Who::number(number);
-    let (admin, id) = Client::admin(server.address, &who, &nqn());
+    let identity = HostIdentity::number(number);
+    let (admin, id) = Client::admin(server.address, &identity, &nqn());
     let mut clients = vec![admin];
     for qid in 1..=io_queues {
         let mut io = Client::open(server.address);
-        io.connect(&who, &nqn(), (qid, id), (32, 4, 0)).unwrap();
+        io.connect(&identity, &nqn(), (qid, id), (32, 4, 0)).unwrap();
         assert!(io.command(rw(NvmOpcode::READ, 0, 1), None, BLOCK).0.status().is_success());
         clients.push(io);
     }
     clients
 }
 
-/// Waits until the counts are these: connections end by themselves after their peer has gone.
+/// Waits until the counts match: connections end a moment after their peer has closed them.
 fn settle(server: &TestServer, wanted: impl Fn(&[QueuePairs]) -> bool) {
     for _ in 0..2000 {
         if wanted(&server.cores.queue_pairs()) {
@@ -39,7 +40,8 @@ fn settle(server: &TestServer, wanted: impl Fn(&[QueuePairs]) -> bool) {
     panic!("the queue pairs stay as they are: {:?}", server.cores.queue_pairs());
 }
 
-/// Goal: I/O queue pairs are spread over the cores, whatever admin queue pairs there are between.
+/// Goal: I/O queue pairs are distributed evenly over the cores, with any admin queue pairs between
+/// them.
 #[test]
 fn io_queue_pairs_are_spread() {
     for cores in [1, 2, 3] {
@@ -56,13 +58,13 @@ fn io_queue_pairs_are_spread() {
     }
 }
 
-/// Goal: a newcomer goes where others have left, not where the turn is.
+/// Goal: a new connection goes to the core that others have left, not to the next one in turn.
 #[test]
 fn a_newcomer_goes_to_the_core_that_has_least() {
     let server = server(2);
     let mut clients = host(&server, 1, 4);
     assert!(server.cores.queue_pairs().iter().all(|core| core.io == 2));
-    // The queue pairs were spread in turn: these two are of one core.
+    // The queue pairs were distributed in turn: these two belong to one core.
     drop(clients.remove(4));
     drop(clients.remove(2));
     settle(&server, |all| all.iter().map(|core| core.io).sum::<usize>() == 2);
@@ -72,37 +74,37 @@ fn a_newcomer_goes_to_the_core_that_has_least() {
     server.stop();
 }
 
-/// Goal: a connection that asks for one thing and becomes another counts as what it became, and one
-/// that fails is not counted for ever.
+/// Goal: a connection that requests one kind of queue pair and becomes another counts as the
+/// latter, and one that fails does not stay in the counts.
 #[test]
 fn what_a_connection_became_counts() {
     let server = server(2);
-    let who = Who::number(1);
-    let (_admin, id) = Client::admin(server.address, &who, &nqn());
+    let identity = HostIdentity::number(1);
+    let (_admin, id) = Client::admin(server.address, &identity, &nqn());
     let mut client = Client::open(server.address);
-    let refused = client.connect(&who, &nqn(), (9999, id), (32, 4, 0)).unwrap_err();
+    let refused = client.connect(&identity, &nqn(), (9999, id), (32, 4, 0)).unwrap_err();
     assert!(refused.0.is(Status::CONNECT_INVALID_PARAMETERS));
-    client.connect(&who, &nqn(), (0, ControllerId::DYNAMIC), (32, 0, 0)).unwrap();
+    client.connect(&identity, &nqn(), (0, ControllerId::DYNAMIC), (32, 0, 0)).unwrap();
     let sum = |all: &[QueuePairs]| {
         (all.iter().map(|it| it.admin).sum::<usize>(), all.iter().map(|it| it.io).sum::<usize>())
     };
     assert_eq!(sum(&server.cores.queue_pairs()), (2, 0));
     let mut failed = Client::open(server.address);
-    failed.connect(&who, &nqn(), (9999, id), (32, 4, 0)).unwrap_err();
+    failed.connect(&identity, &nqn(), (9999, id), (32, 4, 0)).unwrap_err();
     drop(failed);
     drop(client);
     settle(&server, |all| sum(all) == (1, 0));
     server.stop();
 }
 
-/// Goal: a connection reaches its core with all that came with its Connect, in whatever pieces: all
-/// in one, cut anywhere, and with a command that followed at once.
+/// Goal: a connection reaches its core with all the bytes that arrived with its Connect: all in one
+/// piece, cut anywhere, and followed by a command at once.
 #[test]
 fn nothing_is_lost_on_the_way() {
     let server = server(2);
-    let who = Who::number(1);
-    let (_admin, id) = Client::admin(server.address, &who, &nqn());
-    let data = ConnectData::new(who.host, id, &nqn(), &who.name);
+    let identity = HostIdentity::number(1);
+    let (_admin, id) = Client::admin(server.address, &identity, &nqn());
+    let data = ConnectData::new(identity.host, id, &nqn(), &identity.name);
     let mut bytes = IcReq::new(0, false, false, 0).bytes().to_vec();
     let connect = Connect { qid: QueueId(1), sq_entries: 16, cattr: 4, keep_alive_ms: 0 };
     let mut out = [0; HEADER_BYTES_MAX];
@@ -127,7 +129,7 @@ fn nothing_is_lost_on_the_way() {
         client.skip_command_ids(2);
         let block = vec![7; BLOCK as usize];
         let write = rw(NvmOpcode::WRITE, 0, 1);
-        assert!(client.command(write, Some((Way::R2t, &block)), 0).0.status().is_success());
+        assert!(client.command(write, Some((Transfer::R2t, &block)), 0).0.status().is_success());
         drop(client);
         settle(&server, |all| all.iter().all(|core| core.io == 0));
     }

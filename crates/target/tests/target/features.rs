@@ -1,6 +1,6 @@
-//! Features: their values, and which of them may be changed.
+//! Features: their values, and which of them hosts may change.
 
-use crate::client::{Client, Way, Who};
+use crate::client::{Client, HostIdentity, Transfer};
 use crate::server::{TestServer, nqn};
 use nvme::async_event::AsyncEvent;
 use nvme::command::{Feature, FeatureSelect, GetLogPage, SetFeatures};
@@ -26,14 +26,14 @@ fn health(admin: &mut Client) -> SmartHealth {
 }
 
 /// Goal: Temperature Threshold has the two thresholds of the composite temperature, and crossing
-/// one warns in the health log page and by an event.
+/// one causes a warning in the health log page and an event.
 #[test]
 fn temperature_thresholds_warn() {
     const UNDER: u32 = 1 << 20;
     const ALL: u32 = 0xf << 16;
     let fid = fid::TEMPERATURE_THRESHOLD;
     let server = TestServer::start();
-    let (mut admin, _) = Client::admin(server.address, &Who::number(1), &nqn());
+    let (mut admin, _) = Client::admin(server.address, &HostIdentity::number(1), &nqn());
     let current = FeatureSelect::Current;
     assert_eq!(get(&mut admin, fid, 0, current), Ok(0xffff), "no threshold at first");
     assert_eq!(get(&mut admin, fid, UNDER, current), Ok(0));
@@ -52,8 +52,8 @@ fn temperature_thresholds_warn() {
     let now = u32::from(page.ctemp.get());
     assert!(!admin.has_ended(event));
     assert!(set(&mut admin, fid, ALL | now, Nsid(0)).is_success());
-    let told = AsyncEvent::from_dword(admin.wait(event).0.dword0());
-    assert_eq!(told, AsyncEvent::TEMPERATURE_THRESHOLD);
+    let reported = AsyncEvent::from_dword(admin.wait(event).0.dword0());
+    assert_eq!(reported, AsyncEvent::TEMPERATURE_THRESHOLD);
     assert_eq!(health(&mut admin).cw, SmartHealth::WARNING_TEMPERATURE);
     assert!(set(&mut admin, fid, now + 1, Nsid(0)).is_success());
     assert_eq!(health(&mut admin).cw, 0);
@@ -65,15 +65,15 @@ fn temperature_thresholds_warn() {
     server.stop();
 }
 
-/// Goal: each feature says what can be done with it, and does that: a changeable one keeps what is
-/// set, a fixed one takes its own value alone, none is saved, and only that of a namespace takes
-/// the identifier of one.
+/// Goal: each feature reports its capabilities and behaves as they say: a changeable one keeps the
+/// set value, a fixed one accepts only its own value, none is saved, and only a feature of
+/// namespaces accepts a namespace identifier.
 #[test]
 fn features_do_what_their_capabilities_say() {
     const CHANGEABLE: u32 = 1 << 2;
     const PER_NAMESPACE: u32 = 1 << 1;
     let server = TestServer::start();
-    let (mut admin, _) = Client::admin(server.address, &Who::number(1), &nqn());
+    let (mut admin, _) = Client::admin(server.address, &HostIdentity::number(1), &nqn());
     let select = FeatureSelect::SupportedCapabilities;
     let mut known = Vec::new();
     for fid in 0..=u8::MAX {
@@ -134,7 +134,7 @@ fn features_do_what_their_capabilities_say() {
     }
     let stamp = [1, 2, 3, 4, 5, 0, 0, 0];
     let sqe = SetFeatures { fid: fid::TIMESTAMP, ..SetFeatures::default() }.encode(Nsid(0));
-    assert!(admin.command(sqe, Some((Way::InCapsule, &stamp)), 0).0.status().is_success());
+    assert!(admin.command(sqe, Some((Transfer::InCapsule, &stamp)), 0).0.status().is_success());
     let sqe = Feature { fid: fid::TIMESTAMP, ..Feature::default() }.encode(Nsid(0));
     assert_eq!(admin.command(sqe, None, 8).1[2..6], stamp[2..6]);
     assert!(set(&mut admin, fid::POWER_MANAGEMENT, 0, Nsid(0)).is_success());

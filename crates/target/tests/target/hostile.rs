@@ -1,7 +1,7 @@
 //! The state machines under random and mutated input.
 
 use crate::basics::rw;
-use crate::client::Who;
+use crate::client::HostIdentity;
 use crate::server::nqn;
 use nvme::fabrics::{Connect, ConnectData};
 use nvme::opcode::NvmOpcode;
@@ -10,13 +10,13 @@ use nvme::{CommandId, ControllerId, QueueId, SglDescriptor, Status, TransferTag}
 use proptest::prelude::*;
 use target::{Event, Limits, QueuePair, QueuePairState};
 
-/// A valid recorded session of a host: `ICReq`, Connect, then writes with data and reads.
+/// Returns a valid recorded session of a host: `ICReq`, Connect, then writes with data and reads.
 fn session() -> Vec<u8> {
     let mut bytes = IcReq::new(0, false, false, 0).bytes().to_vec();
     let encoder = Encoder::INITIAL;
     let mut out = [0; HEADER_BYTES_MAX];
-    let who = Who::number(1);
-    let data = ConnectData::new(who.host, ControllerId(1), &nqn(), &who.name);
+    let identity = HostIdentity::number(1);
+    let data = ConnectData::new(identity.host, ControllerId(1), &nqn(), &identity.name);
     let connect = Connect { qid: QueueId(1), sq_entries: 16, cattr: 4, keep_alive_ms: 0 };
     let sgl = SglDescriptor::in_capsule(0, 1024);
     let n = encoder.capsule_cmd(&mut out, &connect.encode().unwrap().with_sgl(sgl), 1024).unwrap();
@@ -27,7 +27,7 @@ fn session() -> Vec<u8> {
         let sgl = SglDescriptor::transport(4096);
         let n = encoder.capsule_cmd(&mut out, &write.with_sgl(sgl), 0).unwrap();
         bytes.extend_from_slice(&out[..n]);
-        // The first free slot after Connect has ended is always the same one.
+        // After the end of Connect, the first free slot is always the same.
         let (cid, tag) = (CommandId(turn), TransferTag(TAG));
         let n = encoder.h2c_data(&mut out, cid, tag, 0, 4096, true).unwrap();
         bytes.extend_from_slice(&out[..n]);
@@ -39,10 +39,10 @@ fn session() -> Vec<u8> {
     bytes
 }
 
-/// The slot that the recorded session's transfers have.
+/// The slot of the transfers in the recorded session.
 const TAG: u16 = 1;
 
-/// Feeds bytes as a driver would, in pieces; answers what was carried out.
+/// Feeds bytes in pieces, as a driver would. Returns the number of executed commands.
 fn feed(input: &[u8], piece: usize) -> (QueuePair, usize) {
     let limits = Limits { data_bytes_in_flight_max: 1 << 20, ..Limits::default() };
     let mut pair = QueuePair::new(&limits);
@@ -51,7 +51,7 @@ fn feed(input: &[u8], piece: usize) -> (QueuePair, usize) {
         unread.extend_from_slice(piece);
         let used = pair.receive(&unread);
         unread.drain(..used);
-        assert!(unread.len() < 16 << 10, "what is kept is bounded");
+        assert!(unread.len() < 16 << 10, "the kept bytes are bounded");
         while let Some(event) = pair.next_event() {
             done += usize::from(step(&mut pair, event));
             if let Some((_, reserved)) = pair.take_output(Vec::new()) {
@@ -91,10 +91,10 @@ fn step(pair: &mut QueuePair, event: Event) -> bool {
     true
 }
 
-/// The recorded session is valid, whatever the pieces it comes in.
+/// The recorded session is valid for any size of pieces.
 #[test]
 fn the_recorded_session_is_carried_out() {
-    // Small pieces, so that no data PDU is seen before its R2T was asked for.
+    // Small pieces, so that no data PDU arrives before its R2T was sent.
     for piece in [1, 7, 24] {
         let (pair, done) = feed(&session(), piece);
         assert_eq!(pair.error(), None, "in pieces of {piece}");
@@ -103,7 +103,7 @@ fn the_recorded_session_is_carried_out() {
 }
 
 proptest! {
-    /// Random bytes never panic and end in a terminate request or wait for more.
+    /// Random bytes never panic. They end in a terminate request or wait for more.
     #[test]
     fn random_bytes_do_no_harm(input in proptest::collection::vec(any::<u8>(), 0..600), piece in 1..200_usize) {
         feed(&input, piece);
@@ -117,7 +117,7 @@ proptest! {
     ) {
         let mut input = session();
         for (at, value) in changes {
-            // Mostly headers, which is where it hurts.
+            // Mostly headers, because errors are most likely there.
             let at = at.index(input.len());
             input[at] = value;
         }

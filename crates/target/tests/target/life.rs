@@ -1,7 +1,7 @@
 //! The life of a controller: events, aborts, features, log pages, keep alive, reset, discovery.
 
 use crate::basics::{pair, rw};
-use crate::client::{Client, Way, Who};
+use crate::client::{Client, HostIdentity, Transfer};
 use crate::server::{BLOCK, TestServer, nqn};
 use block::MemoryBacking;
 use nvme::async_event::AsyncEvent;
@@ -30,9 +30,9 @@ fn log_page(client: &mut Client, lid: u8, bytes: u32) -> Vec<u8> {
 
 /// An event reports a new namespace once, until its log page has been read.
 #[test]
-fn namespace_changes_are_told() {
+fn namespace_changes_are_reported() {
     let server = TestServer::start();
-    let (mut admin, _) = Client::admin(server.address, &Who::number(1), &nqn());
+    let (mut admin, _) = Client::admin(server.address, &HostIdentity::number(1), &nqn());
     let config = AsyncEventConfig::NAMESPACE_ATTRIBUTES;
     assert!(set_feature(&mut admin, fid::ASYNC_EVENT_CONFIG, config).is_success());
     let first = admin.submit(SubmissionQueueEntry::async_event_request(), None, 0);
@@ -59,11 +59,11 @@ fn namespace_changes_are_told() {
     server.stop();
 }
 
-/// Event requests are bounded, and can be aborted; other commands end by themselves.
+/// Event requests are bounded and can be aborted. Other commands cannot, and end normally.
 #[test]
 fn event_requests_are_bounded_and_aborted() {
     let server = TestServer::start();
-    let (mut admin, _) = Client::admin(server.address, &Who::number(1), &nqn());
+    let (mut admin, _) = Client::admin(server.address, &HostIdentity::number(1), &nqn());
     let held: Vec<u16> = (0..4)
         .map(|_| admin.submit(SubmissionQueueEntry::async_event_request(), None, 0))
         .collect();
@@ -78,17 +78,18 @@ fn event_requests_are_bounded_and_aborted() {
     server.stop();
 }
 
-/// Without keep alive commands the controller ends with all its queue pairs; traffic counts.
+/// Without keep alive commands the controller ends with all its queue pairs; other commands count
+/// as keep alive.
 #[test]
 fn keep_alive_expires() {
     let server = TestServer::start();
-    let who = Who::number(1);
+    let identity = HostIdentity::number(1);
     let mut admin = Client::open(server.address);
     let dynamic = ControllerId::DYNAMIC;
-    let result = admin.connect(&who, &nqn(), (0, dynamic), (32, 0, 300)).unwrap();
+    let result = admin.connect(&identity, &nqn(), (0, dynamic), (32, 0, 300)).unwrap();
     admin.enable();
     let mut io = Client::open(server.address);
-    io.connect(&who, &nqn(), (1, result.cntlid), (32, 4, 0)).unwrap();
+    io.connect(&identity, &nqn(), (1, result.cntlid), (32, 4, 0)).unwrap();
     for _ in 0..10 {
         std::thread::sleep(Duration::from_millis(100));
         io.command(rw(NvmOpcode::READ, 0, 1), None, BLOCK);
@@ -99,11 +100,11 @@ fn keep_alive_expires() {
     server.stop();
 }
 
-/// The features and log pages that hosts ask for on connecting are there and right.
+/// The features and log pages that hosts request while they connect exist and are correct.
 #[test]
 fn features_and_log_pages() {
     let server = TestServer::start();
-    let (mut admin, mut io) = pair(&server, &Who::number(1));
+    let (mut admin, mut io) = pair(&server, &HostIdentity::number(1));
     io.command(rw(NvmOpcode::READ, 0, 1), None, BLOCK);
     drop(io);
     let counts = QueueCounts::pairs(1000).to_dword();
@@ -120,8 +121,11 @@ fn features_and_log_pages() {
     assert_eq!(admin.command(sqe, None, 16).1, [1; 16]);
     let stamp = [1, 2, 3, 4, 5, 0, 0, 0];
     let sqe = SetFeatures { fid: fid::TIMESTAMP, ..SetFeatures::default() }.encode(Nsid(0));
-    for way in [Way::InCapsule, Way::R2t] {
-        assert!(admin.command(sqe, Some((way, &stamp)), 0).0.status().is_success(), "{way:?}");
+    for transfer in [Transfer::InCapsule, Transfer::R2t] {
+        assert!(
+            admin.command(sqe, Some((transfer, &stamp)), 0).0.status().is_success(),
+            "{transfer:?}"
+        );
     }
     assert_eq!(admin.command(get(fid::TIMESTAMP), None, 8).1[2..6], stamp[2..6]);
     let page = log_page(&mut admin, lid::SMART_HEALTH, 512);
@@ -138,11 +142,11 @@ fn features_and_log_pages() {
     server.stop();
 }
 
-/// Write protection refuses changes and can be taken back.
+/// Write protection refuses changes, and can be removed.
 #[test]
 fn write_protection_holds() {
     let server = TestServer::start();
-    let (mut admin, mut io) = pair(&server, &Who::number(1));
+    let (mut admin, mut io) = pair(&server, &HostIdentity::number(1));
     let protect = |value| {
         let fid = fid::WRITE_PROTECTION;
         SetFeatures { fid, dword11: value, ..SetFeatures::default() }.encode(Nsid(1))
@@ -159,7 +163,7 @@ fn write_protection_holds() {
 #[test]
 fn reset_and_shutdown() {
     let server = TestServer::start();
-    let (mut admin, mut io) = pair(&server, &Who::number(1));
+    let (mut admin, mut io) = pair(&server, &HostIdentity::number(1));
     let set = |client: &mut Client, cc: Configuration| {
         let value = u64::from(cc.0);
         let set = PropertySet { offset: offset::CC, is_8_bytes: false, value };
@@ -175,11 +179,11 @@ fn reset_and_shutdown() {
     server.stop();
 }
 
-/// The discovery log lists what a host may use, and an event reports changes.
+/// The discovery log lists the subsystems that a host may use, and an event reports changes.
 #[test]
-fn discovery_lists_and_tells() {
+fn discovery_lists_and_reports() {
     let server = TestServer::start();
-    let (mut admin, _) = Client::admin(server.address, &Who::number(1), &Nqn::discovery());
+    let (mut admin, _) = Client::admin(server.address, &HostIdentity::number(1), &Nqn::discovery());
     let read = |admin: &mut Client| {
         let page = log_page(admin, lid::DISCOVERY, 16 << 10);
         let header = *DiscoveryHeader::from_prefix(&page).unwrap();
@@ -197,28 +201,29 @@ fn discovery_lists_and_tells() {
     let config = AsyncEventConfig::DISCOVERY_CHANGE;
     assert!(set_feature(&mut admin, fid::ASYNC_EVENT_CONFIG, config).is_success());
     let event = admin.submit(SubmissionQueueEntry::async_event_request(), None, 0);
-    let only = HostAccess::List([Who::number(9).name].into());
+    let only = HostAccess::List([HostIdentity::number(9).name].into());
     let hidden = Nqn::new("nqn.2026-01.io.tsumugi:hidden").unwrap();
     server.target.add_subsystem(Subsystem::new(hidden, "s", "m", only)).unwrap();
     let (cqe, _) = admin.wait(event);
     assert_eq!(AsyncEvent::from_dword(cqe.dword0()), AsyncEvent::DISCOVERY_CHANGED);
     let (next, entries) = read(&mut admin);
     assert!(next > generation && entries.len() == 2, "another host's subsystem is not listed");
-    let (mut allowed, _) = Client::admin(server.address, &Who::number(9), &Nqn::discovery());
+    let (mut allowed, _) =
+        Client::admin(server.address, &HostIdentity::number(9), &Nqn::discovery());
     assert_eq!(read(&mut allowed).1.len(), 3);
     server.stop();
 }
 
-/// Connections are spread over cores, and the target stops in good order with them open.
+/// Connections are distributed over cores, and the target stops cleanly while they are open.
 #[test]
 fn several_cores_serve() {
     let server = TestServer::with(target::Limits::default(), target::AdmissionMode::AnyHost, 2);
-    let who = Who::number(1);
-    let (_admin, id) = Client::admin(server.address, &who, &nqn());
+    let identity = HostIdentity::number(1);
+    let (_admin, id) = Client::admin(server.address, &identity, &nqn());
     let mut queues: Vec<Client> = (1..=4)
         .map(|qid| {
             let mut io = Client::open(server.address);
-            io.connect(&who, &nqn(), (qid, id), (32, 4, 0)).unwrap();
+            io.connect(&identity, &nqn(), (qid, id), (32, 4, 0)).unwrap();
             io
         })
         .collect();
@@ -228,7 +233,7 @@ fn several_cores_serve() {
     server.stop();
 }
 
-/// A target that is started while its address is still held waits for it, but not for ever.
+/// A target whose address is still in use at its start waits for it for a bounded time.
 #[test]
 fn an_address_in_use_is_waited_for() {
     use target::{AdmissionMode, Admissions, Error, Limits, Server, ServerOptions, Target};

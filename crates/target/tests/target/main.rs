@@ -1,4 +1,4 @@
-//! The target over real connections on the loopback, against a small host of its own.
+//! The target over real connections on the loopback interface, against a small host of the tests.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub, dead_code)]
 
 mod admission;

@@ -1,14 +1,14 @@
 //! Random command sequences against a model disk.
 
 use crate::basics::{pair, pattern, rw};
-use crate::client::{Way, Who};
+use crate::client::{HostIdentity, Transfer};
 use crate::server::{BLOCK, TestServer};
 use nvme::command::{DatasetManagement, DsmRange};
 use nvme::opcode::NvmOpcode;
 use nvme::{Nsid, Status};
 use proptest::prelude::*;
 
-/// Blocks that are used: few, so that commands overlap.
+/// The number of used blocks: few, so that commands overlap.
 const BLOCKS: u64 = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -40,11 +40,11 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Whatever is asked, the namespace answers as the model disk does.
+    /// The namespace answers any sequence of commands as the model disk does.
     #[test]
     fn the_namespace_is_a_disk(steps in proptest::collection::vec(step(), 1..120)) {
         let server = TestServer::start();
-        let (_admin, mut io) = pair(&server, &Who::number(1));
+        let (_admin, mut io) = pair(&server, &HostIdentity::number(1));
         let mut model = vec![0_u8; (BLOCKS * u64::from(BLOCK)) as usize];
         let bytes = |lba: u64, blocks: u32| {
             let start = (lba * u64::from(BLOCK)) as usize;
@@ -54,9 +54,10 @@ proptest! {
             match step {
                 Step::Write { lba, blocks, seed, is_in_capsule } => {
                     let data = pattern(seed, blocks);
-                    let way = if is_in_capsule { Way::InCapsule } else { Way::R2t };
+                    let transfer = if is_in_capsule { Transfer::InCapsule } else { Transfer::R2t };
                     let sqe = rw(NvmOpcode::WRITE, lba, blocks);
-                    prop_assert!(io.command(sqe, Some((way, &data)), 0).0.status().is_success());
+                    let (cqe, _) = io.command(sqe, Some((transfer, &data)), 0);
+                    prop_assert!(cqe.status().is_success());
                     model[bytes(lba, blocks)].copy_from_slice(&data);
                 }
                 Step::Read { lba, blocks } => {
@@ -70,7 +71,7 @@ proptest! {
                         data[0] ^= 1;
                     }
                     let sqe = rw(NvmOpcode::COMPARE, lba, blocks);
-                    let (cqe, _) = io.command(sqe, Some((Way::R2t, &data)), 0);
+                    let (cqe, _) = io.command(sqe, Some((Transfer::R2t, &data)), 0);
                     let expected = if is_equal { Status::SUCCESS } else { Status::COMPARE_FAILURE };
                     prop_assert!(cqe.status().is(expected));
                 }
@@ -84,7 +85,7 @@ proptest! {
                         DatasetManagement { ranges: 1, is_deallocate: true, ..Default::default() };
                     let range = DsmRange::new(lba, blocks);
                     let sqe = manage.encode(Nsid(1)).unwrap();
-                    let (cqe, _) = io.command(sqe, Some((Way::InCapsule, range.bytes())), 0);
+                    let (cqe, _) = io.command(sqe, Some((Transfer::InCapsule, range.bytes())), 0);
                     prop_assert!(cqe.status().is_success());
                     model[bytes(lba, blocks)].fill(0);
                 }

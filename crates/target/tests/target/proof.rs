@@ -1,7 +1,8 @@
-//! Hosts that have to prove themselves: what they may do before, what it costs, and what others see of it.
+//! Hosts that must prove themselves: their rights before the proof, its cost, and its visibility to
+//! other hosts.
 
 use crate::basics::rw;
-use crate::client::{Client, Way, Who};
+use crate::client::{Client, HostIdentity, Transfer};
 use crate::server::{BLOCK, TestServer, nqn};
 use auth::{Group, Hash, Host, Key, KeyPair, Names, Policy};
 use nvme::auth::{Authentication, MESSAGE_BYTES_MAX};
@@ -24,12 +25,12 @@ fn key() -> Key {
     Key::generate(None, 32).unwrap()
 }
 
-/// A target that asks host 1 for a proof.
+/// Starts a target that requires a proof of host 1.
 fn start(limits: Limits) -> (TestServer, KeyPair) {
     let server = TestServer::with(limits, AdmissionMode::AnyHost, 1);
     let keys = KeyPair { host: key(), controller: None };
     let proof = HostProof { keys: keys.clone(), policy: policy() };
-    server.target.require_proof(Who::number(1).name, proof).unwrap();
+    server.target.require_proof(HostIdentity::number(1).name, proof).unwrap();
     (server, keys)
 }
 
@@ -37,15 +38,16 @@ fn start(limits: Limits) -> (TestServer, KeyPair) {
 fn connect(server: &TestServer) -> (Client, ControllerId) {
     let mut client = Client::open(server.address);
     let options = (32, 0, 0);
-    let result = client.connect(&Who::number(1), &nqn(), (0, ControllerId::DYNAMIC), options);
+    let result =
+        client.connect(&HostIdentity::number(1), &nqn(), (0, ControllerId::DYNAMIC), options);
     let result = result.unwrap();
     assert!(result.is_authentication_required && !result.is_secure_channel_required);
     (client, result.cntlid)
 }
 
-fn send(client: &mut Client, message: &[u8], way: Way) -> Status {
+fn send(client: &mut Client, message: &[u8], transfer: Transfer) -> Status {
     let sqe = Authentication { bytes: message.len() as u32 }.send();
-    client.command(sqe, Some((way, message)), 0).0.status()
+    client.command(sqe, Some((transfer, message)), 0).0.status()
 }
 
 fn receive(client: &mut Client, room: u32) -> Result<Vec<u8>, Status> {
@@ -53,15 +55,15 @@ fn receive(client: &mut Client, room: u32) -> Result<Vec<u8>, Status> {
     if cqe.status().is_success() { Ok(message) } else { Err(cqe.status()) }
 }
 
-/// Carries a transaction out with these keys; whether the host was let in.
+/// Runs a transaction with these keys. Returns whether the target accepted the proof.
 fn prove(client: &mut Client, keys: &KeyPair) -> bool {
-    let names = Names { host: Who::number(1).name, subsystem: nqn() };
+    let names = Names { host: HostIdentity::number(1).name, subsystem: nqn() };
     let (host, negotiate) = Host::start(keys.clone(), names, policy(), 5);
-    assert!(send(client, &negotiate, Way::InCapsule).is_success());
+    assert!(send(client, &negotiate, Transfer::InCapsule).is_success());
     let (answered, reply) = host.challenged(&receive(client, 4096).unwrap()).unwrap();
-    assert!(send(client, &reply, Way::R2t).is_success());
+    assert!(send(client, &reply, Transfer::R2t).is_success());
     let verdict = receive(client, 4096).unwrap();
-    assert_eq!(verdict.len(), 4096, "hosts get as many bytes as they have room for");
+    assert_eq!(verdict.len(), 4096, "hosts get as many bytes as their buffer has");
     answered.judged(&verdict).is_ok()
 }
 
@@ -70,8 +72,8 @@ fn get_version(client: &mut Client) -> Status {
     client.command(get.encode(), None, 0).0.status()
 }
 
-/// Goal: nothing is done for a host before its proof, everything after it; I/O queue pairs are asked
-/// each for itself.
+/// Goal: the target executes no commands of a host before its proof, and all commands after it;
+/// each I/O queue pair needs a proof of its own.
 #[test]
 fn the_proof_comes_first() {
     let (server, keys) = start(Limits::default());
@@ -86,24 +88,24 @@ fn the_proof_comes_first() {
     client.enable();
     assert_eq!(client.command(identify, None, 4096).1.len(), 4096);
     let mut io = Client::open(server.address);
-    let result = io.connect(&Who::number(1), &nqn(), (1, id), (16, 0, 0)).unwrap();
+    let result = io.connect(&HostIdentity::number(1), &nqn(), (1, id), (16, 0, 0)).unwrap();
     assert!(result.is_authentication_required);
     let write = rw(NvmOpcode::WRITE, 0, 1);
     let bytes = vec![7; BLOCK as usize];
-    for way in [Way::InCapsule, Way::R2t] {
-        let (cqe, _) = io.command(write, Some((way, &bytes)), 0);
-        assert!(cqe.status().is(Status::AUTHENTICATION_REQUIRED), "{way:?}");
+    for transfer in [Transfer::InCapsule, Transfer::R2t] {
+        let (cqe, _) = io.command(write, Some((transfer, &bytes)), 0);
+        assert!(cqe.status().is(Status::AUTHENTICATION_REQUIRED), "{transfer:?}");
     }
     assert!(prove(&mut io, &keys));
-    assert!(io.command(write, Some((Way::R2t, &bytes)), 0).0.status().is_success());
+    assert!(io.command(write, Some((Transfer::R2t, &bytes)), 0).0.status().is_success());
     assert_eq!(io.command(rw(NvmOpcode::READ, 0, 1), None, BLOCK).1, bytes);
     // Again, while it is in use.
     assert!(prove(&mut io, &keys) && prove(&mut client, &keys));
     assert_eq!(io.command(rw(NvmOpcode::READ, 0, 1), None, BLOCK).1, bytes);
 }
 
-/// Goal: a host's key is replaced and removed while it is connected: what is connected stays, what connects then needs
-/// the new key.
+/// Goal: a host's key is replaced and removed while it is connected: its connections stay, and new
+/// connections need the new key.
 #[test]
 fn keys_are_replaced() {
     let (server, keys) = start(Limits::default());
@@ -112,21 +114,22 @@ fn keys_are_replaced() {
     earlier.enable();
     let new = KeyPair { host: key(), controller: None };
     let proof = HostProof { keys: new.clone(), policy: policy() };
-    server.target.require_proof(Who::number(1).name, proof).unwrap();
+    server.target.require_proof(HostIdentity::number(1).name, proof).unwrap();
     assert!(get_version(&mut earlier).is_success());
     assert!(!prove(&mut connect(&server).0, &keys));
     assert!(prove(&mut connect(&server).0, &new));
-    assert!(server.target.forget_proof(&Who::number(1).name));
-    assert!(!server.target.forget_proof(&Who::number(1).name));
+    assert!(server.target.forget_proof(&HostIdentity::number(1).name));
+    assert!(!server.target.forget_proof(&HostIdentity::number(1).name));
     let mut client = Client::open(server.address);
-    let result = client.connect(&Who::number(1), &nqn(), (0, ControllerId::DYNAMIC), (32, 0, 0));
+    let result =
+        client.connect(&HostIdentity::number(1), &nqn(), (0, ControllerId::DYNAMIC), (32, 0, 0));
     assert!(!result.unwrap().is_authentication_required);
-    assert!(server.target.drop_host(&Who::number(1).name) > 0);
+    assert!(server.target.drop_host(&HostIdentity::number(1).name) > 0);
     assert!(earlier.wait_closed(PATIENCE));
 }
 
-/// Goal: a wrong proof ends the connection, and until then nothing more is done on it; of a connection
-/// that was let in before, too.
+/// Goal: a wrong proof ends the connection, and until then the target executes nothing more on it,
+/// even if an earlier proof was accepted.
 #[test]
 fn a_wrong_proof_ends_the_connection() {
     let (server, keys) = start(Limits::default());
@@ -139,29 +142,29 @@ fn a_wrong_proof_ends_the_connection() {
         }
         assert!(!prove(&mut client, &wrong));
         assert!(get_version(&mut client).is(Status::AUTHENTICATION_REQUIRED));
-        assert!(receive(&mut client, 4096).is_err(), "the reason is told once");
+        assert!(receive(&mut client, 4096).is_err(), "the reason is sent once");
         assert!(client.wait_closed(PATIENCE));
     }
 }
 
-/// Goal: a host that connects and does nothing does not stay, nor one that stops in the middle, or keeps
-/// itself busy with commands.
+/// Goal: the target ends the connection of a host that connects and does nothing, stops in the
+/// middle of its proof, or sends other commands instead.
 #[test]
 fn proofs_have_a_deadline() {
     let limits = Limits { handshake: Duration::from_millis(300), ..Limits::default() };
     let (server, keys) = start(limits);
     let (mut idle, _) = connect(&server);
     let (mut halfway, _) = connect(&server);
-    let names = Names { host: Who::number(1).name, subsystem: nqn() };
+    let names = Names { host: HostIdentity::number(1).name, subsystem: nqn() };
     let (_, negotiate) = Host::start(keys.clone(), names, policy(), 5);
-    assert!(send(&mut halfway, &negotiate, Way::InCapsule).is_success());
+    assert!(send(&mut halfway, &negotiate, Transfer::InCapsule).is_success());
     assert!(idle.wait_closed(PATIENCE) && halfway.wait_closed(PATIENCE));
-    // Of a host that was let in, the same: a transaction that it begins has to end.
+    // The same holds after an accepted proof: a transaction that the host begins has to end.
     let (mut client, _) = connect(&server);
     assert!(prove(&mut client, &keys));
     std::thread::sleep(Duration::from_millis(400));
     assert!(get_version(&mut client).is_success());
-    assert!(send(&mut client, &negotiate, Way::InCapsule).is_success());
+    assert!(send(&mut client, &negotiate, Transfer::InCapsule).is_success());
     assert!(client.wait_closed(PATIENCE));
 }
 
@@ -173,17 +176,17 @@ fn unproved_connections_make_room() {
     for _ in 0..30 {
         let mut client = Client::open(server.address);
         let options = (32, 0, 0);
-        let who = Who::number(1);
-        // Some are refused, as a peer may try only so often.
-        let _ = client.connect(&who, &nqn(), (0, ControllerId::DYNAMIC), options);
+        let identity = HostIdentity::number(1);
+        // Some are refused, because a peer has a limited rate of attempts.
+        let _ = client.connect(&identity, &nqn(), (0, ControllerId::DYNAMIC), options);
         unproved.push(client);
     }
-    let (mut plain, _) = Client::admin(server.address, &Who::number(2), &nqn());
+    let (mut plain, _) = Client::admin(server.address, &HostIdentity::number(2), &nqn());
     assert!(get_version(&mut plain).is_success());
 }
 
-/// Goal: commands of authentication that are no such, or whose lengths do not fit, are refused and harm
-/// nothing.
+/// Goal: malformed authentication commands, and those with wrong lengths, are refused and have no
+/// effect.
 #[test]
 fn malformed_commands_are_refused() {
     let (server, keys) = start(Limits::default());
@@ -192,7 +195,7 @@ fn malformed_commands_are_refused() {
     for (dword10, dword11) in [(0, 8), (0xe900_0000, 8), (0x0001_0100, 8), (0xe901_0100, 7)] {
         let mut sqe = Authentication { bytes: 8 }.send();
         (sqe.cdw10, sqe.cdw11) = (U32::new(dword10), U32::new(dword11));
-        let (cqe, _) = client.command(sqe, Some((Way::InCapsule, &[0; 8])), 0);
+        let (cqe, _) = client.command(sqe, Some((Transfer::InCapsule, &[0; 8])), 0);
         assert!(cqe.status().is(Status::INVALID_FIELD), "{dword10:#x} {dword11}");
     }
     for room in [0, 8193, 1 << 20] {
@@ -202,32 +205,36 @@ fn malformed_commands_are_refused() {
     let mut unequal = Authentication { bytes: 64 }.receive();
     unequal.cdw11 = U32::new(128);
     assert!(client.command(unequal, None, 64).0.status().is(Status::INVALID_FIELD));
-    assert!(prove(&mut client, &keys), "all of that was before the transaction");
-    let names = Names { host: Who::number(1).name, subsystem: nqn() };
+    assert!(prove(&mut client, &keys), "the refused commands had no effect");
+    let names = Names { host: HostIdentity::number(1).name, subsystem: nqn() };
     let (_, negotiate) = Host::start(keys, names, policy(), 6);
-    assert!(send(&mut client, &negotiate, Way::InCapsule).is_success());
-    assert!(receive(&mut client, 16).unwrap_err().is(Status::INVALID_FIELD), "it does not fit");
+    assert!(send(&mut client, &negotiate, Transfer::InCapsule).is_success());
+    assert!(
+        receive(&mut client, 16).unwrap_err().is(Status::INVALID_FIELD),
+        "the message does not fit"
+    );
 }
 
-/// Everything that a target sends to a host that it asks for nothing.
+/// Returns all bytes that a target sends to a host that needs no proof.
 fn conversation(server: &TestServer) -> (Vec<u8>, Vec<u8>) {
-    let who = Who::number(2);
-    let (mut admin, id) = Client::admin(server.address, &who, &nqn());
+    let identity = HostIdentity::number(2);
+    let (mut admin, id) = Client::admin(server.address, &identity, &nqn());
     admin.property(offset::CAP, true);
-    let (cqe, _) = admin.command(Authentication { bytes: 8 }.send(), Some((Way::R2t, &[0; 8])), 0);
+    let (cqe, _) =
+        admin.command(Authentication { bytes: 8 }.send(), Some((Transfer::R2t, &[0; 8])), 0);
     assert!(cqe.status().is(Status::INVALID_OPCODE));
     let mut io = Client::open(server.address);
-    let connected = io.connect(&who, &nqn(), (1, id), (16, 4, 0)).unwrap();
-    // The answer to the admin queue's Connect follows ICResp (128 bytes): a header of 8 bytes, the controller's
-    // number, and what is asked of the host.
+    let connected = io.connect(&identity, &nqn(), (1, id), (16, 4, 0)).unwrap();
+    // The answer to the admin queue's Connect follows ICResp (128 bytes). It has a header of 8
+    // bytes, the controller's identifier, and the authentication that the host needs.
     let asked = &admin.log[128 + 8 + 2..128 + 8 + 4];
     assert!(
         !connected.is_authentication_required && asked == [0, 0],
-        "the host is asked for a proof"
+        "the host must give no proof"
     );
     let bytes = vec![9; BLOCK as usize];
-    for way in [Way::InCapsule, Way::R2t] {
-        io.command(rw(NvmOpcode::WRITE, 0, 1), Some((way, &bytes)), 0);
+    for transfer in [Transfer::InCapsule, Transfer::R2t] {
+        io.command(rw(NvmOpcode::WRITE, 0, 1), Some((transfer, &bytes)), 0);
         io.command(rw(NvmOpcode::READ, 0, 1), None, BLOCK);
     }
     let (cqe, _) = io.command(Authentication { bytes: 64 }.receive(), None, 64);
@@ -235,7 +242,7 @@ fn conversation(server: &TestServer) -> (Vec<u8>, Vec<u8>) {
     (admin.log, io.log)
 }
 
-/// Goal: a host that is asked for nothing sees not one byte changed by others' proofs.
+/// Goal: proofs of other hosts do not change a single byte for a host that needs no proof.
 #[test]
 fn others_see_no_difference() {
     let plain = conversation(&TestServer::start());
@@ -247,7 +254,8 @@ fn others_see_no_difference() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Goal: no messages let a host in that does not know the key, and the target serves others after.
+    /// Goal: no messages admit a host that does not know the key, and the target serves others
+    /// afterwards.
     #[test]
     fn any_messages_are_survived(messages in prop::collection::vec(
         (prop::collection::vec(any::<u8>(), 1..MESSAGE_BYTES_MAX), 0_u8..2, 0_u8..5, any::<bool>()), 1..5))
@@ -258,7 +266,7 @@ proptest! {
             for (place, value) in bytes.iter_mut().zip([kind, id]) {
                 *place = value;
             }
-            send(&mut client, &bytes, Way::InCapsule);
+            send(&mut client, &bytes, Transfer::InCapsule);
             if is_fetched {
                 let _ = receive(&mut client, 4096);
             }

@@ -1,7 +1,7 @@
 //! Limits of a namespace's rate.
 
 use crate::basics::rw;
-use crate::client::{Client, Way, Who};
+use crate::client::{Client, HostIdentity, Transfer};
 use crate::server::{BLOCK, TestServer, nqn};
 use nvme::opcode::NvmOpcode;
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ fn commands(a_second: u64) -> RateLimits {
     RateLimits { commands: Some(a_second), bytes: None }
 }
 
-/// An admin and an I/O queue pair of a host.
+/// Connects an admin and an I/O queue pair of a host.
 fn host(server: &TestServer, number: u8) -> (Client, Client) {
-    let who = Who::number(number);
-    let (admin, id) = Client::admin(server.address, &who, &nqn());
+    let identity = HostIdentity::number(number);
+    let (admin, id) = Client::admin(server.address, &identity, &nqn());
     let mut io = Client::open(server.address);
-    io.connect(&who, &nqn(), (1, id), (64, 0, 0)).unwrap();
+    io.connect(&identity, &nqn(), (1, id), (64, 0, 0)).unwrap();
     (admin, io)
 }
 
-/// Sends this many reads of so many blocks at once.
+/// Sends `count` reads of `blocks` blocks at once.
 fn read(io: &mut Client, count: u16, blocks: u32) -> Vec<u16> {
     (0..count).map(|_| io.submit(rw(NvmOpcode::READ, 0, blocks), None, blocks * BLOCK)).collect()
 }
@@ -31,7 +31,8 @@ fn wait(io: &mut Client, commands: Vec<u16>) {
     }
 }
 
-/// Goal: all hosts on all cores together keep to the limit, by commands and by bytes, whatever they have in flight.
+/// Goal: all hosts on all cores together keep to the limit, by commands and by bytes, with any
+/// number of commands in flight.
 #[test]
 fn hosts_share_a_limit() {
     let server = TestServer::with(Limits::default(), AdmissionMode::AnyHost, 2);
@@ -46,13 +47,13 @@ fn hosts_share_a_limit() {
     // 60 commands, 4 of them at once.
     assert!(start.elapsed() >= Duration::from_millis(270), "{:?}", start.elapsed());
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    // By bytes: 40 commands of 64 KiB at 10 MiB/s, writes by both ways of their data.
+    // By bytes: 40 commands of 64 KiB at 10 MiB/s, with writes by both kinds of transfer.
     namespace.set_rate_limits(RateLimits { commands: None, bytes: Some(10 << 20) });
     let start = Instant::now();
     let data = vec![7; 16 * BLOCK as usize];
     let write = |io: &mut Client| {
         let write = rw(NvmOpcode::WRITE, 16, 16);
-        (0..20).map(|_| io.submit(write, Some((Way::R2t, &data)), 0)).collect()
+        (0..20).map(|_| io.submit(write, Some((Transfer::R2t, &data)), 0)).collect()
     };
     let sent = (read(&mut one.1, 20, 16), write(&mut other.1));
     wait(&mut one.1, sent.0);
@@ -67,8 +68,8 @@ fn hosts_share_a_limit() {
     server.stop();
 }
 
-/// Goal: commands that wait follow other limits, fail when their namespace goes, and do not hold up the end of their
-/// connection or of the target; they take no memory meanwhile.
+/// Goal: waiting commands follow new limits, fail when their namespace is removed, and do not hold
+/// up the end of their connection or of the target; they hold no memory meanwhile.
 #[test]
 fn waiting_commands_follow_changes() {
     let server = TestServer::with(Limits::default(), AdmissionMode::AnyHost, 1);
@@ -87,7 +88,7 @@ fn waiting_commands_follow_changes() {
     assert!(io.wait(sent[0]).0.status().is_success());
     server.subsystem.remove_namespace(namespace.nsid()).unwrap();
     for command in &sent[1..] {
-        assert!(!io.wait(*command).0.status().is_success(), "its namespace has gone");
+        assert!(!io.wait(*command).0.status().is_success(), "its namespace was removed");
     }
     assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
     server.stop();

@@ -1,7 +1,7 @@
 //! Hosts that reserve, and a device whose writes wait for the test.
 
 use crate::basics::{pair, pattern, rw};
-use crate::client::{Client, Way, Who};
+use crate::client::{Client, HostIdentity, Transfer};
 use crate::server::{BLOCK, SIZE, TestServer};
 use block::{Backing, Device, Geometry, Incarnation, IoFuture, MemoryBacking};
 use nvme::command::{
@@ -21,7 +21,7 @@ use std::task::{Poll, Waker};
 
 /// A host with an admin and an I/O queue pair.
 pub struct Host {
-    pub who: Who,
+    pub identity: HostIdentity,
     pub admin: Client,
     pub io: Client,
 }
@@ -30,9 +30,9 @@ pub type Register = (RegisterAction, bool, Option<bool>);
 
 impl Host {
     pub fn new(server: &TestServer, number: u8) -> Self {
-        let who = Who::number(number);
-        let (admin, io) = pair(server, &who);
-        Self { who, admin, io }
+        let identity = HostIdentity::number(number);
+        let (admin, io) = pair(server, &identity);
+        Self { identity, admin, io }
     }
 
     pub fn change(
@@ -43,7 +43,7 @@ impl Host {
     ) -> Status {
         let sqe = ReservationRegister { action, ignores_key, persist }.encode(Nsid(1));
         let keys = RegisterKeys { crkey: U64::new(old), nrkey: U64::new(new) };
-        self.io.command(sqe, Some((Way::InCapsule, keys.bytes())), 0).0.status()
+        self.io.command(sqe, Some((Transfer::InCapsule, keys.bytes())), 0).0.status()
     }
 
     pub fn register(&mut self, key: u64) -> Status {
@@ -59,7 +59,7 @@ impl Host {
     ) -> u16 {
         let sqe = ReservationAcquire { action, kind }.encode(Nsid(1));
         let keys = AcquireKeys { crkey: U64::new(key), prkey: U64::new(victims) };
-        self.io.submit(sqe, Some((Way::R2t, keys.bytes())), 0)
+        self.io.submit(sqe, Some((Transfer::R2t, keys.bytes())), 0)
     }
 
     pub fn acquire(
@@ -76,7 +76,7 @@ impl Host {
     pub fn release(&mut self, release: ReservationRelease, key: u64) -> Status {
         let keys = ReleaseKeys { crkey: U64::new(key) };
         let sqe = release.encode(Nsid(1));
-        self.io.command(sqe, Some((Way::InCapsule, keys.bytes())), 0).0.status()
+        self.io.command(sqe, Some((Transfer::InCapsule, keys.bytes())), 0).0.status()
     }
 
     pub fn report(&mut self) -> (ReservationStatus, Vec<RegisteredController>) {
@@ -95,7 +95,7 @@ impl Host {
     }
 
     pub fn begin_write(&mut self, seed: u8) -> u16 {
-        self.io.submit(rw(NvmOpcode::WRITE, 0, 1), Some((Way::R2t, &pattern(seed, 1))), 0)
+        self.io.submit(rw(NvmOpcode::WRITE, 0, 1), Some((Transfer::R2t, &pattern(seed, 1))), 0)
     }
 
     pub fn read(&mut self) -> Result<Vec<u8>, Status> {
@@ -134,7 +134,7 @@ impl Gate {
         state.waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// Waits until this many writes have come in all.
+    /// Waits until `writes` writes have arrived in total.
     pub fn wait_for(&self, writes: usize) {
         while self.state.lock().unwrap().arrived < writes {
             std::thread::yield_now();

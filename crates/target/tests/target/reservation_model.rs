@@ -21,7 +21,7 @@ const HOSTS: usize = 3;
 type Allowed = (bool, bool);
 
 /// Base figure 672: the type, then whether a host that does not hold the reservation may read and
-/// write, first if it is not a registrant, then if it is one.
+/// write, first for a host that is not a registrant, then for a registrant.
 const CONFLICTS: [(ReservationType, Allowed, Allowed); 6] = [
     (WriteExclusive, (true, false), (true, false)),
     (ExclusiveAccess, (false, false), (false, false)),
@@ -67,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the specification says, as plainly as it can be written.
+/// The rules of the specification, as simple as possible.
 #[derive(Clone, Debug, Default)]
 struct Model {
     keys: [Option<u64>; HOSTS],
@@ -212,8 +212,8 @@ fn carry_out(host: &mut Host, step: Step) -> Status {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Goal: whatever hosts ask for on two cores, status, reservation, registrants and the generation
-    /// are those of the model.
+    /// Goal: for any commands of hosts on two cores, status, reservation, registrants and the
+    /// generation match the model.
     #[test]
     fn reservations_are_as_specified(steps in proptest::collection::vec((0..HOSTS, step()), 1..120)) {
         let memory = Arc::new(MemoryBacking::new(SIZE, BLOCK).unwrap());

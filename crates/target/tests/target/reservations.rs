@@ -1,7 +1,7 @@
-//! Reservations: what hosts are told, restarts, commands in flight, and hostile commands.
+//! Reservations: notifications of hosts, restarts, commands in flight, and hostile commands.
 
 use crate::basics::{pair, pattern, rw};
-use crate::client::{Client, Got, Way, Who};
+use crate::client::{Client, Got, HostIdentity, Transfer};
 use crate::reservation_hosts::{Gate, Host};
 use crate::server::{BLOCK, SIZE, TestServer};
 use block::MemoryBacking;
@@ -36,7 +36,7 @@ fn open(path: &Path, uuid: u8) -> Result<Reservations, Error> {
     runtime.block_on(Reservations::open(path, [uuid; 16]))
 }
 
-/// A directory that goes with the test.
+/// A directory that is removed with the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -83,7 +83,8 @@ fn notification(admin: &mut Client) -> (u64, u8, u8, u32) {
     (page.lpc.get(), page.rnlpt, page.nalp, page.nsid.get())
 }
 
-/// Goal: Identify announces reservations where there are some; elsewhere nothing of them is there.
+/// Goal: Identify announces reservations for namespaces that have them; on others no trace of them
+/// exists.
 #[test]
 fn reservations_are_announced_where_they_are() {
     let with = server(Reservations::new());
@@ -105,20 +106,20 @@ fn reservations_are_announced_where_they_are() {
     without.stop();
 }
 
-/// Goal: a registrant is a host, and stays one when it connects anew.
+/// Goal: a registrant is a host, and stays one when it connects again.
 #[test]
 fn registrations_survive_a_reconnect() {
     let server = server(Reservations::new());
     let mut first = Host::new(&server, 1);
     assert!(first.register(7).is_success());
     assert!(first.acquire(AcquireAction::Acquire, 7, 0, WE).is_success());
-    let who = first.who.clone();
+    let identity = first.identity.clone();
     drop(first);
     let mut other = Host::new(&server, 2);
     assert!(other.write(1).is(Status::RESERVATION_CONFLICT));
     assert!(other.read().is_ok());
-    let (admin, io) = pair(&server, &who);
-    let mut again = Host { who, admin, io };
+    let (admin, io) = pair(&server, &identity);
+    let mut again = Host { identity, admin, io };
     assert!(again.write(2).is_success());
     let flush_all = SubmissionQueueEntry::flush(Nsid::BROADCAST);
     assert!(other.io.command(flush_all, None, 0).0.status().is(Status::RESERVATION_CONFLICT));
@@ -128,8 +129,8 @@ fn registrations_survive_a_reconnect() {
     server.stop();
 }
 
-/// Goal: hosts are told what others did to their registrations and reservation, once for each log
-/// page that is read, and not where they mask it.
+/// Goal: hosts get notifications of changes that others make to their registrations and
+/// reservation, once for each read of the log page, and none that they mask.
 #[test]
 fn hosts_are_notified() {
     let server = server(Reservations::new());
@@ -139,7 +140,7 @@ fn hosts_are_notified() {
     let first = two.admin.submit(request(), None, 0);
     let second = two.admin.submit(request(), None, 0);
     for host in [&mut one, &mut two] {
-        assert!(host.register(u64::from(host.who.host.0[0])).is_success());
+        assert!(host.register(u64::from(host.identity.host.0[0])).is_success());
     }
     assert!(one.acquire(AcquireAction::Acquire, 1, 0, WERO).is_success());
     assert!(one.release(ReservationRelease::Release(WERO), 1).is_success());
@@ -170,8 +171,8 @@ fn hosts_are_notified() {
     server.stop();
 }
 
-/// Goal: with persistence, registrants, reservation and the setting itself survive a restart; without
-/// it nothing does.
+/// Goal: with persistence, registrants, reservation and the setting itself survive a restart;
+/// without it nothing survives.
 #[test]
 fn persistent_reservations_survive_a_restart() {
     let directory = Directory::new("ptpl");
@@ -205,7 +206,7 @@ fn persistent_reservations_survive_a_restart() {
     third.stop();
 }
 
-/// Goal: what cannot persist is refused, and changes nothing.
+/// Goal: a request for persistence without a file is refused and changes nothing.
 #[test]
 fn persistence_needs_a_file() {
     let volatile = server(Reservations::new());
@@ -223,12 +224,12 @@ fn persistence_needs_a_file() {
     let mut host = Host::new(&persistent, 1);
     std::fs::remove_dir_all(&directory.0).unwrap();
     assert!(host.change(persist(true), 0, 1).is(Status::INTERNAL_ERROR));
-    assert_eq!(host.report().0.regctl.get(), 0, "it could not be stored, so it did not happen");
+    assert_eq!(host.report().0.regctl.get(), 0, "a change that was not stored has no effect");
     assert!(host.register(1).is_success());
     persistent.stop();
 }
 
-/// Goal: any damage to the file, a cut, and the file of another namespace are errors.
+/// Goal: any damage to the file, a truncation, and the file of another namespace are errors.
 #[test]
 fn damaged_files_are_refused() {
     let directory = Directory::new("ptpl-damage");
@@ -250,14 +251,15 @@ fn damaged_files_are_refused() {
     }
     std::fs::write(&path, &good).unwrap();
     let error = open(&path, 8).unwrap_err();
-    assert!(error.to_string().contains("belongs to the namespace"), "{error}");
+    assert!(error.to_string().contains("belongs to namespace"), "{error}");
     assert!(open(&path, 7).is_ok());
     let nowhere = directory.0.join("no/such/directory");
     assert!(open(&nowhere, 7).is_err());
 }
 
-/// Goal: Preempt and Abort completes only when no write of the preempted host is at work; such a write,
-/// and one whose data has not come, end as aborted, and the latter changes nothing.
+/// Goal: Preempt and Abort completes only when the device works on no write of the preempted host;
+/// such a write, and one whose data has not arrived, end as aborted, and the latter changes
+/// nothing.
 #[test]
 fn preempt_and_abort_waits_for_writes_in_flight() {
     for cores in [1, 2] {
@@ -277,12 +279,12 @@ fn preempt_and_abort_waits_for_writes_in_flight() {
             two.io.receive();
         }
         let preempt = one.begin_acquire(AcquireAction::PreemptAndAbort, 1, 2, WE);
-        // Its keys are asked for; the report shows when it has taken effect.
+        // Its keys are requested; the report shows when it has taken effect.
         assert!(matches!(one.io.receive(), Got::Pdu));
         let mut third = Host::new(&server, 3);
         while third.report().0.rtype != WE.to_u8() {}
         one.io.take_what_has_come();
-        assert!(!one.io.has_ended(preempt), "a write of the preempted host is at work");
+        assert!(!one.io.has_ended(preempt), "a write of the preempted host is still running");
         assert!(!two.io.has_ended(running));
         gate.open();
         assert!(two.io.wait(running).0.status().is(Status::ABORTED_PREEMPT));
@@ -298,8 +300,8 @@ fn preempt_and_abort_waits_for_writes_in_flight() {
     }
 }
 
-/// Goal: hosts that preempt each other with I/O in flight do not wait for each other for ever, and
-/// a connection that ends lets go of the host that waits for it.
+/// Goal: hosts that preempt each other with I/O in flight do not block each other, and the end of a
+/// connection releases a host that waits for it.
 #[test]
 fn preempting_each_other_ends() {
     let gate = Gate::new();
@@ -341,7 +343,7 @@ fn preempting_each_other_ends() {
     server.stop();
 }
 
-/// Goal: commands that cannot be right get the status that says why, and change nothing.
+/// Goal: invalid commands get the status for their fault, and change nothing.
 #[test]
 fn wrong_reservation_commands_are_refused() {
     let server = server(Reservations::new());
@@ -349,7 +351,7 @@ fn wrong_reservation_commands_are_refused() {
     let mut expect = |opcode, cdw10: u32, data: &[u8], bytes, status: Status| {
         let mut sqe = SubmissionQueueEntry::nvm(opcode, Nsid(1));
         sqe.cdw10 = U32::new(cdw10);
-        let data = (!data.is_empty()).then_some((Way::InCapsule, data));
+        let data = (!data.is_empty()).then_some((Transfer::InCapsule, data));
         let (cqe, _) = host.io.command(sqe, data, bytes);
         assert!(cqe.status().is(status), "{opcode} {cdw10:#x}: {}", cqe.status());
     };
@@ -377,7 +379,7 @@ fn wrong_reservation_commands_are_refused() {
         let sqe = ReservationReport { dwords, is_extended: true }.encode(Nsid(1)).unwrap();
         host.io.command(sqe, None, bytes).0.status()
     };
-    assert!(reported(&mut host, 15, 60).is(Status::INVALID_FIELD), "shorter than its head");
+    assert!(reported(&mut host, 15, 60).is(Status::INVALID_FIELD), "shorter than its header");
     assert!(reported(&mut host, 1 << 32, 64).is(Status::INVALID_FIELD));
     assert!(reported(&mut host, 1 << 20, 4 << 20).is(Status::INVALID_FIELD));
     assert!(reported(&mut host, 32, 64).is(Status::SGL_DATA_LENGTH_INVALID));
@@ -390,16 +392,16 @@ fn wrong_reservation_commands_are_refused() {
     server.stop();
 }
 
-/// Goal: the number of registrants is bounded, and a report of all of them can be had.
+/// Goal: the number of registrants is bounded, and a report of all of them is possible.
 #[test]
 fn registrants_are_bounded() {
     let server = server(Reservations::new());
     let mut admitted = 0;
     for number in 0..=target::REGISTRANTS_MAX as u16 {
-        let mut who = Who::number(9);
-        who.host.0[..2].copy_from_slice(&number.to_le_bytes());
-        let (admin, io) = pair(&server, &who);
-        let mut host = Host { who, admin, io };
+        let mut identity = HostIdentity::number(9);
+        identity.host.0[..2].copy_from_slice(&number.to_le_bytes());
+        let (admin, io) = pair(&server, &identity);
+        let mut host = Host { identity, admin, io };
         let status = host.register(1);
         admitted += usize::from(status.is_success());
     }

@@ -67,7 +67,7 @@ impl TestServer {
         Self::exporting(namespace, listen, limits, admissions, cores)
     }
 
-    /// A namespace that hosts can reserve.
+    /// Starts a target with a namespace that hosts can reserve.
     pub fn reservable(cores: usize, backing: Arc<dyn Backing>, reservations: Reservations) -> Self {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let namespace = Namespace::new(Nsid(1), [7; 16], backing, false);
@@ -88,7 +88,7 @@ impl TestServer {
         Self::serving(subsystem, listen, limits, admissions, cores)
     }
 
-    /// Serves a subsystem that the test has made.
+    /// Serves a subsystem that the test has created.
     pub fn serving(
         subsystem: Subsystem,
         listen: SocketAddr,
@@ -115,7 +115,7 @@ impl TestServer {
         Self { cores, address, target, subsystem, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Ends the target in good order.
+    /// Stops the target cleanly.
     pub fn stop(mut self) {
         drop(self.stop.take());
         self.thread.take().unwrap().join().unwrap().unwrap();

@@ -1,8 +1,8 @@
-//! What a connection does before it is an I/O queue pair: Connect, and admin commands.
+//! A connection before it is an I/O queue pair: Connect and admin commands.
 //!
-//! A Connect that replaces controllers of the same host is held back until nothing of theirs is in
-//! flight any more (see [`Target::take_over`]). Meanwhile the connection is served as any other:
-//! its handshake deadline runs, and it ends when the host goes.
+//! A Connect that replaces controllers of the same host is held until nothing of those is in flight
+//! (see [`Target::take_over`]). Meanwhile the target serves the connection as any other: its
+//! handshake deadline runs, and it ends when the host closes it.
 
 use super::door::{Door, Proving};
 use super::{Connection, Role};
@@ -17,10 +17,10 @@ use reactor::{Chunk, Sparse};
 use std::pin::Pin;
 use std::task::Context;
 
-/// Lines that strangers can cause.
+/// Limits log lines that strangers can cause.
 static REFUSED: Sparse = Sparse::new();
 
-/// A Connect that is held back.
+/// A held Connect.
 pub(super) struct Connecting {
     tag: Tag,
     sqe: SubmissionQueueEntry,
@@ -60,7 +60,7 @@ impl Connection {
             Role::Admin(controller, lane) => {
                 if !lane.is_open(self.target.admissions().now()) {
                     self.target.admissions().note_refused();
-                    return Err("its host is not admitted any more");
+                    return Err("its host is no longer admitted");
                 }
                 if !sqe.is_fabrics() && sqe.admin_opcode() == AdminOpcode::ABORT {
                     let abort = Abort::decode(&sqe);
@@ -86,7 +86,8 @@ impl Connection {
             self.pair.complete(tag, Status::COMMAND_SEQUENCE_ERROR.do_not_retry(), 0);
             return;
         }
-        // Garbage may have come right behind it, or while it was held back: nobody is answered then.
+        // Garbage may have followed it, or may have arrived while it was held. The target then
+        // answers neither.
         if self.connecting.is_some() || self.pair.state() != QueuePairState::AwaitingConnect {
             self.pair.complete(tag, Status::COMMAND_SEQUENCE_ERROR.do_not_retry(), 0);
             return;
@@ -99,14 +100,14 @@ impl Connection {
         }
     }
 
-    /// Looks whether a Connect still has to wait; true if it has been answered.
+    /// Checks whether a Connect still has to wait. Returns true if it has been answered.
     pub(super) fn poll_connecting(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(connecting) = &mut self.connecting else { return false };
         if Pin::new(&mut connecting.ended).poll(cx).is_pending() {
             return false;
         }
         let Some(Connecting { tag, sqe, .. }) = self.connecting.take() else { return false };
-        // Others may have come meanwhile.
+        // New controllers may have appeared meanwhile.
         self.connect(tag, &sqe);
         true
     }
@@ -146,14 +147,14 @@ impl Connection {
     }
 }
 
-/// Bytes of data that an admin command still needs from the host.
+/// Returns the number of data bytes that an admin command still needs from the host.
 fn wanted_data(sqe: &SubmissionQueueEntry, here_bytes: usize) -> Result<u32, Status> {
     check_in_capsule(sqe, here_bytes)?;
     if sqe.data_direction() != DataDirection::HostToController || here_bytes > 0 {
         return Ok(0);
     }
     let bytes = transfer_bytes(sqe)?;
-    // Nothing that is executed on an admin queue takes more than in-capsule data can be.
+    // No command on an admin queue takes more data than fits into a capsule.
     if bytes > nvme::tcp::ADMIN_IN_CAPSULE_DATA_BYTES {
         return Err(Status::INVALID_FIELD);
     }

@@ -1,4 +1,5 @@
-//! How a connection moves from the listener's reactor to its core: with its first command.
+//! The move of a connection from the listener's reactor to its core, after its first command has
+//! arrived.
 
 use super::{Connection, Wire};
 use crate::driver::Registration;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use tls::{Idle, Stream};
 
-/// A connection on its way. Nothing of it is in flight.
+/// A connection that moves to its core. Nothing of it is in flight.
 #[derive(Debug)]
 pub(in crate::driver) struct Arrival {
     stream: Idle,
@@ -29,13 +30,14 @@ pub(in crate::driver) struct Arrival {
 }
 
 impl Arrival {
-    /// Takes a place on the best core for what the connection asks to become. Returns the core.
+    /// Assigns the connection to the best core for the kind that it requests. Returns the core.
     pub(in crate::driver) fn choose_core(&mut self) -> usize {
         self.registration.choose_core(wanted(&self.pair))
     }
 }
 
-/// What a connection's first command asks for. One that is no Connect will be refused anywhere.
+/// Returns the kind of queue pair that a connection's first command requests. A command other than
+/// Connect is refused on any core.
 fn wanted(pair: &QueuePair) -> Kind {
     let Some(sqe) = pair.next_command() else { return Kind::Admin };
     let is_connect = sqe.is_fabrics() && sqe.fabrics_type() == FabricsType::CONNECT;
@@ -44,33 +46,33 @@ fn wanted(pair: &QueuePair) -> Kind {
 }
 
 impl Connection {
-    /// The connection, to be handed to one of these threads when its first command is there.
+    /// Makes the connection move to one of these threads when its first command has arrived.
     pub(in crate::driver) fn outside(mut self, threads: Option<Rc<Threads>>) -> Self {
         self.outside = threads;
         self
     }
 
-    /// Goes on with a connection on its core.
+    /// Continues a connection on its core.
     pub(in crate::driver) fn resume(target: &Arc<Target>, arrival: Arrival) -> Self {
         let Arrival { stream, registration, pair, buffer, unread, handshake_deadline } = arrival;
         let connection = Self::new(target, Stream::from(stream), registration);
         Self { pair, buffer, unread, handshake_deadline, ..connection }
     }
 
-    /// Hands the connection to its core, when what is being sent has been.
+    /// Sends the connection to its core after the present send has ended.
     pub(super) async fn leave(mut self) {
         // A receive ends before its bytes become a command, and starts again only after that.
         debug_assert!(self.receiving.is_none());
         if let Some(sending) = self.sending.take() {
             let (mut op, until) = (sending.op, self.handshake_deadline);
-            // What comes over RDMA stays where it is and never gets here.
+            // A connection over RDMA stays where it is and never gets here.
             let sent = poll_fn(|cx| match &mut self.wire {
                 Wire::Tcp(stream) => stream.poll_send(&mut op, cx),
                 Wire::Rdma(_) => Poll::Pending,
             });
             match reactor::race(pin!(sent), pin!(reactor::time::sleep_until(until))).await {
                 reactor::Either::First((Ok(()), _)) => self.pair.release(sending.reserved_bytes),
-                // The peer does not take its ICResp, or has gone.
+                // The peer does not receive its ICResp, or has closed the connection.
                 _ => return self.close().await,
             }
         }
@@ -86,7 +88,7 @@ impl Connection {
         let Some(threads) = self.outside.take() else { return };
         let Wire::Tcp(stream) = self.wire else { return };
         let Some(stream) = stream.into_idle() else {
-            unreachable!("nothing is sent or received any more")
+            unreachable!("sends and receives have ended")
         };
         let arrival = Arrival {
             stream,

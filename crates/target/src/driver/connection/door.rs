@@ -1,11 +1,13 @@
-//! The proof that a host owes on a connection, before it is a queue pair and when it likes later.
+//! The proof that a host owes on a connection, before the connection is a queue pair and again at
+//! any later time.
 //!
-//! Until the proof is there a connection stays what strangers may have: small buffers, a deadline, and its
-//! place only for as long as no other stranger needs it. What Connect made is kept aside ([`Proving`]), and
+//! Before the proof a connection has only the means of a stranger: small buffers, a deadline, and a
+//! place that another stranger may take. The result of Connect is kept aside ([`Proving`]), and
 //! every other command ends with Authentication Required. A later transaction that fails ends the
-//! connection, and until then again nothing else is done for it.
+//! connection, and until its end the target executes nothing else for it.
 //!
-//! Judging a message takes up to two exponentiations of thousands of bits, so it is done beside the reactor.
+//! Checking a message takes up to two exponentiations of thousands of bits, so it runs beside the
+//! reactor.
 
 use super::{Connection, LINGER, Role};
 use crate::admission::Lane;
@@ -25,15 +27,15 @@ use reactor::{Buffer, Chunk, Sparse};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Most bytes of a message that a host makes room for.
+/// Largest buffer in bytes that a host may offer for a message.
 const MESSAGE_ROOM_MAX: u32 = 8192;
 
-/// Lines that strangers can cause.
+/// Limits log lines that strangers can cause.
 static UNPROVED: Sparse = Sparse::new();
 static UNENCRYPTED: Sparse = Sparse::new();
 static NO_THREAD: Sparse = Sparse::new();
 
-/// What a connection becomes when the host has proved itself.
+/// The role that a connection gets after the host has proved itself.
 pub(super) struct Proving {
     pub(super) attached: Attached,
     pub(super) lane: Lane,
@@ -44,7 +46,7 @@ pub(super) struct Door {
     controller: Side,
     /// The first attempt, until it has ended.
     attempt: Option<Attempt>,
-    /// When a transaction that is under way, or one that failed, ends the connection.
+    /// The time at which a transaction that is under way, or one that failed, ends the connection.
     deadline: Option<Instant>,
 }
 
@@ -58,12 +60,13 @@ impl Door {
         }
     }
 
-    /// When the connection has to end unless something comes.
+    /// Returns the time at which the connection has to end unless the proof makes progress.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Whether commands are executed: the host has proved itself, and has not failed since.
+    /// Returns whether commands are executed: the host has proved itself, and no later proof has
+    /// failed.
     fn is_open(&self) -> bool {
         self.attempt.is_none() && !self.controller.has_failed()
     }
@@ -72,9 +75,9 @@ impl Door {
 /// The controller's side of the proofs.
 enum Side {
     Here(auth::Controller),
-    /// It judges a message, beside the reactor; with the command that brought the message.
+    /// Checks a message beside the reactor. The tag is that of the command with the message.
     Judging(Tag, JoinHandle<auth::Controller>),
-    /// It was lost while it judged.
+    /// The check of a message has failed, and the state is lost.
     Lost,
 }
 
@@ -82,29 +85,29 @@ impl Side {
     fn has_failed(&self) -> bool {
         match self {
             Self::Here(controller) => matches!(controller.progress(), Progress::Failed(_)),
-            // One that has failed judges nothing any more.
+            // A failed transaction checks no more messages.
             Self::Judging(..) => false,
             Self::Lost => true,
         }
     }
 }
 
-/// How a command of authentication ends.
+/// The end of an authentication command.
 enum Answer {
     Done(Status),
     Message(Buffer),
-    /// When the message has been judged.
+    /// Ends when the message has been checked.
     Later,
 }
 
 impl Connection {
-    /// Whether a command is for the door: one of authentication where a proof is owed, or any while it
-    /// is shut.
+    /// Returns whether a command is for the door: an authentication command if a proof is due, or
+    /// any command before the proof.
     pub(super) fn is_for_door(&self, sqe: &SubmissionQueueEntry) -> bool {
         self.door.as_ref().is_some_and(|door| is_authentication(sqe) || !door.is_open())
     }
 
-    /// Executes a command that is for the door, whose data is here.
+    /// Executes a command for the door whose data has arrived.
     pub(super) fn at_door(&mut self, tag: Tag, sqe: &SubmissionQueueEntry) {
         let Some(door) = &mut self.door else { return };
         match door.authenticate(tag, sqe, self.pair.data(tag)) {
@@ -115,7 +118,7 @@ impl Connection {
         self.look_at_door();
     }
 
-    /// Looks whether a message has been judged; true if its command has been answered.
+    /// Polls the check of a message. Returns true if its command has been answered.
     pub(super) fn poll_door(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(door) = &mut self.door else { return false };
         let Side::Judging(tag, judging) = &mut door.controller else { return false };
@@ -133,7 +136,7 @@ impl Connection {
         true
     }
 
-    /// Does what the state of the proof asks for.
+    /// Acts on the state of the proof.
     fn look_at_door(&mut self) {
         let Some(door) = &mut self.door else { return };
         let progress = match &door.controller {
@@ -170,13 +173,13 @@ impl Connection {
         }
     }
 
-    /// The host has proved itself: the connection becomes what it asked for, if it has not yet.
+    /// Gives the connection the role that it requested, after the host has proved itself.
     fn let_in(&mut self) {
         match std::mem::replace(&mut self.role, Role::Unconnected) {
             Role::Proving(proving) => {
                 let Proving { attached, lane } = *proving;
                 if let Attached::Admin(controller) = &attached {
-                    // The keep alive timer has run meanwhile.
+                    // The keep alive timer has run during the proof.
                     controller.association().note_traffic();
                 }
                 self.become_queue_pair(attached, lane);
@@ -185,7 +188,7 @@ impl Connection {
         }
     }
 
-    /// Notes why nothing more can be received.
+    /// Returns the reason for a failed receive, and logs failures of TLS.
     pub(super) fn receive_failed(&self, error: &std::io::Error) -> &'static str {
         let Some(error) = error.get_ref().and_then(|it| it.downcast_ref::<tls::Error>()) else {
             return "receiving failed";
@@ -197,7 +200,7 @@ impl Connection {
         "TLS failed"
     }
 
-    /// The connection is a queue pair from now on.
+    /// Makes the connection a queue pair.
     pub(super) fn become_queue_pair(&mut self, attached: Attached, lane: Lane) {
         self.open_wire();
         self.role = match attached {
@@ -216,7 +219,7 @@ impl Connection {
 }
 
 impl Door {
-    /// Carries a message in or out.
+    /// Executes an authentication command: receives a message or sends one.
     fn authenticate(&mut self, tag: Tag, sqe: &SubmissionQueueEntry, data: &[u8]) -> Answer {
         let invalid = Answer::Done(Status::INVALID_FIELD.do_not_retry());
         let out_of_turn = Answer::Done(Status::COMMAND_SEQUENCE_ERROR.do_not_retry());
@@ -234,17 +237,17 @@ impl Door {
         let Side::Here(controller) = &mut self.controller else { return out_of_turn };
         let message = match controller.next_message() {
             Some(message) if message.len() <= room => message,
-            // What does not fit is not asked for again: the transaction does not go on.
+            // A message that does not fit is not repeated: the transaction does not continue.
             Some(_) => return invalid,
             None => return out_of_turn,
         };
-        // Hosts expect as many bytes as they made room for.
+        // Hosts expect as many bytes as their buffer has.
         let mut buffer = Buffer::zeroed(room);
         buffer[..message.len()].copy_from_slice(&message);
         Answer::Message(buffer)
     }
 
-    /// Has a message judged; [`None`] while another one is.
+    /// Starts the check of a message; [`None`] while another check runs.
     fn judge(&mut self, tag: Tag, message: &[u8]) -> Option<Answer> {
         let mut controller = match std::mem::replace(&mut self.controller, Side::Lost) {
             Side::Here(controller) => controller,
@@ -265,7 +268,7 @@ impl Door {
             }
             Err(error) => {
                 if let Some(suppressed) = NO_THREAD.pass() {
-                    tracing::error!(%error, suppressed, "a host's proof cannot be judged");
+                    tracing::error!(%error, suppressed, "a host's proof cannot be checked");
                 }
                 Some(Answer::Done(Status::INTERNAL_ERROR))
             }

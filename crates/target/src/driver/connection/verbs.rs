@@ -1,6 +1,7 @@
-//! A connection over RDMA: what its endpoint has done goes to the queue pair, and what that wants goes to the endpoint.
+//! A connection over RDMA: completions of the endpoint go to the queue pair, and the queue pair's
+//! work goes to the endpoint.
 //!
-//! All that one turn made is posted together.
+//! The work of one turn is posted together.
 
 use super::{Connection, Wire};
 use crate::driver::Registration;
@@ -12,12 +13,12 @@ use reactor::time::Instant;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Why a connection ends whose memory the adapter cannot use.
+/// Reason for ending a connection whose memory the adapter cannot use.
 const NO_MEMORY: &str = "memory cannot be registered for RDMA";
 const NO_POST: &str = "its RDMA device takes no work requests";
 
 impl Connection {
-    /// A connection over RDMA that was accepted.
+    /// Makes a connection of an accepted RDMA endpoint.
     pub(in crate::driver) fn over_rdma(
         target: &Arc<Target>,
         endpoint: Endpoint,
@@ -28,14 +29,14 @@ impl Connection {
         Self { pair, buffer: None, ..connection }
     }
 
-    /// The host is known: it may send as many commands as its queue has entries.
+    /// Lets the host send as many commands as its queue has entries, because the host is known now.
     pub(super) fn open_wire(&mut self) {
         if let Wire::Rdma(endpoint) = &mut self.wire {
             endpoint.open();
         }
     }
 
-    /// Since when the host does not take what is under way.
+    /// Returns the time since which the host has not received what is being sent.
     pub(super) fn sending_since(&self) -> Option<Instant> {
         match &self.wire {
             Wire::Tcp(_) => self.sending.as_ref().map(|sending| sending.started),
@@ -43,7 +44,7 @@ impl Connection {
         }
     }
 
-    /// Takes what the endpoint has done; true if there was anything.
+    /// Takes the completions of the endpoint. Returns true if there were any.
     pub(super) fn poll_verbs(&mut self, cx: &mut Context<'_>) -> Result<bool, &'static str> {
         let Wire::Rdma(endpoint) = &mut self.wire else { return Ok(false) };
         let mut is_any = false;
@@ -58,7 +59,7 @@ impl Connection {
         Ok(is_any)
     }
 
-    /// Posts what the queue pair wants done; true if anything was.
+    /// Posts the work of the queue pair. Returns true if there was any.
     pub(super) fn post_work(&mut self) -> Result<bool, &'static str> {
         let Wire::Rdma(endpoint) = &mut self.wire else { return Ok(false) };
         while endpoint.can_send()
@@ -78,7 +79,8 @@ impl Connection {
         }
         if let super::Role::Io(executor) = &mut self.role {
             executor.flush_tallies();
-            // When all is with the endpoint, bytes of a namespace's own memory were copied: their reads are over.
+            // When the endpoint has all work, the bytes of a namespace's own memory were copied, so
+            // their reads are over.
             if let Some(lent) = &mut self.lent
                 && !self.pair.has_work()
             {
@@ -93,7 +95,7 @@ impl Connection {
     }
 }
 
-/// Ends an endpoint, and notes what it has done.
+/// Closes an endpoint and logs its counts.
 pub(super) fn end(endpoint: &mut Endpoint) {
     endpoint.close();
     let counts = endpoint.counts();
@@ -106,7 +108,7 @@ pub(super) fn end(endpoint: &mut Endpoint) {
         receive_doorbells = counts.receive_doorbells,
         wakeups = counts.wakeups,
         copies = counts.copies,
-        "what a connection over RDMA has done"
+        "counts of a connection over RDMA"
     );
 }
 

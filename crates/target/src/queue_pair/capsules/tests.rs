@@ -1,4 +1,4 @@
-//! A queue pair over RDMA against a model of what carries out its work.
+//! A queue pair over RDMA against a model of the adapter.
 
 use super::Work;
 use crate::budget::Budget;
@@ -35,7 +35,8 @@ fn command(pair: &mut QueuePair) -> Tag {
     }
 }
 
-/// Goal: data that the host reads is written to its memory first, then the response goes out, which invalidates the key.
+/// Goal: data for the host is first written to its memory; then the response is sent, which
+/// invalidates the key.
 #[test]
 fn read_data_is_written_before_the_response() {
     let mut pair = pair(4);
@@ -58,7 +59,7 @@ fn read_data_is_written_before_the_response() {
     assert!(pair.take_work().is_none() && pair.commands_outstanding() == 0);
 }
 
-/// Goal: data that the host writes is read from its memory when it is asked for, not before.
+/// Goal: data from the host is read from its memory when it is requested, not before.
 #[test]
 fn written_data_is_read_when_asked_for() {
     let mut pair = pair(4);
@@ -81,7 +82,8 @@ fn written_data_is_read_when_asked_for() {
     assert_eq!(invalidate, None, "the host did not ask for it");
 }
 
-/// Goal: data in the capsule is not copied if it begins at its start, and is cut to what the descriptor says if not.
+/// Goal: data in the capsule is not copied if it begins at the start, and is cut to the
+/// descriptor's range otherwise.
 #[test]
 fn data_in_capsules_stays_where_it_came() {
     let mut pair = pair(4);
@@ -104,7 +106,8 @@ fn data_in_capsules_stays_where_it_came() {
     assert!(refused.is(Status::SGL_OFFSET_INVALID));
 }
 
-/// Goal: what names no memory over RDMA is refused, and more commands than the queue has end the connection.
+/// Goal: descriptors that name no memory over RDMA are refused, and more commands than the queue
+/// has entries end the connection.
 #[test]
 fn other_descriptors_and_too_many_commands_are_refused() {
     let mut pair = pair(2);
@@ -121,7 +124,7 @@ fn other_descriptors_and_too_many_commands_are_refused() {
     assert!(pair.receive_capsule(&keyed.bytes()[..63], None).is_err(), "it is too short");
 }
 
-/// What a model of the adapter does to the work of a pair; returns how many responses were sent.
+/// Executes the work of a pair as an adapter would. Returns the number of sent responses.
 fn carry_out(pair: &mut QueuePair) -> usize {
     let mut responses = 0;
     while let Some(work) = pair.take_work() {
@@ -143,7 +146,8 @@ fn carry_out(pair: &mut QueuePair) -> usize {
     responses
 }
 
-/// Goal: whatever capsules come, each gets one response, no write is longer than the host's memory, and no memory is lost.
+/// Goal: each capsule gets one response, no write is longer than the host's memory, and no memory
+/// is lost, for any content of the capsules.
 #[test]
 fn hostile_capsules_get_one_response_each() {
     let mut state = 42_u64;
@@ -159,7 +163,7 @@ fn hostile_capsules_get_one_response_each() {
             for byte in &mut head {
                 *byte = random() as u8;
             }
-            // Plausible ones too, or nothing would go far.
+            // Includes plausible values, otherwise most capsules would fail early.
             head[39] = [0x40, 0x4f, 0x01, 0x5a, 0x00, head[39]][random() % 6];
             if random() % 4 != 0 {
                 head[33..36].fill(0);
@@ -190,7 +194,7 @@ fn hostile_capsules_get_one_response_each() {
                             pair.request_data(tag, bytes);
                         }
                     }
-                    // Data of any length: the executor's checks are not what is relied on.
+                    // Data of any length: the test must not depend on the executor's checks.
                     (_, Ok(_)) if random() % 2 == 0 => {
                         let bytes = 1 + random() % 4096;
                         pair.complete_read(tag, Chunk::from(Buffer::zeroed(bytes)), 0);

@@ -1,4 +1,4 @@
-//! What an I/O command asks for, checked against the namespace before anything is moved (NVM 3.3).
+//! An I/O command, decoded and checked against the namespace before any data moves (NVM 3.3).
 
 use super::reserve::Reserve;
 use crate::admission::Moment;
@@ -11,7 +11,7 @@ use nvme::opcode::{FabricsType, NvmOpcode};
 use nvme::{Nsid, Status, SubmissionQueueEntry};
 use reactor::time::Instant;
 
-/// How a failed command is counted, whatever its status.
+/// The error that the metrics record for a failed command, for any status.
 const EIO: i32 = 5;
 
 /// A range of a namespace in bytes.
@@ -21,9 +21,9 @@ pub(crate) struct Extent {
     pub(crate) bytes: u64,
 }
 
-/// A command that may be executed.
+/// A checked I/O command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Plan {
+pub(crate) enum IoCommand {
     Read(Extent),
     Write {
         extent: Extent,
@@ -35,7 +35,7 @@ pub(crate) enum Plan {
         is_fua: bool,
         is_deallocate: bool,
     },
-    /// With so many bytes of range list; nothing is done unless it deallocates.
+    /// Dataset Management with `list_bytes` of range list. It does nothing unless it deallocates.
     Manage {
         list_bytes: u32,
         is_deallocate: bool,
@@ -43,13 +43,13 @@ pub(crate) enum Plan {
     Flush,
     /// A command that changes reservations.
     Reserve(Reserve),
-    /// Reservation Report of so many bytes.
+    /// Reservation Report of `bytes`.
     Report {
         bytes: u32,
     },
 }
 
-impl Plan {
+impl IoCommand {
     /// Counts a command that has ended.
     pub(crate) fn count(&self, nsid: u64, started: Moment, has_failed: bool) {
         let (bytes, errno) = if has_failed { (0, EIO) } else { (self.buffer_bytes() as u64, 0) };
@@ -57,7 +57,7 @@ impl Plan {
         metrics::record(self.point(), nsid, started, bytes, errno);
     }
 
-    /// What the command is counted as.
+    /// Returns the command's entry in the metrics.
     fn point(&self) -> Point {
         let (index, name) = match self {
             Self::Read(_) => (0, "read"),
@@ -72,7 +72,7 @@ impl Plan {
         Point::new(Family::Target, index, name)
     }
 
-    /// Bytes that the host has to send.
+    /// Returns the number of bytes that the host has to send.
     pub(crate) fn data_bytes_in(&self) -> u32 {
         match self {
             Self::Write { extent, .. } | Self::Compare(extent) => extent.bytes as u32,
@@ -82,12 +82,12 @@ impl Plan {
         }
     }
 
-    /// Whether the host gets data.
+    /// Returns whether the host gets data.
     pub(crate) fn returns_data(&self) -> bool {
         matches!(self, Self::Read(_) | Self::Report { .. })
     }
 
-    /// Buffer memory that the command's data may need, beside in-capsule data.
+    /// Returns the buffer memory that the command's data may need, in addition to in-capsule data.
     pub(crate) fn buffer_bytes(&self) -> usize {
         match self {
             Self::Read(extent) => extent.bytes as usize,
@@ -96,9 +96,9 @@ impl Plan {
         }
     }
 
-    /// Checks what does not depend on the namespace: that the command is one of an I/O queue pair
-    /// of a controller with the NVM command set. Of the Fabrics commands, those that manage a
-    /// controller are for the admin queue pair, and Connect comes once (base 3.3, 6.3).
+    /// Checks what does not depend on the namespace: the command must be one of an I/O queue pair
+    /// of a controller with the NVM command set. Fabrics commands that manage a controller belong
+    /// to the admin queue pair, and Connect is allowed only once (base 3.3, 6.3).
     pub(crate) fn check_opcode(sqe: &SubmissionQueueEntry) -> Result<(), Status> {
         match sqe.nvm_opcode() {
             NvmOpcode::READ
@@ -119,13 +119,13 @@ impl Plan {
         Ok(())
     }
 
-    /// Checks a command that is meant for `namespace` and has passed [`Self::check_opcode`].
+    /// Decodes and checks a command for `namespace` that has passed [`Self::check_opcode`].
     pub(crate) fn new(
         sqe: &SubmissionQueueEntry,
         namespace: &Namespace,
         limits: &Limits,
     ) -> Result<Self, Status> {
-        let plan = match sqe.nvm_opcode() {
+        let command = match sqe.nvm_opcode() {
             NvmOpcode::READ => {
                 let (extent, _) = Self::extent(sqe, namespace)?;
                 Self::Read(extent)
@@ -149,11 +149,11 @@ impl Plan {
                 Self::Manage { list_bytes, is_deallocate: command.is_deallocate }
             }
             NvmOpcode::FLUSH => Self::Flush,
-            _ if namespace.reservations().is_some() => Reserve::plan(sqe)?,
+            _ if namespace.reservations().is_some() => Reserve::decode(sqe)?,
             _ => return Err(Status::INVALID_OPCODE),
         };
-        plan.check(sqe, namespace, limits)?;
-        Ok(plan)
+        command.check(sqe, namespace, limits)?;
+        Ok(command)
     }
 
     fn extent(
@@ -198,7 +198,7 @@ impl Plan {
             _ => {}
         }
         let given = transfer_bytes(sqe)? as usize;
-        // A longer list of ranges than it has entries is allowed, other data must fit exactly.
+        // The list of ranges may be longer than its entries need. Other data must fit exactly.
         let fits = match self {
             Self::Manage { .. } => given >= wanted && given <= limits.transfer_bytes_max as usize,
             _ => given == wanted,
@@ -207,13 +207,13 @@ impl Plan {
     }
 }
 
-/// Which namespaces a command is for.
+/// Returns whether the command is a flush of all namespaces.
 pub(crate) fn is_broadcast_flush(sqe: &SubmissionQueueEntry) -> bool {
     sqe.nvm_opcode() == NvmOpcode::FLUSH && sqe.namespace_id() == Nsid::BROADCAST
 }
 
-/// The ranges of a Dataset Management command that deallocates, if all are within the namespace and
-/// the limits that Identify Controller states.
+/// Returns the ranges of a Dataset Management command that deallocates, if all are within the
+/// namespace and the limits in Identify Controller.
 pub(crate) fn ranges(
     namespace: &Namespace,
     ranges: &[DsmRange],
