@@ -129,7 +129,8 @@ impl DeviceSpace {
         (SEGMENT_BYTES / u64::from(self.info.block_size)).max(1)
     }
 
-    /// Returns an error unless the sums hold after these changes of free, leased and resting blocks.
+    /// Returns an error unless the sums hold after these changes of free, leased and resting
+    /// blocks.
     fn check(&self, changes: [i64; 3]) -> Result<(), Error> {
         let before = [self.usage.free, self.usage.leased, self.usage.resting];
         let mut sum = Some(0_u64);

@@ -71,7 +71,7 @@ pub enum Error {
     NoStore(PathBuf),
     /// A snapshot of the records ended before its reader had finished.
     #[error(
-        "the metadata store opened its engine anew while it was looked at, as it does when its disk is full: try again"
+        "the metadata store reopened its engine during this read, as it does when its disk is full: try again"
     )]
     LookEnded,
     /// An earlier batch failed: nothing is accepted any more.

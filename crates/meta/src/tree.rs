@@ -1,12 +1,12 @@
 //! The transaction core: the file system's tree, data and space as transactions over a store.
 //!
-//! [`Core`] is pure and synchronous. It does no I/O but the store's and knows no time but what it is
-//! told, so that a whole cluster can be run from a seed. The service around it works a call out as:
+//! [`Core`] is pure and synchronous. It does no I/O except the store's, and its callers pass the
+//! time, so that a whole cluster can run from a seed. The service around it processes a call as:
 //! [`Core::check_slot`] → [`Core::conflicts`] and recalls → [`Core::execute`] →
 //! [`Core::record_reply`] → … more calls … → [`Core::flush`] → answers go out.
 //!
 //! Each call is one transaction, or several that are valid alone. Finished transactions gather in
-//! memory, visible to all later ones, and `flush` commits them as one batch of the store: so a call
+//! memory, visible to all later ones, and `flush` commits them as one batch of the store. So a call
 //! and its reply are in the store together or not at all, and calls of one turn share one commit.
 
 mod attributes;
@@ -38,18 +38,18 @@ pub use transaction::Context;
 use protocol::client::Answer;
 use protocol::{Attr, InodeId, Rights};
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The answer.
     pub answer: Answer,
-    /// New attributes of further inodes that changed: the directories.
+    /// New attributes of further changed inodes: the directories.
     pub changed: Vec<Attr>,
     /// Rights that make sense to grant with the answer; the service decides.
     pub grants: Vec<(InodeId, Rights)>,
-    /// Inodes whose data or attributes changed, the directories of `changed` not among them.
+    /// Inodes with changed data or attributes, except the directories of `changed`.
     pub touched: Vec<InodeId>,
-    /// Inodes that lost their last name. Who had them open was asked and noted.
+    /// Inodes that lost their last name. The sessions that have them open were asked and noted.
     pub unnamed: Vec<InodeId>,
 }
 

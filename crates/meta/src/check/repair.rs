@@ -50,7 +50,8 @@ pub struct Repaired {
 /// anything is written.
 ///
 /// # Errors
-/// If there is no store, a service has it open, commits are missing, it cannot be read or written, or `keep` fails.
+/// If there is no store, a service has it open, commits are missing, it cannot be read or written,
+/// or `keep` fails.
 pub fn repair(
     directory: &Path,
     keep: impl FnOnce(&[Change]) -> std::io::Result<()>,

@@ -41,7 +41,7 @@ impl Shared {
         let live_bytes = used.total_bytes.saturating_sub(used.free_bytes);
         if live_bytes > LIVE_MAX_BYTES || used.inodes > INODES_MAX {
             return Err(format!(
-                "{live_bytes} bytes in {} files are too much to be checked in the memory of a service that runs: \
+                "{live_bytes} bytes in {} files are too much for a check in the memory of a running service: \
                  check the store once the service has stopped, or use `tsumugi scrub` for the data alone",
                 used.inodes
             ));

@@ -119,7 +119,7 @@ impl FjallStore {
         let opened = privacy::close(directory).map_err(store_error("close to other users"))?;
         if opened > 0 {
             tracing::warn!(
-                "the metadata store {} was open to other users ({opened} files and directories), who may have read the identifiers by which its job's nodes reach each other's devices; it is closed now: make the job anew if you do not trust all users of this machine",
+                "the metadata store {} was open to other users ({opened} files and directories), who may have read the identifiers by which its job's nodes reach each other's devices; it is closed now: start a new job if you do not trust all users of this machine",
                 directory.display()
             );
         }

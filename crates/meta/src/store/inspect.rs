@@ -72,8 +72,8 @@ impl fmt::Display for Loss {
         } else {
             write!(
                 f,
-                "; without these files the store cannot be used (without a backup: end the job by \
-                 `tsumugi down` and make it anew)"
+                "; without these files the store cannot be used (without a backup: end the job with \
+                 `tsumugi down` and start a new one)"
             )
         }
     }

@@ -37,7 +37,7 @@ impl Transaction<'_> {
         Ok(Outcome::of(Answer::Bytes(inode.target)).granting(id, Rights::READ))
     }
 
-    /// `Acquire`: the attributes; whoever opens an inode without a name keeps it alive.
+    /// `Acquire`: returns the attributes; an open of an inode without a name keeps it alive.
     pub(crate) fn acquire(
         &mut self,
         context: &Context<'_>,
@@ -45,11 +45,11 @@ impl Transaction<'_> {
         rights: Rights,
     ) -> Result<Outcome, Error> {
         let inode = self.inode(id)?;
-        // One comes with the creation only, the other with a lock.
+        // SOLE comes only with the creation, LOCKS only with a lock.
         let rights = rights - (Rights::SOLE | Rights::LOCKS);
         let writes = rights.intersects(Rights::WRITE | Rights::SIZE);
         match inode.attr.kind {
-            // Its holder alone adds names.
+            // Only the holder adds names.
             FileKind::Directory if !rights.contains(Rights::WRITE) => {}
             FileKind::Directory if writes => return Err(Errno::EISDIR.into()),
             kind if writes && kind != FileKind::File => return Err(Errno::EINVAL.into()),
@@ -106,7 +106,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Makes the changes that have waited for a commit.
+    /// Applies the changes of attributes that have waited for a commit.
     pub(crate) fn set_deferred(
         &mut self,
         inode: &mut Inode,
@@ -125,7 +125,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Sets a file's size. What is cut off is gone for readers at once: if that are more extents
+    /// Sets a file's size. Readers no longer see the part that is cut off. If it has more extents
     /// than one step removes, the inode keeps a mark and the rest is removed later.
     fn resize(&mut self, inode: &mut Inode, size: u64) -> Result<(), Error> {
         assert!(
@@ -146,13 +146,13 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Clears what a write by another than root clears: suid, sgid, file capabilities.
+    /// Clears what a write by a user other than root clears: suid, sgid, file capabilities.
     pub(crate) fn kill_privileges(&mut self, inode: &mut Inode) -> Result<(), Error> {
         inode.attr.mode = inode.attr.without_privileges();
         self.drop_capability(inode)
     }
 
-    /// Removes file capabilities, as every change of data or size does, root's too.
+    /// Removes file capabilities, as every change of data or size does, even by root.
     pub(crate) fn drop_capability(&mut self, inode: &mut Inode) -> Result<(), Error> {
         let key = Key::Xattr(inode.attr.inode, CAPABILITY_XATTR);
         if inode.xattrs > 0 && self.get::<Xattr>(&key)?.is_some() {
@@ -189,7 +189,7 @@ impl Transaction<'_> {
             prefix: &Key::Xattr(id, b"").prefix(1),
             from: None,
             direction: Direction::Forward,
-            // Each name counts at least 2 bytes, its own and a NUL.
+            // Each name takes at least 2 bytes, its own and a NUL.
             limit: XATTR_LIST_MAX_BYTES / 2,
         })?;
         Ok(found.iter().map(|(key, _)| key_tail(key, 1).to_vec()).collect())
@@ -250,7 +250,7 @@ impl Transaction<'_> {
     }
 }
 
-/// Whether a wish to change attributes can be granted.
+/// Returns an error if a requested change of attributes is not allowed.
 fn check_changes(inode: &Inode, changes: &AttrChanges) -> Result<(), Error> {
     if changes.mode.is_some_and(|mode| mode & !0o7777 != 0) {
         return Err(Errno::EINVAL.into());
@@ -282,7 +282,7 @@ fn check_layout(inode: &Inode, layout: Layout) -> Result<(), Error> {
     if takes_layout && is_valid { Ok(()) } else { Err(Errno::EINVAL.into()) }
 }
 
-/// Whether an inode can have data.
+/// Returns an error unless an inode can have data.
 pub(crate) fn check_regular(inode: &Inode) -> Result<(), Error> {
     match inode.attr.kind {
         FileKind::File => Ok(()),

@@ -1,5 +1,5 @@
-//! What transactions are built on: the store, the finished transactions that wait for the next
-//! group commit, and what is kept in memory of both.
+//! The base of transactions: the store, the finished transactions that wait for the next group
+//! commit, and the state that is kept in memory of both.
 
 use super::transaction::Finished;
 use crate::records::{Counters, Key, SessionRecord, corrupt, decode, key_number};
@@ -9,7 +9,7 @@ use crate::store::{Direction, Error, Pair, Scan, Store};
 use protocol::{FreeEpoch, InodeId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Records that a walk through a prefix reads at a time.
+/// Number of records that a walk through a prefix reads at a time.
 const WALK_CHUNK: usize = 1024;
 
 /// The store with the finished transactions over it.
@@ -19,7 +19,7 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         match self.pending.get(key) {
             Some(value) => Ok(value.clone()),
@@ -27,7 +27,7 @@ impl Layers {
         }
     }
 
-    /// The records of a scan.
+    /// Returns the records of a scan.
     pub(crate) fn scan(&self, scan: Scan<'_>) -> Result<Vec<Pair>, Error> {
         self.pending.scan(scan, |scan| self.store.scan(scan))
     }
@@ -57,15 +57,15 @@ impl Layers {
     }
 }
 
-/// A session, as the core keeps it.
+/// A session in the core.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionState {
     pub(crate) record: SessionRecord,
-    /// All reads that it began under extents from before this epoch have ended.
+    /// All reads that the session began under extents from before this epoch have ended.
     pub(crate) ended_through: FreeEpoch,
 }
 
-/// A change of what is kept in memory that a finished transaction makes.
+/// A change that a finished transaction makes to the state in memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
     Space(SpaceEffect),
@@ -86,24 +86,24 @@ impl Effect {
     }
 }
 
-/// All that a transaction sees.
+/// The state that a transaction sees.
 pub(crate) struct Base {
     pub(crate) layers: Layers,
     pub(crate) counters: Counters,
     pub(crate) space: SpaceIndex,
     pub(crate) sessions: BTreeMap<SessionId, SessionState>,
-    /// Who has an inode without a name open.
+    /// The sessions that have an inode without a name open.
     pub(crate) open_orphans: BTreeMap<InodeId, BTreeSet<SessionId>>,
-    /// Inodes to be freed.
+    /// Inodes that must be freed.
     pub(crate) dead: BTreeSet<InodeId>,
-    /// Inodes with a truncation to be finished.
+    /// Inodes with an unfinished truncation.
     pub(crate) truncating: BTreeSet<InodeId>,
     /// No resting record has an epoch below this.
     pub(crate) resting_from: FreeEpoch,
 }
 
 impl Base {
-    /// Loads what is kept in memory.
+    /// Loads the state that is kept in memory.
     pub(crate) fn load(layers: Layers, counters: Counters) -> Result<Base, Error> {
         let space = SpaceIndex::load(&layers, counters.flush_epoch)?;
         let mut sessions = BTreeMap::new();
@@ -139,8 +139,9 @@ impl Base {
         Ok(Base { layers, counters, space, sessions, open_orphans, dead, truncating, resting_from })
     }
 
-    /// Returns an error if a finished transaction contradicts what is kept in memory, as damaged records
-    /// make it. Numbers that are given out only grow: this is the service's own doing.
+    /// Returns an error if a finished transaction contradicts the state in memory, which damaged
+    /// records can cause. That numbers only grow is asserted, because it depends on the service
+    /// alone.
     pub(crate) fn check(&self, finished: &Finished) -> Result<(), Error> {
         let (old, new) = (&self.counters, &finished.counters);
         assert!(
@@ -163,7 +164,7 @@ impl Base {
         if effects.is_empty() { Ok(()) } else { self.space.check(&effects) }
     }
 
-    /// Takes over what a finished transaction changed.
+    /// Applies an effect of a finished transaction.
     pub(crate) fn apply(&mut self, effect: Effect) {
         match effect {
             Effect::Space(effect) => self.space.apply(effect),
@@ -172,7 +173,7 @@ impl Base {
             }
             Effect::Gone(inode) => {
                 let was_dead = self.dead.remove(&inode);
-                assert!(was_dead, "{inode} is gone, and was not dead");
+                assert!(was_dead, "{inode} is gone, but was not dead");
             }
             Effect::Truncating(inode) => {
                 self.truncating.insert(inode);

@@ -1,9 +1,9 @@
-//! Compaction: replacing extents of a file by others that hold the same bytes in fewer pieces.
+//! Compaction: replacing extents of a file by others that have the same bytes in fewer pieces.
 //!
-//! A client reads a run of a file, writes it elsewhere, and asks for this exchange. It is carried out only if
-//! the file has exactly the extents that were read: whatever was written, cut off or lost since then stays as
-//! it is, and the client throws its copy away. So no right is needed to compact a file, and nobody waits for
-//! a compaction.
+//! A client reads a run of a file, writes it elsewhere, and asks for this exchange. The core
+//! executes it only if the file still has exactly the extents that the client read. Data that was
+//! written, cut off or lost since then stays as it is, and the client discards its copy. So a
+//! compaction needs no right, and no session waits for one.
 
 use super::Outcome;
 use super::data::Commit;
@@ -18,7 +18,7 @@ use protocol::space::NewAllocation;
 use protocol::{DeviceId, Errno, Extent, Generation, InodeId, Rights};
 use std::ops::Range;
 
-/// A compaction, as asked for.
+/// A requested compaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Compact<'a> {
     pub(crate) inode: InodeId,
@@ -29,8 +29,8 @@ pub(crate) struct Compact<'a> {
     pub(crate) new: &'a [Extent],
 }
 
-/// A run of a file's bytes and the address of the first of them on its device, in bytes. Extents that go on
-/// in each other are one, however they were cut.
+/// A run of a file's bytes and the address of the first of them on its device, in bytes. Extents
+/// that continue each other are one run, regardless of their borders.
 #[derive(Debug, PartialEq, Eq)]
 struct Run {
     range: Range<u64>,
@@ -45,7 +45,7 @@ fn are_in_order(extents: &[Extent]) -> bool {
         && extents.windows(2).all(|pair| pair[0].end() <= pair[1].offset)
 }
 
-/// The bytes of a file that extents, ascending and apart, cover.
+/// Returns the bytes of a file that extents, ascending and apart, cover.
 fn covered(extents: &[Extent]) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for extent in extents {
@@ -58,8 +58,8 @@ fn covered(extents: &[Extent]) -> Vec<Range<u64>> {
 }
 
 impl Transaction<'_> {
-    /// Whether a file has exactly these extents between the first and the last of them, and none of them is
-    /// lost with its device's power.
+    /// Whether a file has exactly these extents between the first and the last of them, and none of
+    /// them is lost with its device's power.
     pub(super) fn has_extents(
         &self,
         inode: &Inode,
@@ -82,7 +82,7 @@ impl Transaction<'_> {
         Ok(is_same)
     }
 
-    /// A file's extents within a range, clipped to it.
+    /// Returns a file's extents within a range, clipped to it.
     fn extents_within(&self, inode: &Inode, range: Range<u64>) -> Result<Vec<Extent>, Error> {
         let id = inode.attr.inode;
         let mut extents = Vec::new();
@@ -100,7 +100,7 @@ impl Transaction<'_> {
         Ok(extents)
     }
 
-    /// Extents as runs; `None` if one is of a device that the pool does not have.
+    /// Returns extents as runs; `None` if one is on a device that the pool does not have.
     fn runs(&self, extents: &[Extent]) -> Option<Vec<Run>> {
         let mut runs: Vec<Run> = Vec::with_capacity(extents.len());
         for extent in extents {
@@ -155,15 +155,15 @@ impl Transaction<'_> {
         self.settle_references(references)?;
         assert!(
             inode.attr == before || reactor::mutant!("compaction-overtakes-write"),
-            "{id} was compacted, and is another file now: {:?}",
+            "a compaction changed the attributes of {id}: {:?}",
             inode.attr
         );
         self.put_inode(&inode)?;
         Ok(Outcome::of(Answer::Attr(inode.attr)).granting(id, Rights::READ))
     }
 
-    /// EINVAL unless the new extents have the bytes of the old ones, as safe as they were: what was flushed
-    /// must not depend on a flush again, nor on memory.
+    /// Returns EINVAL unless the new extents have the bytes of the old ones and are as safe:
+    /// flushed data must not need a flush again, nor move to memory.
     fn check_compact(&self, compact: &Compact<'_>) -> Result<(), Error> {
         let Compact { old, allocations, new, .. } = *compact;
         let is_volatile = |id: DeviceId| {

@@ -1,4 +1,4 @@
-//! Which rights of other sessions stand against a call (the table of docs/protocol.md).
+//! The rights of other sessions that conflict with a call (the table of docs/protocol.md).
 
 use super::Core;
 use super::rename::Rename;
@@ -12,31 +12,32 @@ use protocol::files::NewFile;
 use protocol::inline::InlineRun;
 use protocol::{Errno, Extent, FileKind, Generation, InodeId, Rights, SessionId};
 
-/// What is to be asked of those who hold something.
+/// The request to the holders of a conflicting right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConflictKind {
     /// Give these rights back.
     Recall(Rights),
-    /// Forget these entries of the directory, and its attributes (or, where many hold it, give READ
-    /// back).
+    /// Forget these entries of the directory, and its attributes (or, if many sessions hold READ,
+    /// give it back).
     Invalidate(Vec<Name>),
-    /// Say whether it is open: asked of the caller, that has not.
+    /// Report whether the inode is open: sent to the caller, which has not reported it.
     AskCaller,
 }
 
-/// Rights over an inode that stand against a call.
+/// Rights over an inode that conflict with a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The inode.
     pub inode: InodeId,
-    /// What is to be asked of the holders.
+    /// The request to the holders.
     pub kind: ConflictKind,
 }
 
 /// Truncation-like calls end all caching and writing of an inode.
 const READ_WRITE_SIZE: Rights = Rights(Rights::READ.0 | Rights::WRITE.0 | Rights::SIZE.0);
 
-/// Who must not go on with what it knows has to say first what it has kept back.
+/// Recalls rights. A recall of READ recalls SOLE as well, so that the holder first sends the
+/// changes that it has held back.
 fn recall(inode: InodeId, rights: Rights) -> Conflict {
     let rights = if rights.contains(Rights::READ) { rights | Rights::SOLE } else { rights };
     Conflict { inode, kind: ConflictKind::Recall(rights) }
@@ -46,7 +47,7 @@ fn invalidate(inode: InodeId, names: Vec<Name>) -> Conflict {
     Conflict { inode, kind: ConflictKind::Invalidate(names) }
 }
 
-/// What new entries recall over their directory.
+/// Returns the conflicts of new entries with rights over their directory.
 fn new_entries(parent: InodeId, names: Vec<Name>) -> Vec<Conflict> {
     let entries = invalidate(parent, names);
     if reactor::mutant!("create-spares-names-held") {
@@ -55,7 +56,8 @@ fn new_entries(parent: InodeId, names: Vec<Name>) -> Vec<Conflict> {
     vec![entries, recall(parent, Rights::SIZE)]
 }
 
-/// What losing one name, by a call that has told of these opens, recalls over an inode.
+/// Adds the conflicts of the loss of one name of an inode. The call has reported the opens of
+/// `told`.
 fn losing_name(conflicts: &mut Vec<Conflict>, inode: &Inode, told: OpenTold) {
     let id = inode.attr.inode;
     let is_last = (inode.attr.nlink <= 1 && !reactor::mutant!("last-name-asks-nobody"))
@@ -70,7 +72,7 @@ fn losing_name(conflicts: &mut Vec<Conflict>, inode: &Inode, told: OpenTold) {
     }
 }
 
-/// What a call about a session recalls: SIZE has one holder.
+/// Returns the conflicts of a call about a session: SIZE has one holder.
 fn session_conflicts(call: &SessionCall) -> Vec<Conflict> {
     match call {
         SessionCall::Acquire { inode, rights }
@@ -104,8 +106,8 @@ fn session_conflicts(call: &SessionCall) -> Vec<Conflict> {
 }
 
 impl Core {
-    /// What must be recalled from other sessions before a call is executed; nothing for one that
-    /// will be refused anyway. EIO if the store cannot be read.
+    /// Returns the rights that must be recalled from other sessions before a call is executed; none
+    /// for a call that will be refused anyway. EIO if the store cannot be read.
     pub fn conflicts(&self, session: SessionId, call: &Call) -> Result<Vec<Conflict>, Errno> {
         let transaction = Transaction::begin(&self.base);
         match transaction.conflicts(call) {
@@ -123,7 +125,7 @@ impl Transaction<'_> {
     fn conflicts(&self, call: &Call) -> Result<Vec<Conflict>, Error> {
         match call {
             Call::Session(call) => Ok(session_conflicts(call)),
-            // Who decides about locks knows which there are.
+            // The holder of LOCKS knows the present locks.
             Call::Read(ReadCall::TestLock(lock)) if !reactor::mutant!("test-spares-locks") => {
                 Ok(vec![recall(lock.inode, Rights::LOCKS)])
             }
@@ -136,7 +138,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// The inodes of which a call shows attributes or extended attributes.
+    /// Returns the inodes whose attributes or extended attributes a call shows.
     pub(super) fn shown_by(&self, call: &ReadCall) -> Result<Vec<InodeId>, Error> {
         Ok(match call {
             ReadCall::Lookup { parent, name } => {
@@ -157,7 +159,7 @@ impl Transaction<'_> {
             | ReadCall::ListXattr(inode)
             | ReadCall::ReadExtents { inode, .. } => vec![*inode],
             ReadCall::ReadFiles(_) if reactor::mutant!("files-spare-sole") => Vec::new(),
-            // Of the others nothing is shown that is kept back.
+            // The answer contains no held-back changes of the other files.
             ReadCall::ReadFiles(inodes) => inodes.first().copied().into_iter().collect(),
             // A symbolic link is no file.
             ReadCall::PoolUse | ReadCall::ReadLink(_) | ReadCall::TestLock(_) => Vec::new(),
@@ -228,8 +230,8 @@ impl Transaction<'_> {
             ChangeCall::SetLock { lock, .. } if !reactor::mutant!("lock-spares-locks") => {
                 vec![recall(lock.inode, Rights::LOCKS)]
             }
-            // Space is nobody's cache. While another session decides about locks, this one has none to
-            // give back.
+            // Space is not cached under a right. While another session holds LOCKS, this one has no
+            // locks to give back.
             ChangeCall::LeaseSpace { .. }
             | ChangeCall::ReturnSpace { .. }
             | ChangeCall::SetLock { .. }
@@ -237,7 +239,7 @@ impl Transaction<'_> {
         })
     }
 
-    /// Of a compaction that will be carried out.
+    /// Returns the conflicts of a compaction that will be executed.
     fn compact_conflicts(
         &self,
         inode: InodeId,
@@ -275,7 +277,7 @@ impl Transaction<'_> {
         Ok(new_entries(parent, names))
     }
 
-    /// Of an unlink, with the opens it has told of, or of an rmdir.
+    /// Returns the conflicts of an unlink, with the opens that it has reported, or of an rmdir.
     fn removal_conflicts(
         &self,
         parent: InodeId,

@@ -15,39 +15,39 @@ use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
 use protocol::{Errno, FileKind, FreeEpoch, InodeId, Layout, Rights, SessionId, Timestamp};
 use uuid::Uuid;
 
-/// Finished transactions are committed in the middle of a long call when they are this large.
+/// Size at which finished transactions are committed in the middle of a long call.
 const PENDING_BYTES_MAX: usize = 8 << 20;
 
-/// More inodes and sessions than can be made between two syncs of the store.
+/// Above the number of inodes and sessions that can be made between two syncs of the store.
 const LOST_NUMBERS_MAX: u64 = 1 << 24;
 
-/// Lease stamps that one life of the service may give out.
+/// Most lease stamps of one life of the service.
 const STAMPS_PER_START: u64 = 1 << 44;
 
-/// First stamp for a store whose service took its stamps from the wall clock, in nanoseconds: above the
-/// clock for the next ninety years.
+/// First stamp for a store whose service took its stamps from the wall clock, in nanoseconds. It is
+/// above the clock for the next ninety years.
 const STAMPS_AFTER_CLOCK: u64 = 1 << 62;
 
-/// What [`Core::open`] must be told, as it has neither time nor randomness of its own.
+/// The input of [`Core::open`], which has neither time nor randomness of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Boot {
-    /// The machine's boot identifier: another than the stored one means that the store may have
-    /// lost what it acknowledged.
+    /// The machine's boot identifier. If it differs from the stored one, the store may have lost
+    /// acknowledged changes.
     pub boot: Uuid,
-    /// Identity of the file system, if it is made now.
+    /// Identity of a new file system.
     pub file_system: Uuid,
     /// The present time.
     pub now: Timestamp,
-    /// Permission bits, owner and group of the root directory, if it is made now.
+    /// Permission bits, owner and group of a new root directory.
     pub root: (u16, u32, u32),
 }
 
-/// What [`Core::open`] found.
+/// The state that [`Core::open`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// The store was empty: the file system is new.
     pub is_new: bool,
-    /// The sessions were made void just now: each must be fenced and ended.
+    /// The sessions became void with this start: each must be fenced and ended.
     pub are_sessions_void: bool,
 }
 
@@ -69,14 +69,14 @@ impl std::fmt::Debug for Core {
     }
 }
 
-/// Whether the counters are of a version of this program that kept its records in another form.
+/// Whether a version of this program with another form of records wrote the counters.
 fn is_of_other_form(counters: &[u8]) -> bool {
     counters.first().is_some_and(|version| (1..Counters::VERSION).contains(version))
 }
 
 impl Core {
-    /// Opens a store; an empty one becomes a new file system. Truncations and frees that were cut
-    /// short are finished later by [`Core::reclaim_step`].
+    /// Opens a store; an empty one becomes a new file system. [`Core::reclaim_step`] later finishes
+    /// truncations and frees that were cut short.
     pub fn open(store: Box<dyn Store>, boot: &Boot) -> Result<(Core, Opened), Error> {
         let store = Box::new(Indexed::new(store));
         let layers = Layers { store, pending: Overlay::default() };
@@ -110,7 +110,7 @@ impl Core {
             transactions: 0,
             stamps_from,
             stored_free_epoch: FreeEpoch(0),
-            // What a process that died had flushed need not have been synced.
+            // A dead process may have flushed changes that were not synced.
             synced_free_epoch: FreeEpoch(0),
         };
         if is_new {
@@ -152,8 +152,8 @@ impl Core {
             self.base.sessions.iter().map(|(id, state)| (*id, state.record.clone())).collect();
         self.transact(|transaction| {
             transaction.counters.boot = boot;
-            // Numbers may have been given out that the store has forgotten: a handle or a cache that
-            // still knows one must not find something else under it.
+            // The store may have forgotten numbers that were given out. A handle or a cache that
+            // still has one must not find another object under it.
             if !reactor::mutant!("numbers-given-again") {
                 transaction.counters.next_inode += LOST_NUMBERS_MAX;
             }
@@ -166,7 +166,8 @@ impl Core {
         })
     }
 
-    /// Runs one transaction. Refused, it leaves no trace; a failure of the store ends the core.
+    /// Runs one transaction. If it is refused, it leaves no trace; a failure of the store ends the
+    /// core.
     pub(super) fn transact<T>(
         &mut self,
         run: impl FnOnce(&mut Transaction<'_>) -> Result<T, Error>,
@@ -184,7 +185,7 @@ impl Core {
                 return Err(error);
             }
         };
-        // Nothing of a transaction is stored that contradicts what is kept in memory.
+        // A transaction that contradicts the state in memory is not stored at all.
         self.base.check(&finished)?;
         self.base.counters = finished.counters;
         if finished.writes.len() > 0 {
@@ -201,8 +202,9 @@ impl Core {
         Ok(result)
     }
 
-    /// Commits all finished transactions as one batch: what they did survives the sudden death of
-    /// this process. After [`Error::Full`] they wait for the next flush; another error ends the core.
+    /// Commits all finished transactions as one batch: their changes survive the sudden death of
+    /// this process. After [`Error::Full`] they wait for the next flush; another error ends the
+    /// core.
     pub fn flush(&mut self) -> Result<(), Error> {
         if self.is_poisoned {
             return Err(Error::Poisoned);
@@ -224,7 +226,7 @@ impl Core {
         let stored = self.base.counters.free_epoch;
         assert!(
             self.stored_free_epoch <= stored && self.base.layers.pending.len() == 0,
-            "blocks freed at {stored:?} are stored after {:?}, and {} records are not",
+            "blocks freed at {stored:?} are stored after {:?}, but {} records are still pending",
             self.stored_free_epoch,
             self.base.layers.pending.len()
         );
@@ -232,13 +234,13 @@ impl Core {
         Ok(())
     }
 
-    /// A handle that makes durable, from any thread, what was flushed before its call.
+    /// Returns a handle that makes earlier flushes durable, from any thread.
     pub fn syncer(&self) -> Box<dyn Syncer> {
         self.base.layers.store.syncer()
     }
 
-    /// Returns the records as of the last flush, to be read on any thread beside later ones; `None` if the
-    /// store cannot give them.
+    /// Returns the records as of the last flush, for reading on any thread beside later flushes;
+    /// `None` if the store has no snapshots.
     ///
     /// # Errors
     /// If the store fails.
@@ -251,30 +253,30 @@ impl Core {
         self.base.layers.pending.len() > 0
     }
 
-    /// The first of the lease stamps of this life, above those of all earlier ones.
+    /// Returns the first lease stamp of this life, above those of all earlier lives.
     pub fn stamps_from(&self) -> u64 {
         self.stamps_from
     }
 
-    /// Whether changes should be taken: false while the store's disk is nearly full.
+    /// Whether the store should get more changes: false while its disk is nearly full.
     pub fn has_room(&mut self) -> bool {
         self.base.layers.store.has_room()
     }
 
-    /// Whether clients may leave data of small files to the store.
+    /// Whether clients may store data of small files here.
     pub fn takes_inline(&self) -> bool {
         self.base.layers.store.has_plenty() || reactor::mutant!("inline-on-full-disk")
     }
 
-    /// Transactions finished since the core was opened.
+    /// Returns the number of transactions finished since the core was opened.
     pub fn transactions(&self) -> u64 {
         self.transactions
     }
 
-    /// Executes a call that concerns the tree, data or space; others are answered EPROTO. What it
-    /// changes is visible to later calls at once, and stored with the next [`Core::flush`].
+    /// Executes a call that concerns the tree, data or space; others get EPROTO. Its changes are
+    /// visible to later calls at once, and stored with the next [`Core::flush`].
     ///
-    /// Failures of the store and corrupt records are logged, and EIO is answered.
+    /// It logs failures of the store and corrupt records, and returns EIO for them.
     pub fn execute(&mut self, context: &Context<'_>, call: &Call) -> Result<Outcome, Errno> {
         self.execute_inner(context, call).map_err(|error| {
             if !matches!(error, Error::Refused(_)) {
@@ -299,7 +301,7 @@ impl Core {
         self.transact(|transaction| transaction.execute(context, call))
     }
 
-    /// Finishes pending truncations of the inodes whose extents a call is about.
+    /// Finishes pending truncations of the inodes whose extents a call concerns.
     fn settle_truncations(&mut self, call: &Call) -> Result<(), Error> {
         for inode in call.traits().extents_of.into_iter().flatten() {
             while self.base.truncating.contains(&inode) {
@@ -310,14 +312,14 @@ impl Core {
         Ok(())
     }
 
-    /// Commits what is pending if it is much: between steps that are each valid alone.
+    /// Commits pending changes if they are large: between steps that are each valid alone.
     fn flush_if_large(&mut self) -> Result<(), Error> {
         if self.base.layers.pending.bytes() > PENDING_BYTES_MAX { self.flush() } else { Ok(()) }
     }
 }
 
-/// The first stamp that no earlier life of the service has given out. No clock is asked: a wall clock
-/// may have gone back.
+/// Returns the first stamp that no earlier life of the service has given out. It comes from the
+/// store, because a wall clock may have gone back.
 fn next_stamps(layers: &Layers, is_new: bool) -> Result<u64, Error> {
     let key = Key::Stamps.encode();
     let stored: Option<Stamps> = layers.get(&key)?.map(|value| decode(&key, &value)).transpose()?;
@@ -447,7 +449,7 @@ impl Transaction<'_> {
             ChangeCall::ReturnSpace { device, free } => self
                 .return_space(context.session, *device, free)
                 .map(|()| Outcome::of(Answer::Done)),
-            // The core carries `Fallocate` out in steps, before this, and keeps no locks.
+            // The core executes `Fallocate` in steps, before this, and keeps no locks.
             ChangeCall::Fallocate { .. } | ChangeCall::SetLock { .. } | ChangeCall::Unlock(_) => {
                 Err(Errno::EPROTO.into())
             }
@@ -456,13 +458,13 @@ impl Transaction<'_> {
 }
 
 impl Core {
-    /// Rights that a regular file's last name takes with it.
+    /// Rights that are recalled when a regular file loses its last name.
     pub(super) const ALL: Rights = Rights(
         Rights::READ.0 | Rights::WRITE.0 | Rights::SIZE.0 | Rights::OPEN.0 | Rights::LOCKS.0,
     );
 
-    /// The sessions that may keep back changes of what a reading call shows: as stored, since a restart
-    /// nobody may have said so.
+    /// Returns the sessions that may hold back changes of inodes that a reading call shows. They
+    /// come from the store, because after a restart the sessions may not have reported yet.
     pub fn soles_shown(&self, call: &ReadCall) -> Vec<SessionId> {
         let transaction = Transaction::begin(&self.base);
         let shown = transaction.shown_by(call).unwrap_or_default();

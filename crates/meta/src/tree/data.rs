@@ -16,10 +16,10 @@ use protocol::space::NewAllocation;
 use protocol::sums::SUMS_PER_MESSAGE_MAX;
 use protocol::{Errno, Extent, FILE_SIZE_MAX_BYTES, Generation, InodeId, Rights, Timestamp};
 
-/// Extents that one `CopyRange` shares at most; the caller goes on where it ended.
+/// Most extents that one `CopyRange` shares; the caller continues at its end.
 const EXTENTS_PER_COPY: usize = 1024;
 
-/// A commit, as asked for.
+/// A requested commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Commit<'a> {
     pub(crate) inode: InodeId,
@@ -33,7 +33,7 @@ pub(crate) struct Commit<'a> {
     pub(crate) attributes: Option<&'a Deferred>,
 }
 
-/// The end of a range of a file; EINVAL if it is empty, EFBIG if it is too far.
+/// Returns the end of a range of a file; EINVAL if it is empty, EFBIG if it is too far.
 pub(super) fn range_end(offset: u64, length: u64) -> Result<u64, Error> {
     if length == 0 {
         return Err(Errno::EINVAL.into());
@@ -44,8 +44,8 @@ pub(super) fn range_end(offset: u64, length: u64) -> Result<u64, Error> {
     }
 }
 
-/// EINVAL unless a commit has as many sums as blocks that it names for the first time, or none; E2BIG if they are
-/// more than a message may have.
+/// Returns EINVAL unless a commit has as many sums as new blocks, or none; E2BIG if it has more
+/// sums than a message may have.
 fn check_sums(commit: &Commit<'_>) -> Result<(), Error> {
     let blocks: u64 = commit.allocations.iter().map(|named| u64::from(named.blocks)).sum();
     if commit.sums.len() > SUMS_PER_MESSAGE_MAX {
@@ -58,7 +58,7 @@ fn check_sums(commit: &Commit<'_>) -> Result<(), Error> {
 }
 
 impl Transaction<'_> {
-    /// A regular file.
+    /// Returns the inode of a regular file.
     pub(super) fn file(&self, id: InodeId) -> Result<Inode, Error> {
         let inode = self.inode(id)?;
         check_regular(&inode)?;
@@ -118,7 +118,7 @@ impl Transaction<'_> {
         Ok(Outcome::of(Answer::Attr(inode.attr)).touching(id).granting(id, Rights::READ))
     }
 
-    /// A commit that a truncation has overtaken: of it only changes of attributes count.
+    /// Executes a commit that a truncation has overtaken: only its changes of attributes count.
     fn commit_late(
         &mut self,
         mut inode: Inode,
@@ -135,7 +135,7 @@ impl Transaction<'_> {
         Ok(Outcome { answer: Answer::Attr(inode.attr), ..outcome }.touching(id))
     }
 
-    /// Makes the changes that have waited for this commit: none waits from now on.
+    /// Applies the changes that have waited for this commit; none wait from now on.
     fn settle_deferred(
         &mut self,
         inode: &mut Inode,
@@ -148,8 +148,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Checks all that a commit says, takes the blocks that it names for the first time out of the session's
-    /// leases, and returns them.
+    /// Checks a commit, takes its new blocks out of the session's leases, and returns them.
     pub(super) fn check_commit(
         &mut self,
         context: &Context<'_>,
@@ -160,12 +159,12 @@ impl Transaction<'_> {
         {
             return Err(Errno::E2BIG.into());
         }
-        // Which of both would count?
+        // It would be undefined which of the two counts.
         if !commit.inline.is_empty() && !commit.extents.is_empty() {
             return Err(Errno::EINVAL.into());
         }
         check_sums(&commit)?;
-        // Also finds allocations that overlap each other: the second one is leased no more.
+        // This also finds allocations that overlap each other: the second one is no longer leased.
         self.take_allocations(context.session, commit.allocations)?;
         let mut new = NewBlocks::default();
         let mut left = commit.sums;
@@ -189,8 +188,8 @@ impl Transaction<'_> {
         Ok(new)
     }
 
-    /// `Fallocate`, or the next step of it: gives the outcome when all is done, else `None` and
-    /// wants to be called again. Each step is valid alone, and the whole can be repeated.
+    /// Runs `Fallocate`, or its next step. Returns the outcome at the end, and `None` if it must be
+    /// called again. Each step is valid alone, and the whole can be repeated.
     pub(crate) fn fallocate_step(
         &mut self,
         context: &Context<'_>,
@@ -229,7 +228,8 @@ impl Transaction<'_> {
         Ok(Some(Outcome::of(Answer::Attr(inode.attr)).touching(id).granting(id, Rights::READ)))
     }
 
-    /// Removes what a range holds, or as much of it as a step may; whether nothing is left.
+    /// Removes the content of a range, or as much of it as a step may; returns whether nothing is
+    /// left.
     fn clear_step(&mut self, inode: &mut Inode, start: u64, end: u64) -> Result<bool, Error> {
         let id = inode.attr.inode;
         let mut references = References::default();
@@ -254,12 +254,12 @@ impl Transaction<'_> {
         Ok(at >= end)
     }
 
-    /// ENOSPC unless the pool has as many bytes free as a range has without data.
+    /// Returns ENOSPC unless the pool has enough free space for the bytes of a range without data.
     fn check_room(&self, id: InodeId, offset: u64, end: u64) -> Result<(), Error> {
         let free_bytes = self.base.space.pool_use(0).free_bytes;
         let mut missing = end - offset;
         let mut at = offset;
-        // Nearly always there is room even if nothing is there yet, and no page is read.
+        // Nearly always there is room even for the whole range, and no page is read.
         while missing > free_bytes && at < end {
             match self.page_before(id, at)? {
                 Some((_, page)) if page.end > at => {
@@ -274,8 +274,8 @@ impl Transaction<'_> {
         if missing > free_bytes { Err(Errno::ENOSPC.into()) } else { Ok(()) }
     }
 
-    /// `CopyRange`: the destination's range names what the source's range names. Copies less than
-    /// asked where the source ends or has more extents than one call shares.
+    /// `CopyRange`: makes the destination's range share the source's blocks. It copies less than
+    /// requested where the source ends or has more extents than one call shares.
     pub(crate) fn copy_range(
         &mut self,
         context: &Context<'_>,
@@ -298,7 +298,7 @@ impl Transaction<'_> {
             return Err(Errno::EINVAL.into());
         }
         if source_offset < u64::from(source.inline) {
-            // Bytes that lie here cannot be shared: the caller copies them.
+            // Inline bytes cannot be shared: the caller copies them.
             return Err(Errno::EXDEV.into());
         }
         let (edits, end) =
@@ -321,7 +321,8 @@ impl Transaction<'_> {
             .granting(source_id, Rights::READ))
     }
 
-    /// The edits of a destination that share a source's range, and how far they go there.
+    /// Returns the edits of a destination that share a source's range, and their end in the
+    /// destination.
     fn copied_edits(
         &self,
         id: InodeId,

@@ -1,9 +1,10 @@
-//! Which committed data survives the power loss of its device, and what becomes of data that did not.
+//! Committed data and the loss of its device's power: which data survives, and the handling of lost
+//! data.
 //!
-//! [`crate::space::Durability`] says what flush epochs are. Nothing here looks through files while
-//! all is well: a commit stamps its allocations, a flush changes one record of the device. Only where
-//! a device has lost data are allocations looked up when they are read, and only a file that may have
-//! a part in that is walked when it is made durable.
+//! [`crate::space::Durability`] explains flush epochs. Nothing here searches files while there is
+//! no loss: a commit stamps its allocations, a flush changes one record of the device. Allocations
+//! are looked up at reads only on a device that has lost data. A file is walked when it is made
+//! durable only if it may contain lost data.
 
 use super::core::Core;
 use super::references::LastChunk;
@@ -16,19 +17,19 @@ use protocol::space::{DeviceInfo, NewAllocation};
 use protocol::{DeviceId, Extent, FreeEpoch, Incarnation, InodeId, Place};
 use std::collections::BTreeSet;
 
-/// Whether all that was committed to an inode survives power loss.
+/// Whether all commits to an inode survive a loss of power.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Durable {
     /// It does, once the store is synced.
     Yes,
-    /// Not before these devices are flushed.
+    /// They do once these devices are flushed.
     After(Vec<DeviceId>),
-    /// Some of it is lost.
+    /// Some of them are lost.
     Lost,
 }
 
 impl Transaction<'_> {
-    /// The flush epoch that a new allocation is stamped with: none if it is durable already.
+    /// Returns the flush epoch for a new allocation: 0 if it is durable already.
     pub(super) fn flush_epoch_of(&mut self, new: &NewAllocation) -> u64 {
         let id = new.allocation.device;
         let Some(device) = self.base.space.devices.get(&id) else { return 0 };
@@ -48,7 +49,7 @@ impl Transaction<'_> {
         epoch
     }
 
-    /// Puts in place of those parts of extents whose data is lost that it is lost.
+    /// Replaces the parts of extents whose data is lost by lost extents.
     pub(super) fn mark_lost(&self, extents: &mut Vec<Extent>) -> Result<(), Error> {
         let devices = &self.base.space.devices;
         let has_lost = devices.values().any(|device| device.durability.has_lost());
@@ -64,8 +65,8 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Adds an extent's parts, those that are lost marked. Mostly it is one: blocks of one extent are of
-    /// different epochs only where parts of a fill were committed at different times.
+    /// Adds an extent's parts, the lost ones marked. Mostly there is one part: the blocks of one
+    /// extent have different epochs only where parts of a fill were committed at different times.
     fn mark_lost_parts(
         &self,
         extent: &Extent,
@@ -110,7 +111,7 @@ impl Transaction<'_> {
     }
 }
 
-/// A part of an extent, marked if it is lost.
+/// Returns a part of an extent, marked if it is lost.
 fn part_of(extent: &Extent, from: u64, to: u64, is_lost: bool) -> Option<Extent> {
     let part = extent.clip(from, to)?;
     let place = if is_lost { Place::lost(extent.place.allocation.device) } else { part.place };
@@ -118,7 +119,7 @@ fn part_of(extent: &Extent, from: u64, to: u64, is_lost: bool) -> Option<Extent>
 }
 
 impl Core {
-    /// What of a device is durable once it is registered as `info`.
+    /// Returns the durability of a device after its registration as `info`.
     pub(super) fn durability_of_registration(
         &self,
         known: Option<&DeviceSpace>,
@@ -142,14 +143,14 @@ impl Core {
         durability
     }
 
-    /// Devices with commits that no flush covers.
+    /// Returns the devices with commits that no flush covers.
     pub fn unflushed_devices(&self) -> Vec<DeviceId> {
         let devices = self.base.space.devices.iter();
         devices.filter(|(_, device)| device.is_unflushed()).map(|(id, _)| *id).collect()
     }
 
-    /// Ends the present flush epoch: a flush that is asked for from now on covers all that was
-    /// committed in it, the answered number, and before.
+    /// Ends the present flush epoch and returns its number. A flush that is requested from now on
+    /// covers all commits in it and before.
     pub fn end_flush_epoch(&mut self) -> Result<u64, Error> {
         self.transact(|transaction| {
             let ended = transaction.counters.flush_epoch;
@@ -158,8 +159,8 @@ impl Core {
         })
     }
 
-    /// A device, under an incarnation, has carried out a flush that was asked for at the end of a
-    /// flush epoch; or it has failed to, and what the flush would have covered is lost.
+    /// Records the result of a flush that was requested at the end of a flush epoch, for a device
+    /// with an incarnation. If it failed, the commits that it would have covered are lost.
     pub fn flushed(
         &mut self,
         id: DeviceId,
@@ -169,7 +170,7 @@ impl Core {
     ) -> Result<(), Error> {
         let Some(device) = self.base.space.devices.get(&id) else { return Ok(()) };
         if device.info.incarnation != incarnation {
-            // What the flush covered has been counted as lost meanwhile.
+            // The commits that the flush covered already count as lost.
             return Ok(());
         }
         let mut durability = device.durability.clone();
@@ -198,14 +199,14 @@ impl Core {
         Ok(())
     }
 
-    /// The incarnation of a device.
+    /// Returns the incarnation of a device.
     pub fn incarnation(&self, device: DeviceId) -> Option<Incarnation> {
         self.base.space.devices.get(&device).map(|device| device.info.incarnation)
     }
 
-    /// Whether all that was committed to an inode survives power loss. An inode that is gone has
-    /// nothing to lose. Devices that can be flushed are named on suspicion, as a flush costs less than
-    /// a look at all extents.
+    /// Returns whether all commits to an inode survive a loss of power. An inode that is gone has
+    /// nothing to lose. The result names devices that perhaps need a flush, because a flush costs
+    /// less than checking all extents.
     pub fn durable(&mut self, id: InodeId) -> Result<Durable, Error> {
         let inode = Transaction::begin(&self.base).stored_inode(id)?;
         let Some(inode) = inode.filter(|inode| inode.flush_epoch > 0) else {
@@ -224,13 +225,13 @@ impl Core {
         }
         let durable = self.walk_durable(id)?;
         if durable == Durable::Yes {
-            // Nothing to look for the next time.
+            // The next call has nothing to search.
             self.transact(|transaction| transaction.put_inode(&Inode { flush_epoch: 0, ..inode }))?;
         }
         Ok(durable)
     }
 
-    /// As [`Core::durable`], by a look at all extents.
+    /// As [`Core::durable`], but checks all extents.
     fn walk_durable(&self, id: InodeId) -> Result<Durable, Error> {
         let transaction = Transaction::begin(&self.base);
         let mut waiting = BTreeSet::new();
@@ -260,13 +261,14 @@ impl Core {
         })
     }
 
-    /// The free epoch that the store knew at the last [`Core::flush`].
+    /// Returns the free epoch of the last [`Core::flush`].
     pub fn stored_free_epoch(&self) -> FreeEpoch {
         self.stored_free_epoch
     }
 
-    /// The store is synced as of a free epoch: blocks that were freed by then may be used again. Not
-    /// before, or a store that forgets the freeing would name blocks that hold other data by now.
+    /// Records that the store is synced as of a free epoch: blocks that were freed by then may be
+    /// used again. If they were used before, a store that loses the freeing would name blocks with
+    /// other data.
     pub fn synced(&mut self, through: FreeEpoch) {
         assert!(
             through <= self.stored_free_epoch,
@@ -276,7 +278,7 @@ impl Core {
         self.synced_free_epoch = self.synced_free_epoch.max(through);
     }
 
-    /// Flushes and syncs the store while nothing else goes on.
+    /// Flushes and syncs the store while nothing else runs.
     pub fn sync(&mut self) -> Result<(), Error> {
         self.flush()?;
         let syncer = self.syncer();
@@ -286,7 +288,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether blocks rest only because the store was not synced since they were freed.
+    /// Whether some blocks rest only because the store was not synced since they were freed.
     pub fn awaits_sync(&self) -> bool {
         self.synced_free_epoch < self.base.counters.free_epoch
     }

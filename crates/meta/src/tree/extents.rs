@@ -1,10 +1,10 @@
 //! A file's extents in pages.
 //!
-//! A page speaks for a range of the file, from its key's offset to its `end`; ranges of pages never
+//! A page covers a range of the file, from its key's offset to its `end`. Ranges of pages never
 //! overlap, and an extent never crosses its page's border (one that would is stored in two parts).
-//! A page above [`PAGE_EXTENTS_MAX`] extents is split, one without extents is removed and leaves a
-//! gap. Every change is a list of *edits*, ascending and apart from one another, worked in page by
-//! page; references are counted over old and new content of the touched pages only, and settled
+//! A page above [`PAGE_EXTENTS_MAX`] extents is split; a page without extents is removed and leaves
+//! a gap. Every change is a list of *edits*, ascending and apart from one another, applied page by
+//! page. References are counted over old and new content of the changed pages only, and settled
 //! once at the end, so that cutting an extent in two and joining it again costs nothing.
 
 use super::base::Effect;
@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 /// Most extents of a page.
 pub(crate) const PAGE_EXTENTS_MAX: usize = 256;
 
-/// Extents of a page after a split; appending then fills the last one up again.
+/// Extents of a page after a split; later appends fill the last page up again.
 const PAGE_EXTENTS_SPLIT: usize = 192;
 
-/// What a range of a file is to hold: an extent as long as the range, or nothing.
+/// The new content of a range of a file: an extent as long as the range, or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Edit {
     pub(crate) start: u64,
@@ -31,12 +31,12 @@ pub(crate) struct Edit {
 }
 
 impl Edit {
-    /// The range of an extent is to hold it.
+    /// Puts an extent at its own range.
     pub(crate) fn put(extent: Extent) -> Edit {
         Edit { start: extent.offset, end: extent.end(), extent: Some(extent) }
     }
 
-    /// A range is to hold nothing.
+    /// Clears a range.
     pub(crate) fn clear(start: u64, end: u64) -> Edit {
         Edit { start, end, extent: None }
     }
@@ -48,7 +48,7 @@ impl Edit {
     }
 }
 
-/// Appends an extent, joined to the last one where both file and allocation go on.
+/// Appends an extent; joins it to the last one if they are adjacent in both file and allocation.
 fn push(extents: &mut Vec<Extent>, extent: Extent) {
     if let Some(last) = extents.last_mut()
         && last.continues_in(&extent)
@@ -60,7 +60,7 @@ fn push(extents: &mut Vec<Extent>, extent: Extent) {
     extents.push(extent);
 }
 
-/// Old extents with edits worked in.
+/// Returns the old extents with edits applied.
 fn overlay(old: &[Extent], edits: impl Iterator<Item = Edit>) -> Vec<Extent> {
     let mut result = Vec::with_capacity(old.len() + 8);
     let mut old = old.iter().copied();
@@ -100,12 +100,13 @@ fn bytes(extents: &[Extent]) -> u64 {
     extents.iter().map(|extent| u64::from(extent.length)).sum()
 }
 
-/// Extents in the order in which they overwrite each other → edits, ascending and apart.
+/// Converts extents, in the order in which they overwrite each other, to edits, ascending and
+/// apart.
 pub(crate) fn flatten(extents: &[Extent]) -> Vec<Edit> {
     if extents.windows(2).all(|pair| pair[0].end() <= pair[1].offset) {
         return extents.iter().copied().map(Edit::put).collect();
     }
-    // Offset → extent, apart from one another; each new one cuts what it covers.
+    // Offset → extent, without overlaps; each new extent cuts those that it covers.
     let mut map: BTreeMap<u64, Extent> = BTreeMap::new();
     for extent in extents {
         let (start, end) = (extent.offset, extent.end());
@@ -125,7 +126,7 @@ pub(crate) fn flatten(extents: &[Extent]) -> Vec<Edit> {
 }
 
 impl Transaction<'_> {
-    /// The last page that begins at or before an offset.
+    /// Returns the last page that begins at or before an offset.
     pub(crate) fn page_before(
         &self,
         id: InodeId,
@@ -145,7 +146,7 @@ impl Transaction<'_> {
         Ok(Some((start, page)))
     }
 
-    /// Where the first page begins that begins after an offset.
+    /// Returns the start of the first page that begins after an offset.
     pub(crate) fn page_after(&self, id: InodeId, offset: u64) -> Result<Option<u64>, Error> {
         let Some(first) = offset.checked_add(1) else { return Ok(None) };
         let found = self.scan(Scan {
@@ -157,7 +158,7 @@ impl Transaction<'_> {
         found.first().map(|(key, _)| key_number(key, 1)).transpose()
     }
 
-    /// The page that speaks for an offset; an empty one, not stored, in a gap.
+    /// Returns the page that covers an offset; in a gap an empty one that is not stored.
     fn page_at(&self, inode: &Inode, offset: u64) -> Result<(u64, ExtentPage), Error> {
         if inode.attr.allocated_bytes == u64::from(inode.inline) {
             let end = FILE_SIZE_MAX_BYTES;
@@ -174,7 +175,7 @@ impl Transaction<'_> {
         Ok((start, ExtentPage { end, extents: ExtentList::default() }))
     }
 
-    /// Works edits (ascending, apart) into an inode's extents. Changes `inode`, which the caller
+    /// Applies edits (ascending, apart) to an inode's extents. It changes `inode`, which the caller
     /// writes, and counts references, which the caller settles.
     pub(crate) fn edit_extents(
         &mut self,
@@ -183,7 +184,10 @@ impl Transaction<'_> {
         references: &mut References,
     ) -> Result<(), Error> {
         let id = inode.attr.inode;
-        assert!(are_apart(edits), "edits of {id} overlap, or are not what they put: {edits:?}");
+        assert!(
+            are_apart(edits),
+            "edits of {id} overlap, or differ from their extents' ranges: {edits:?}"
+        );
         let mut rest = edits;
         let mut done_to = 0;
         while let Some(first) = rest.first() {
@@ -208,7 +212,7 @@ impl Transaction<'_> {
                 ));
             }
             inode.attr.allocated_bytes = held;
-            assert!(page.end > done_to, "pages of {id} do not go on at {done_to}: {page:?}");
+            assert!(page.end > done_to, "a page of {id} ends before {done_to}: {page:?}");
             done_to = page.end;
             let goes_on = here.last().is_some_and(|last| last.end > page.end);
             rest = if goes_on { &rest[count - 1..] } else { after };
@@ -217,7 +221,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Replaces a page's content; splits or removes the page where due.
+    /// Replaces a page's content; splits or removes the page if necessary.
     fn put_page(
         &mut self,
         id: InodeId,
@@ -244,17 +248,18 @@ impl Transaction<'_> {
         let mut from = start;
         while let Some(chunk) = chunks.next() {
             let end = chunks.peek().map_or(old.end, |next| next[0].offset);
-            assert!(from < end, "a page of {id} would speak for {from} to {end}");
+            assert!(from < end, "a page of {id} would cover {from} to {end}");
             let page = ExtentPage { end, extents: ExtentList(chunk.to_vec()) };
             self.put(&Key::Extents(id, from), &page)?;
             from = end;
         }
-        assert_eq!(from, old.end, "pages of {id} would speak for another range than before");
+        assert_eq!(from, old.end, "pages of {id} would cover another range than before");
         Ok(())
     }
 
-    /// Removes an inode's extents from a byte on, from the end down; whether all are gone. If that
-    /// are more than a step may remove, the inode notes how far it came. The caller writes `inode`.
+    /// Removes an inode's extents from a byte on, from the end down; returns whether all are gone.
+    /// If there are more than a step may remove, the inode records the progress. The caller writes
+    /// `inode`.
     pub(crate) fn cut(&mut self, inode: &mut Inode, from: u64) -> Result<bool, Error> {
         let id = inode.attr.inode;
         let mut references = References::default();
@@ -266,7 +271,7 @@ impl Transaction<'_> {
                 to = from;
                 break;
             };
-            // A page is a record, and each allocation that it names.
+            // A page counts as a record, and so does each allocation that it names.
             let runs = page.extents.0.chunk_by(|a, b| a.place.allocation == b.place.allocation);
             touched += 1 + runs.count();
             if page.end > from {
@@ -285,7 +290,7 @@ impl Transaction<'_> {
         Ok(is_done)
     }
 
-    /// Goes on with an inode's pending truncation; whether it is finished.
+    /// Continues an inode's pending truncation; returns whether it is finished.
     pub(crate) fn truncate_step(&mut self, id: InodeId) -> Result<bool, Error> {
         let stored = self.stored_inode(id)?;
         let Some((mut inode, truncation)) =

@@ -1,4 +1,4 @@
-//! `CreateFiles` and `ReadFiles`: whole small files, made and read together.
+//! `CreateFiles` and `ReadFiles`: whole small files, created and read together.
 
 use super::Outcome;
 use super::names::{check_name, describe, is_dots};
@@ -10,11 +10,11 @@ use protocol::files::{NEW_FILES_MAX, NewFile, READ_FILES_MAX, SmallFile};
 use protocol::inline::{INLINE_MAX_BYTES, InlineRun};
 use protocol::{Attr, Errno, InodeId, Rights};
 
-/// Bytes of data in one answer at most.
+/// Most bytes of data in one answer.
 const READ_BYTES_MAX: usize = 512 << 10;
 
 impl Transaction<'_> {
-    /// Makes all of the files, or none.
+    /// Creates all of the files, or none.
     pub(crate) fn create_files(
         &mut self,
         context: &Context<'_>,
@@ -44,7 +44,7 @@ impl Transaction<'_> {
         Ok(outcome)
     }
 
-    /// `ReadFiles`. Nobody is waited for because of files that are merely likely to be read.
+    /// `ReadFiles`. It recalls nothing because of files that are merely likely to be read.
     pub(crate) fn read_files(&self, ids: &[InodeId]) -> Result<Outcome, Error> {
         if ids.is_empty() || ids.len() > READ_FILES_MAX {
             return Err(Errno::EINVAL.into());
@@ -68,7 +68,8 @@ impl Transaction<'_> {
         Ok(outcome)
     }
 
-    /// A file that lies here as a whole. Of what is not wanted yet, changes that its maker keeps back stay so.
+    /// Returns a file that is completely inline. If it is not wanted yet, its maker may still hold
+    /// back changes of it; then it is left out.
     fn small_file(&self, id: InodeId, is_wanted: bool) -> Result<Option<SmallFile>, Error> {
         let inode = self.file(id)?;
         let is_kept_back =

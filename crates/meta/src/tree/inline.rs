@@ -1,8 +1,8 @@
-//! Small data that lies in the store itself: the first bytes of a file, in one record.
+//! Small data in the store itself: the first bytes of a file, in one record.
 //!
-//! A byte lies here or in an extent, never in both: a commit with inline data removes the extents of its
-//! ranges, one with extents clears the inline bytes of theirs, and whoever clears a range clears both. Inline
-//! data is durable when the store is synced, and needs no device.
+//! A byte is either here or in an extent, never in both. A commit with inline data removes the
+//! extents of its ranges, one with extents clears the inline bytes of its ranges, and clearing a
+//! range clears both. Inline data is durable when the store is synced, and needs no device.
 
 use super::extents::Edit;
 use super::references::References;
@@ -17,7 +17,7 @@ impl Transaction<'_> {
     /// Returns the inline bytes of a file, from its first byte on, with their checksum.
     ///
     /// # Errors
-    /// EIO if they are not what was stored.
+    /// EIO if they do not match their checksum.
     pub(crate) fn inline_record(&self, inode: &Inode) -> Result<Inline, Error> {
         if inode.inline == 0 {
             return Ok(Inline::default());
@@ -25,7 +25,7 @@ impl Transaction<'_> {
         let key = Key::Inline(inode.attr.inode);
         match self.get::<Inline>(&key)? {
             Some(inline) if inline.bytes.0.len() != inode.inline as usize => {
-                Err(contradiction(&key, "its inode counts other inline bytes"))
+                Err(contradiction(&key, "its inode has another count of inline bytes"))
             }
             Some(inline) if !inline.is_whole() => {
                 let inode = inode.attr.inode;
@@ -68,20 +68,20 @@ impl Transaction<'_> {
             return Ok(());
         }
         if cleared.contains(&(0..all)) && !reactor::mutant!("damage-kept") {
-            // Also where the bytes are damaged.
+            // Even if the bytes are damaged.
             return self.put_inline(inode, &Inline::default());
         }
         let mut bytes = self.inline_record(inode)?.bytes.0;
         for range in cleared {
             bytes[range.start as usize..range.end as usize].fill(0);
         }
-        // Zeros at the end need not be kept.
+        // Zeros at the end need no storage.
         let kept = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         bytes.truncate(kept);
         self.put_inline(inode, &Inline::of(bytes))
     }
 
-    /// Makes what a commit carries part of the file. The caller writes `inode`.
+    /// Adds the inline data of a commit to the file. The caller writes `inode`.
     pub(crate) fn write_inline(
         &mut self,
         inode: &mut Inode,

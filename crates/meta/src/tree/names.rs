@@ -1,4 +1,4 @@
-//! Directory entries: looking up, listing, making and removing them.
+//! Directory entries: looking up, listing, creating and removing them.
 
 use super::Outcome;
 use super::base::Effect;
@@ -20,7 +20,7 @@ const ENTRIES_MAX: usize = 1024;
 /// Cookies begin here: a front end may give 1 and 2 to `.` and `..`, which are not listed.
 pub const FIRST_COOKIE: u64 = 3;
 
-/// What a new inode is to be.
+/// The properties of a new inode.
 pub(crate) struct NewInode {
     pub(crate) kind: FileKind,
     pub(crate) mode: u16,
@@ -32,7 +32,7 @@ pub(crate) struct NewInode {
     pub(crate) target: Vec<u8>,
 }
 
-/// Whether bytes can be a name in a directory; `.` and `..` are not checked here.
+/// Returns an error unless bytes can be a name in a directory; `.` and `..` are not checked here.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Error> {
     if name.is_empty() {
         return Err(Errno::ENOENT.into());
@@ -52,7 +52,7 @@ pub(crate) fn is_dots(name: &[u8]) -> bool {
 }
 
 impl NewInode {
-    /// The inode of that number at that time.
+    /// Builds the inode with a number at a time.
     pub(crate) fn build(self, inode: InodeId, now: Timestamp) -> Inode {
         let is_directory = self.kind == FileKind::Directory;
         let attr = Attr {
@@ -89,7 +89,7 @@ impl NewInode {
 }
 
 impl Transaction<'_> {
-    /// Makes an inode; the caller writes it.
+    /// Creates an inode; the caller writes it.
     pub(crate) fn new_inode(&mut self, new: NewInode, now: Timestamp) -> Inode {
         let id = InodeId(self.counters.next_inode);
         assert!(id > InodeId::ROOT, "{id} would be made, and numbers begin after the root's");
@@ -150,7 +150,7 @@ impl Transaction<'_> {
         Ok(outcome)
     }
 
-    /// Adds an entry that was not there.
+    /// Adds an entry that does not exist yet.
     pub(crate) fn add_entry(
         &mut self,
         directory: &mut Inode,
@@ -162,7 +162,7 @@ impl Transaction<'_> {
             directory.attr.kind == FileKind::Directory && inode.0 < self.counters.next_inode,
             "{parent} gets an entry for {inode}: {directory:?}"
         );
-        // It costs a read, and all callers have just made it.
+        // It costs a read, and all callers have just done it.
         debug_assert!(
             !matches!(self.dentry(parent, name), Ok(Some(_))),
             "a second entry {:?} is added to {parent}",
@@ -173,7 +173,7 @@ impl Transaction<'_> {
         self.put(&Key::Cookie(parent, cookie), &CookieEntry { inode, name: name.to_vec() })
     }
 
-    /// Removes an entry that is there.
+    /// Removes an entry that exists.
     pub(crate) fn remove_entry(
         &mut self,
         directory: &mut Inode,
@@ -189,7 +189,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Makes an entry that is there name another inode; it keeps its place.
+    /// Makes an existing entry name another inode; it keeps its cookie.
     pub(crate) fn replace_entry(
         &mut self,
         parent: InodeId,
@@ -202,7 +202,7 @@ impl Transaction<'_> {
         self.put(&Key::Cookie(parent, cookie), &CookieEntry { inode, name: name.to_vec() })
     }
 
-    /// The directory in which an entry is to be made: one that still has a name itself.
+    /// Returns the directory for a new entry: it must still have a name itself.
     pub(crate) fn living_directory(&self, id: InodeId) -> Result<Inode, Error> {
         let directory = self.directory(id)?;
         if directory.attr.nlink == 0 {
@@ -330,8 +330,8 @@ impl Transaction<'_> {
         Ok(outcome)
     }
 
-    /// Takes one name from an inode; gives its attributes if it has others left. Without a name it
-    /// lives on while somebody has it open, else it is dead.
+    /// Takes one name from an inode; returns its attributes if it has other names left. Without a
+    /// name it lives on while a session has it open; otherwise it is dead.
     pub(crate) fn drop_name(
         &mut self,
         context: &Context<'_>,
@@ -362,7 +362,7 @@ impl Transaction<'_> {
     }
 }
 
-/// What `Create` is to make in a directory.
+/// Returns the new inode that `Create` makes in a directory.
 pub(crate) fn describe(
     directory: &Inode,
     creation: &Creation,

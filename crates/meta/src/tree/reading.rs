@@ -12,10 +12,10 @@ use protocol::sums::{BlockSums, SUMS_PER_MESSAGE_MAX};
 use protocol::{DeviceId, Errno, Extent, ExtentList, FILE_SIZE_MAX_BYTES, InodeId, Rights};
 use std::ops::Range;
 
-/// An answer is filled page by page up to about so many extents.
+/// Number of extents at which an answer gets no further page.
 const EXTENTS_PER_ANSWER: usize = 1024;
 
-/// What lies behind the asked range is left out if an answer has so many sums without it.
+/// Number of sums at which an answer gets no data behind the requested range.
 const SUMS_ENOUGH: usize = SUMS_PER_MESSAGE_MAX / 4;
 
 /// An answer, while its sums are added extent by extent.
@@ -23,14 +23,14 @@ const SUMS_ENOUGH: usize = SUMS_PER_MESSAGE_MAX / 4;
 struct Summed {
     sums: BlockSums,
     count: usize,
-    /// The block that was looked at last.
+    /// The block of the last look-up.
     last: Option<(DeviceId, u64)>,
     chunk: LastChunk,
 }
 
 impl Transaction<'_> {
-    /// `ReadExtents`. Whole pages are given, up to a number of sums: what lies after the asked range costs
-    /// little, and saves the next call.
+    /// `ReadExtents`. It returns whole pages, up to a number of sums: the data behind the requested
+    /// range costs little, and saves the next call.
     pub(crate) fn read_extents(
         &self,
         id: InodeId,
@@ -43,7 +43,7 @@ impl Transaction<'_> {
         }
         let end = offset.saturating_add(length).min(FILE_SIZE_MAX_BYTES);
         let mut extents = Vec::new();
-        // Most small files have none, and nothing is looked for.
+        // Most small files have no extents, and no page is read.
         let has_extents = inode.attr.allocated_bytes > u64::from(inode.inline);
         let mut at = if has_extents { offset } else { FILE_SIZE_MAX_BYTES };
         while at < end && extents.len() < EXTENTS_PER_ANSWER {
@@ -72,8 +72,9 @@ impl Transaction<'_> {
         Ok(Outcome::of(answer).granting(id, Rights::READ))
     }
 
-    /// Returns the sums of the blocks that extents touch, and how far these are complete: up to `covered_to`, or
-    /// up to the first of them that is left out for having too many.
+    /// Returns the sums of the blocks that extents touch, and the offset to which they are
+    /// complete: `covered_to`, or the start of the first extent that is left out because of too
+    /// many sums.
     fn sums_of(
         &self,
         extents: &mut Vec<Extent>,
@@ -84,7 +85,7 @@ impl Transaction<'_> {
         for index in 0..extents.len() {
             let extent = extents[index];
             let is_behind = extent.offset >= asked.end && summed.count >= SUMS_ENOUGH;
-            // The first is needed: an answer covers a byte at least.
+            // The first extent is needed: an answer covers at least one byte.
             let may_end = extent.offset > asked.start;
             let is_taken = !(is_behind && may_end) && self.add_sums(&mut summed, &extent)?;
             if !is_taken && may_end {
@@ -95,8 +96,8 @@ impl Transaction<'_> {
         Ok((summed.sums, covered_to))
     }
 
-    /// Adds the sums of the blocks that an extent touches. Returns false, and adds nothing, if a message might
-    /// have too many then.
+    /// Adds the sums of the blocks that an extent touches. Returns false, without adding any, if a
+    /// message might then have too many.
     fn add_sums(&self, summed: &mut Summed, extent: &Extent) -> Result<bool, Error> {
         let id = extent.place.allocation.device;
         let device = self.base.space.devices.get(&id);

@@ -9,7 +9,7 @@ use crate::store::{Direction, Error, Scan};
 use protocol::{FreeEpoch, InodeId};
 
 impl Transaction<'_> {
-    /// Frees a part of what a dead inode holds, or, last, the inode itself.
+    /// Frees a part of a dead inode's content, or, at the end, the inode itself.
     fn bury_step(&mut self, id: InodeId) -> Result<(), Error> {
         let Some(mut inode) = self.stored_inode(id)? else {
             self.remove(&Key::Dead(id));
@@ -58,8 +58,8 @@ impl Transaction<'_> {
 
 impl Core {
     /// Does background work in transactions of about a hundred records each, until about `budget`
-    /// records are written; whether more is left to do at once. Not to be called between `execute`
-    /// and the `record_reply` of the same call.
+    /// records are written; returns whether more can be done at once. It must not be called between
+    /// `execute` and the `record_reply` of the same call.
     pub fn reclaim_step(&mut self, budget: usize) -> Result<bool, Error> {
         let mut written = 0;
         while written < budget {
@@ -91,7 +91,7 @@ impl Core {
         Ok(self.work().is_some())
     }
 
-    /// Whether there is background work to do: after calls that remove or free, after
+    /// Whether there is background work: after calls that remove or free, after
     /// [`Core::ended_through`] and after the end of a session.
     pub fn has_work(&self) -> bool {
         self.work().is_some()
@@ -108,8 +108,8 @@ impl Core {
         (from <= through).then_some(Work::Free(from, through))
     }
 
-    /// Blocks freed at this epoch or before are read by no session any more, nor will a store that
-    /// loses what was not synced bring back who named them.
+    /// Returns the last epoch whose freed blocks can be reused. No session reads them any more, and
+    /// the store cannot lose their freeing, because it is synced.
     fn rested_through(&self) -> FreeEpoch {
         let ended = self.base.sessions.values().map(|state| state.ended_through);
         let ended = if reactor::mutant!("any-ended-suffices") { ended.max() } else { ended.min() };

@@ -1,7 +1,8 @@
 //! Counting the extents that touch each block, and freeing the blocks that none touches any more.
 //!
-//! Changes are gathered over all pages that a transaction rewrites and settled once at its end, chunk by
-//! chunk, so that cutting an extent in two and joining it again costs nothing. See [`crate::space::live`].
+//! Changes are gathered over all pages that a transaction rewrites and settled once at its end,
+//! chunk by chunk, so that cutting an extent in two and joining it again costs nothing. See
+//! [`crate::space::live`].
 
 use super::transaction::{Transaction, contradiction};
 use crate::records::Key;
@@ -11,22 +12,22 @@ use protocol::{AllocationId, DeviceId, Errno, Extent, InodeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// The blocks that a commit names for the first time, by device and first block.
+/// The new blocks of a commit, by device and first block.
 #[derive(Debug, Default)]
 pub(crate) struct NewBlocks(BTreeMap<(DeviceId, u64), NewRun>);
 
-/// New blocks side by side.
+/// Adjacent new blocks.
 #[derive(Debug)]
 struct NewRun {
     /// One past the last.
     end: u64,
-    /// What is to be known of each, but for its sum.
+    /// The state of each of them, without its sum.
     live: Live,
     /// The sum of each, or none.
     sums: Vec<u32>,
 }
 
-/// New blocks of a chunk, by their places in it, with the sum of each, or none.
+/// New blocks of a chunk, by their indexes in it, with the sum of each, or none.
 type NewPart = (Range<usize>, Live, Vec<u32>);
 
 impl NewBlocks {
@@ -41,19 +42,19 @@ impl NewBlocks {
         self.0.insert((device, blocks.start), run);
     }
 
-    /// One past the last of the new blocks side by side with one, if that is new.
+    /// Returns one past the last of the adjacent new blocks around a block, if it is new.
     fn end_at(&self, device: DeviceId, block: u64) -> Option<u64> {
         let (_, run) = self.0.range((device, 0)..=(device, block)).next_back()?;
         (block < run.end).then_some(run.end)
     }
 
-    /// The newest flush epoch of them.
+    /// Returns the newest flush epoch of the blocks.
     pub(crate) fn newest_epoch(&self) -> u64 {
         self.0.values().map(|run| run.live.flush_epoch).max().unwrap_or(0)
     }
 }
 
-/// The blocks that change: by how much their counts do, and which are new.
+/// Changed blocks: the changes of their counts, and the new ones among them.
 #[derive(Debug, Default)]
 pub(crate) struct References {
     changes: BTreeMap<ChunkId, Vec<(Range<usize>, i64)>>,
@@ -61,7 +62,7 @@ pub(crate) struct References {
 }
 
 impl References {
-    /// Those of a commit that names new blocks.
+    /// Starts with the new blocks of a commit.
     pub(crate) fn of_commit(new: NewBlocks) -> References {
         let mut references = References::default();
         for ((device, start), NewRun { end, live, sums }) in new.0 {
@@ -76,12 +77,12 @@ impl References {
     }
 }
 
-/// A chunk that was read last.
+/// The chunk of the last look-up.
 #[derive(Default)]
 pub(crate) struct LastChunk(Option<(ChunkId, Chunk)>);
 
 impl Transaction<'_> {
-    /// What is known of a block, if it is live.
+    /// Returns the record of a block, if it is live.
     pub(crate) fn live_block(
         &self,
         last: &mut LastChunk,
@@ -96,8 +97,8 @@ impl Transaction<'_> {
         Ok(last.0.as_ref().and_then(|(_, chunk)| chunk.get(at)).copied())
     }
 
-    /// Returns EINVAL unless a commit to an inode may name an extent's blocks: new ones, or live ones
-    /// that the inode named first.
+    /// Returns EINVAL unless a commit to an inode may name an extent's blocks: new ones, or live
+    /// ones that the inode named first.
     pub(crate) fn check_named(
         &self,
         owner: InodeId,
@@ -126,7 +127,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Counts what a page no longer holds once less, and what it holds now once more.
+    /// Counts the blocks of a page's old content once less, and those of its new content once more.
     pub(crate) fn count_page(
         &self,
         references: &mut References,
@@ -173,7 +174,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Writes changed counts; blocks that no extent touches any more are freed.
+    /// Writes changed counts, and frees blocks that no extent touches any more.
     pub(crate) fn settle_references(&mut self, references: References) -> Result<(), Error> {
         let References { mut changes, mut new } = references;
         let chunks: BTreeSet<ChunkId> = changes.keys().chain(new.keys()).copied().collect();
@@ -230,8 +231,8 @@ impl Transaction<'_> {
         self.put(&key, &chunk)
     }
 
-    /// The flush epoch to be stored for what was committed in one: none once it is durable, so that what
-    /// was written at different times can share a run.
+    /// Returns the flush epoch to store for a commit in `epoch`: 0 once it is durable, so that
+    /// blocks that were written at different times can share a run.
     fn present_epoch(&self, device: DeviceId, epoch: u64) -> u64 {
         let device = self.base.space.devices.get(&device);
         let is_durable = device.is_some_and(|device| device.has_durable(epoch));

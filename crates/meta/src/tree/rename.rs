@@ -11,7 +11,7 @@ use protocol::{Attr, Errno, FileKind, InodeId, Rights, Timestamp};
 /// Deeper than any path can lead: a longer walk means a loop in the stored tree.
 const DEPTH_MAX: usize = 1 << 20;
 
-/// What a rename is asked to do.
+/// A requested rename.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rename<'a> {
     pub(crate) parent: InodeId,
@@ -21,11 +21,11 @@ pub(crate) struct Rename<'a> {
     pub(crate) mode: RenameMode,
 }
 
-/// What a rename finds.
+/// The inodes and entries of a rename.
 pub(crate) struct Found {
     pub(crate) moved: Inode,
     moved_dentry: Dentry,
-    /// What has the new name so far.
+    /// The inode that has the new name so far.
     pub(crate) present: Option<(Inode, Dentry)>,
 }
 
@@ -40,7 +40,7 @@ impl Directories {
         self.new.as_mut().unwrap_or(&mut self.old)
     }
 
-    /// Moves the link that a directory's `..` is from one to the other.
+    /// Moves the link of a subdirectory's `..` from the old directory to the new one.
     fn move_dotdot(&mut self) -> Result<(), Error> {
         if let Some(new) = &mut self.new {
             self.old.lose_link()?;
@@ -49,7 +49,7 @@ impl Directories {
         Ok(())
     }
 
-    /// Moves it the other way.
+    /// Moves that link back.
     fn move_dotdot_back(&mut self) -> Result<(), Error> {
         if let Some(new) = &mut self.new {
             new.lose_link()?;
@@ -64,7 +64,8 @@ fn is_directory(inode: &Inode) -> bool {
 }
 
 impl Transaction<'_> {
-    /// Finds what a rename concerns and refuses what may not be; `None` if nothing is to be done.
+    /// Finds the inodes and entries of a rename, and refuses a forbidden one. The flag is true if
+    /// there is nothing to do.
     pub(crate) fn find_rename(&self, rename: Rename<'_>) -> Result<(Found, bool), Error> {
         check_name(rename.name)?;
         check_name(rename.new_name)?;
@@ -101,7 +102,7 @@ impl Transaction<'_> {
         Ok((Found { moved, moved_dentry, present }, is_noop))
     }
 
-    /// Whether what has the new name may be replaced or exchanged.
+    /// Returns an error unless the inode under the new name may be replaced or exchanged.
     fn check_present(
         &self,
         rename: Rename<'_>,
@@ -123,7 +124,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether a directory is `ancestor` or lies under it.
+    /// Returns whether a directory is `ancestor` or lies under it.
     fn is_within(&self, directory: &Inode, ancestor: InodeId) -> Result<bool, Error> {
         let mut id = directory.attr.inode;
         let mut parent = directory.parent;
@@ -157,7 +158,7 @@ impl Transaction<'_> {
         let new = if is_one { None } else { Some(self.directory(rename.new_parent)?) };
         assert!(
             new.as_ref().is_none_or(|new| new.attr.inode != old.attr.inode),
-            "a rename in {} would write it twice",
+            "a rename within {} has two records of it",
             rename.parent
         );
         let mut directories = Directories { old, new };
@@ -270,7 +271,7 @@ impl Transaction<'_> {
         self.put_inode(inode)
     }
 
-    /// Makes what overlayfs takes for "removed": a character device 0:0.
+    /// Creates the "removed" mark of overlayfs: a character device 0:0.
     fn whiteout(&mut self, directory: &Inode, now: Timestamp) -> Result<Attr, Error> {
         let new = NewInode {
             kind: FileKind::CharDevice,

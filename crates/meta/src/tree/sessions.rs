@@ -13,18 +13,18 @@ use protocol::{Attr, DeviceId, Epoch, Errno, FreeEpoch, HostId, InodeId, Session
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-/// Most lock owners that a session's end looks at in one scan.
+/// Most lock owners that the end of a session reads in one scan.
 const LOCKS_PER_SCAN: usize = 1024;
 
 /// Most locks that one transaction changes.
 const LOCKS_PER_TRANSACTION: usize = 64;
 
-/// What a slot says of a call.
+/// The state of a slot with respect to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotState {
     /// A new call: execute it.
     New,
-    /// A retry: this was the answer.
+    /// A retry: the stored answer.
     Repeated(Box<Response>),
 }
 
@@ -71,8 +71,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// A session no longer has an inode open; the last one to close an inode without a name kills
-    /// it.
+    /// Closes an inode without a name for a session; when the last session has closed it, it is
+    /// dead.
     fn close_orphan(&mut self, session: SessionId, id: InodeId) -> Result<(), Error> {
         let Some(openers) = self.base.open_orphans.get(&id) else { return Ok(()) };
         if !openers.contains(&session) {
@@ -92,7 +92,7 @@ impl Transaction<'_> {
 }
 
 impl Core {
-    /// Makes a session, with an epoch of its own under which its host is admitted.
+    /// Creates a session, with an epoch of its own for the admission of its host.
     pub fn create_session(
         &mut self,
         node: &str,
@@ -118,7 +118,7 @@ impl Core {
         })
     }
 
-    /// Notes that a session is about to be admitted at a device: flush before `Admit` is sent.
+    /// Notes that a session is about to be admitted at a device. Flush before sending `Admit`.
     pub fn note_admitted(&mut self, session: SessionId, device: DeviceId) -> Result<(), Error> {
         let Some(state) = self.base.sessions.get(&session) else {
             return Err(Errno::ESTALE.into());
@@ -131,8 +131,8 @@ impl Core {
         self.transact(|transaction| transaction.put_session(session, record))
     }
 
-    /// Notes that a session is about to be fenced: flush before the first fence is sent. Targets know for
-    /// good who was fenced, so that a service which has forgotten it must not go on with the session.
+    /// Notes that a session is about to be fenced. Flush before sending the first fence. Targets
+    /// keep fences for good, so a service must not continue a session after forgetting its fence.
     pub fn note_ending(&mut self, session: SessionId) -> Result<(), Error> {
         let Some(state) = self.base.sessions.get(&session) else { return Ok(()) };
         if state.record.is_void || reactor::mutant!("ending-not-stored") {
@@ -142,25 +142,25 @@ impl Core {
         self.transact(|transaction| transaction.put_session(session, record))
     }
 
-    /// A session, if it exists.
+    /// Returns a session, if it exists.
     pub fn session(&self, session: SessionId) -> Option<&SessionRecord> {
         self.base.sessions.get(&session).map(|state| &state.record)
     }
 
-    /// All sessions.
+    /// Returns all sessions.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
         self.base.sessions.iter().map(|(id, state)| (*id, &state.record))
     }
 
-    /// A session said that all its reads under extents from before `epoch` have ended.
+    /// Records that all reads that a session began under extents from before `epoch` have ended.
     pub fn ended_through(&mut self, session: SessionId, epoch: FreeEpoch) {
-        // An epoch that is yet to come says nothing about reads that are yet to begin.
+        // A future epoch says nothing about reads that have not begun.
         let epoch = epoch.min(self.base.counters.free_epoch);
         if let Some(state) = self.base.sessions.get_mut(&session) {
             state.ended_through = state.ended_through.max(epoch);
             assert!(
                 state.ended_through <= self.base.counters.free_epoch,
-                "{session} has ended reads through {:?}, which is yet to come",
+                "{session} has ended reads through {:?}, a future epoch",
                 state.ended_through
             );
         }
@@ -174,8 +174,8 @@ impl Core {
         Ok(())
     }
 
-    /// Ends a session that is fenced on all devices: its leased space, locks and slots go, and
-    /// inodes that only it held open. All of it is stored with the next flush.
+    /// Ends a session that is fenced on all devices. It loses its leased space, locks and slots,
+    /// and inodes without a name that only it had open. All of it is stored with the next flush.
     pub fn end_session(&mut self, session: SessionId) -> Result<(), Error> {
         if !self.base.sessions.contains_key(&session) {
             return Ok(());
@@ -215,8 +215,8 @@ impl Core {
         })
     }
 
-    /// A session says that it has an inode open. One without a name lives on until this session, too,
-    /// has closed it: its last name may have gone before the session said so.
+    /// Records that a session has an inode open. An inode without a name lives on until this
+    /// session, too, has closed it, because it may lose its last name before the report.
     pub fn note_open(&mut self, session: SessionId, inode: InodeId) -> Result<(), Error> {
         let Some(openers) = self.base.open_orphans.get(&inode) else { return Ok(()) };
         if openers.contains(&session) || reactor::mutant!("late-open-not-stored") {
@@ -229,7 +229,7 @@ impl Core {
         })
     }
 
-    /// A session closed an inode for the last time.
+    /// Records that a session has closed an inode for the last time.
     pub fn close(&mut self, session: SessionId, inode: InodeId) -> Result<(), Error> {
         if !self.base.open_orphans.contains_key(&inode) {
             return Ok(());
@@ -237,14 +237,14 @@ impl Core {
         self.transact(|transaction| transaction.close_orphan(session, inode))
     }
 
-    /// Inodes without a name, with the sessions that have them open.
+    /// Returns inodes without a name, with the sessions that have them open.
     pub fn open_orphans(&self) -> Vec<(InodeId, Vec<SessionId>)> {
         let orphans = self.base.open_orphans.iter();
         orphans.map(|(inode, sessions)| (*inode, sessions.iter().copied().collect())).collect()
     }
 
-    /// Whether a call in a slot is new or a retry. Numbers that were left out are of calls that the
-    /// client gave up before they came here. EPROTO for one older than the last.
+    /// Returns whether a call in a slot is new or a retry. Skipped numbers belong to calls that the
+    /// client gave up before they arrived. EPROTO for a call older than the last.
     pub fn check_slot(&self, session: SessionId, slot: Slot) -> Result<SlotState, Errno> {
         if slot.slot >= SLOTS_PER_SESSION {
             return Err(Errno::EPROTO);
@@ -274,8 +274,8 @@ impl Core {
         }
     }
 
-    /// Keeps a call's answer in its slot. To be called after the call was executed and before the
-    /// next flush: then both are stored together.
+    /// Stores a call's answer in its slot. It must be called after the call was executed and before
+    /// the next flush, so that both are stored together.
     pub fn record_reply(
         &mut self,
         session: SessionId,
@@ -287,7 +287,7 @@ impl Core {
         let key = Key::Slot(session, slot.slot & !shared);
         self.transact(|transaction| {
             let stored: Option<SlotRecord> = transaction.get(&key)?;
-            // A call that its client had given up may end after the next one in its slot.
+            // A call that its client gave up may end after the next one in its slot.
             let is_older = stored.is_some_and(|last| last.sequence > slot.sequence);
             if is_older && !reactor::mutant!("older-answer-stored") {
                 return Ok(());
@@ -296,8 +296,8 @@ impl Core {
         })
     }
 
-    /// Changes what an owner holds on an inode: by first byte, a lock that begins there or nothing. All of them
-    /// must be of that inode, family and owner.
+    /// Changes the locks of an owner on an inode: for each first byte the lock that begins there,
+    /// or none. All of them must belong to that inode, family and owner.
     pub fn change_locks(
         &mut self,
         session: SessionId,
@@ -314,7 +314,7 @@ impl Core {
         };
         assert!(
             changes.iter().all(is_sound),
-            "{session} stores locks of {owner:?} on {inode} that are another's: {changes:?}"
+            "{session} stores locks of {owner:?} on {inode} that belong elsewhere: {changes:?}"
         );
         for part in changes.chunks(LOCKS_PER_TRANSACTION) {
             self.transact(|transaction| {
@@ -331,7 +331,7 @@ impl Core {
         Ok(())
     }
 
-    /// All locks that are held.
+    /// Returns all held locks.
     pub fn locks(&self) -> Result<Vec<(SessionId, Lock)>, Error> {
         let mut found = Vec::new();
         self.base.layers.each(&Holder::prefix(None), |key, value| {
@@ -361,8 +361,8 @@ impl Core {
         Ok(found)
     }
 
-    /// Registers a device, or notes a known one's new address and incarnation (it is known by its
-    /// UUID). EINVAL if its geometry makes no sense or is not what it was.
+    /// Registers a device, or stores the new address and incarnation of a known one (identified by
+    /// its UUID). EINVAL if its geometry makes no sense or has changed.
     pub fn register_device(&mut self, info: &DeviceInfo) -> Result<DeviceId, Error> {
         if !is_sound(info) {
             return Err(Errno::EINVAL.into());
@@ -381,7 +381,7 @@ impl Core {
             let device = known.unwrap_or(DeviceId(transaction.counters.next_device));
             transaction.counters.next_device =
                 transaction.counters.next_device.max(device.0.saturating_add(1));
-            // What is committed from now on is not lost with what was.
+            // Later commits are not lost with the earlier ones.
             transaction.counters.flush_epoch +=
                 u64::from(known.is_some() && !reactor::mutant!("loss-catches-later"));
             let info = DeviceInfo { device, ..info.clone() };
@@ -394,45 +394,45 @@ impl Core {
         Ok(device)
     }
 
-    /// Notes whether a device's target is in contact; space is leased only on those that are.
+    /// Records whether a device's target is in contact; space is leased only on devices in contact.
     pub fn set_online(&mut self, device: DeviceId, online: bool) {
         if let Some(device) = self.base.space.devices.get_mut(&device) {
             device.info.online = online;
         }
     }
 
-    /// The pool's devices.
+    /// Returns the pool's devices.
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.base.space.devices.values().map(|device| device.info.clone()).collect()
     }
 
-    /// Those of the pool's devices that are named.
+    /// Returns the named devices of the pool.
     pub fn devices_of(&self, ids: &BTreeSet<DeviceId>) -> Vec<DeviceInfo> {
         let devices = ids.iter().filter_map(|id| self.base.space.devices.get(id));
         devices.map(|device| device.info.clone()).collect()
     }
 
-    /// How a device's blocks are used.
+    /// Returns the number of a device's blocks in each state.
     pub fn device_use(&self, device: DeviceId) -> Option<DeviceUse> {
         self.base.space.usage(device)
     }
 
-    /// What `statfs` tells.
+    /// Returns the result of `statfs`.
     pub fn pool_use(&self) -> PoolUse {
         self.base.space.pool_use(self.base.counters.inodes)
     }
 
-    /// The present free epoch.
+    /// Returns the present free epoch.
     pub fn free_epoch(&self) -> FreeEpoch {
         self.base.counters.free_epoch
     }
 
-    /// The file system's identity.
+    /// Returns the file system's identity.
     pub fn file_system(&self) -> Uuid {
         self.base.counters.file_system
     }
 
-    /// An inode's attributes; ESTALE if there is none.
+    /// Returns an inode's attributes; ESTALE if there is none.
     pub fn attr(&self, inode: InodeId) -> Result<Attr, Errno> {
         let transaction = Transaction::begin(&self.base);
         let inode = transaction.inode(inode).map_err(|error| error.to_errno())?;

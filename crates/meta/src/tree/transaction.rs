@@ -1,7 +1,7 @@
 //! A transaction: typed reads and writes that become visible together, or never.
 //!
 //! It borrows the base, so that nothing else runs beside it, and gathers its writes and their
-//! effects on what is kept in memory. Dropped, it leaves no trace.
+//! effects on the state in memory. A dropped transaction leaves no trace.
 
 use super::base::{Base, Effect};
 use crate::records::{Counters, Dentry, Inode, Key, Mark, Record, corrupt, decode, encode};
@@ -16,16 +16,16 @@ pub(crate) const RECORDS_MAX: usize = 16384;
 /// Most bytes that one call may write.
 pub(crate) const BYTES_MAX: usize = 32 << 20;
 
-/// Records that a step of divisible work may write.
+/// Number of records that a step of divisible work may write.
 pub(crate) const STEP_RECORDS: usize = 100;
 
-/// Who makes a call, and when.
+/// The caller and the time of a call.
 pub struct Context<'a> {
     /// The session.
     pub session: SessionId,
     /// The present time.
     pub now: Timestamp,
-    /// The sessions of which it is known that they have an inode open.
+    /// Returns the sessions that are known to have an inode open.
     pub openers: &'a dyn Fn(InodeId) -> Vec<SessionId>,
 }
 
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Context<'_> {
     }
 }
 
-/// What a finished transaction changes.
+/// The changes of a finished transaction.
 pub(crate) struct Finished {
     pub(crate) writes: Overlay,
     pub(crate) counters: Counters,
@@ -64,7 +64,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Ends it: rests what it freed, writes the counters if they changed.
+    /// Ends it: rests the blocks that it freed, and writes the counters if they changed.
     pub(crate) fn finish(mut self) -> Result<Finished, Error> {
         let freed = std::mem::take(&mut self.freed);
         self.rest(freed)?;
@@ -78,12 +78,12 @@ impl<'a> Transaction<'a> {
         Ok(Finished { writes: self.writes, counters: self.counters, effects: self.effects })
     }
 
-    /// Records written so far.
+    /// Returns the number of records written so far.
     pub(crate) fn written(&self) -> usize {
         self.writes.len()
     }
 
-    /// A record.
+    /// Returns a record.
     pub(crate) fn get<R: Record>(&self, key: &Key<'_>) -> Result<Option<R>, Error> {
         let bytes = key.encode();
         if let Some(value) = self.writes.get(&bytes) {
@@ -92,7 +92,7 @@ impl<'a> Transaction<'a> {
         self.base.layers.get(&bytes)?.map(|value| decode(&bytes, &value)).transpose()
     }
 
-    /// The records of a scan, this transaction's writes among them.
+    /// Returns the records of a scan, with this transaction's writes.
     pub(crate) fn scan(&self, scan: Scan<'_>) -> Result<Vec<Pair>, Error> {
         self.writes.scan(scan, |scan| self.base.layers.scan(scan))
     }
@@ -103,7 +103,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Writes a record whose key says all.
+    /// Writes a record for a key that carries all information itself.
     pub(crate) fn mark(&mut self, key: &Key<'_>) -> Result<(), Error> {
         self.put(key, &Mark)
     }
@@ -113,12 +113,12 @@ impl<'a> Transaction<'a> {
         self.writes.set(key.encode(), None);
     }
 
-    /// Notes a change of what is kept in memory.
+    /// Adds a change of the state in memory.
     pub(crate) fn effect(&mut self, effect: Effect) {
         self.effects.push(effect);
     }
 
-    /// Notes a change of the space index.
+    /// Adds a change of the space index.
     pub(crate) fn space_effect(&mut self, effect: SpaceEffect) {
         self.effects.push(Effect::Space(effect));
     }
@@ -135,7 +135,7 @@ impl<'a> Transaction<'a> {
         self.freed.push((first, blocks));
     }
 
-    /// An inode that is not dead; ESTALE if there is none.
+    /// Returns an inode that is not dead; ESTALE if there is none.
     pub(crate) fn inode(&self, id: InodeId) -> Result<Inode, Error> {
         match self.stored_inode(id)? {
             Some(inode) if !inode.is_dead => Ok(inode),
@@ -143,8 +143,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// An inode as it is stored, dead or not. A record that makes no sense is an error: what works on an
-    /// inode relies on what [`Inode::fault`] says of it.
+    /// Returns an inode as it is stored, dead or not. A record that makes no sense is an error,
+    /// because code that works on an inode relies on [`Inode::fault`].
     pub(crate) fn stored_inode(&self, id: InodeId) -> Result<Option<Inode>, Error> {
         let key = Key::Inode(id);
         let inode: Option<Inode> = self.get(&key)?;
@@ -158,8 +158,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// An inode that a call gives a further name; ENOENT if it is gone, as after the last name of a file that
-    /// a local file system still knows (`link(2)`).
+    /// Returns an inode that a call gives a further name. ENOENT if it is gone: local file systems
+    /// return that for a file that lost its last name but is still open (`link(2)`).
     pub(crate) fn linked_inode(&self, id: InodeId) -> Result<Inode, Error> {
         match self.inode(id) {
             Err(Error::Refused(Errno::ESTALE)) => Err(Errno::ENOENT.into()),
@@ -167,8 +167,9 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// A directory; ENOTDIR if the inode is something else. ENOENT if there is none: the directory was
-    /// removed, and has no names, as a removed one that a local file system still knows.
+    /// Returns a directory; ENOTDIR if the inode is something else. ENOENT if there is none: the
+    /// directory was removed, and local file systems return that for a removed directory that is
+    /// still open.
     pub(crate) fn directory(&self, id: InodeId) -> Result<Inode, Error> {
         let inode = match self.inode(id) {
             Err(Error::Refused(Errno::ESTALE)) => return Err(Errno::ENOENT.into()),
@@ -180,7 +181,7 @@ impl<'a> Transaction<'a> {
         Ok(inode)
     }
 
-    /// An inode that an entry names: it must be there.
+    /// Returns an inode that an entry names: it must exist.
     pub(crate) fn named_inode(&self, id: InodeId) -> Result<Inode, Error> {
         match self.stored_inode(id)? {
             Some(inode) if !inode.is_dead => Ok(inode),
@@ -192,23 +193,23 @@ impl<'a> Transaction<'a> {
     pub(crate) fn put_inode(&mut self, inode: &Inode) -> Result<(), Error> {
         let id = inode.attr.inode;
         let fault = inode.fault(id);
-        assert!(fault.is_none(), "{id} would be stored, and {fault:?}: {inode:?}");
+        assert!(fault.is_none(), "{id} would be stored with a fault, {fault:?}: {inode:?}");
         assert!(
             id.0 < self.counters.next_inode,
-            "{id} would be stored, and numbers from {} on are not given out",
+            "{id} would be stored, but numbers from {} on were not given out",
             self.counters.next_inode
         );
         self.put(&Key::Inode(id), inode)
     }
 
-    /// A directory's entry.
+    /// Returns a directory's entry.
     pub(crate) fn dentry(&self, parent: InodeId, name: &[u8]) -> Result<Option<Dentry>, Error> {
         self.get(&Key::Dentry(parent, name))
     }
 
-    /// Marks an inode dead: what it holds is freed in the background.
+    /// Marks an inode dead: its content is freed in the background.
     pub(crate) fn kill(&mut self, inode: &mut Inode) -> Result<(), Error> {
-        assert_eq!(inode.attr.nlink, 0, "{} is killed, and has names", inode.attr.inode);
+        assert_eq!(inode.attr.nlink, 0, "{} is marked dead, but has names", inode.attr.inode);
         inode.is_dead = true;
         self.put_inode(inode)?;
         self.effect(Effect::Dead(inode.attr.inode));
@@ -216,7 +217,7 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// The error for records that contradict each other.
+/// Returns the error for records that contradict each other.
 pub(crate) fn contradiction(key: &Key<'_>, reason: &str) -> Error {
     corrupt(&key.encode(), reason)
 }
@@ -228,7 +229,7 @@ impl Inode {
         self.attr.version = self.attr.version.saturating_add(1);
     }
 
-    /// Commits of data that was written before now are dropped.
+    /// Starts a new generation: commits of data from before it are dropped.
     pub(crate) fn next_generation(&mut self) {
         self.attr.generation = Generation(self.attr.generation.0.saturating_add(1));
     }
@@ -242,7 +243,7 @@ impl Inode {
         Ok(cookie)
     }
 
-    /// Counts an entry of a directory less.
+    /// Counts one entry of a directory less.
     pub(crate) fn lose_entry(&mut self) -> Result<(), Error> {
         let Some(size) = self.attr.size.checked_sub(1) else {
             return Err(self.miscounted("its entries"));
@@ -251,14 +252,14 @@ impl Inode {
         Ok(())
     }
 
-    /// Counts a link more: a name, or the `..` of a directory's new child.
+    /// Counts one link more: a name, or the `..` of a directory's new child.
     pub(crate) fn gain_link(&mut self) -> Result<(), Error> {
         self.attr.nlink = self.attr.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
         Ok(())
     }
 
-    /// Counts a link less: a name of a file, or the `..` of a directory's child. A directory that has
-    /// entries keeps its own two.
+    /// Counts one link less: a name of a file, or the `..` of a directory's child. A directory that
+    /// has entries keeps its own two.
     pub(crate) fn lose_link(&mut self) -> Result<(), Error> {
         let own = if self.attr.kind == FileKind::Directory { 2 } else { 0 };
         match self.attr.nlink.checked_sub(1) {
@@ -268,7 +269,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Counts an extended attribute less.
+    /// Counts one extended attribute less.
     pub(crate) fn lose_xattr(&mut self) -> Result<(), Error> {
         let Some(xattrs) = self.xattrs.checked_sub(1) else {
             return Err(self.miscounted("its extended attributes"));

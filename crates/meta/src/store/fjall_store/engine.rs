@@ -1,4 +1,4 @@
-//! The engine as the store uses it: one keyspace, written by batches that carry the head of the chain.
+//! The engine as the store uses it: one keyspace, written by batches with the head of the chain.
 
 use crate::store::chain::{self, Head};
 use crate::store::memory::{is_empty_range, scan_bounds};

@@ -31,7 +31,7 @@ fn any_extent() -> impl Strategy<Value = Extent> {
 }
 
 proptest! {
-    /// Goal: flattening gives what writing one extent after the other gives.
+    /// Goal: flattening extents gives the same as writing one after the other.
     #[test]
     fn flatten_lets_the_last_win(extents in prop::collection::vec(any_extent(), 0..20)) {
         let edits = flatten(&extents);
@@ -40,7 +40,7 @@ proptest! {
         prop_assert_eq!(painted(&flat), painted(&extents));
     }
 
-    /// Goal: working edits in gives what painting and clearing bytes gives, in normal form.
+    /// Goal: applying edits gives the same as painting and clearing bytes, in normal form.
     #[test]
     fn overlay_edits_bytes(
         old in prop::collection::vec(any_extent(), 0..12),
