@@ -1,4 +1,4 @@
-//! What an administrator's tool may ask of the metadata service.
+//! The calls of an administrator's tool to the metadata service.
 
 use crate::agent::DeviceCounts;
 use crate::ids::{DeviceId, InodeId};
@@ -10,31 +10,31 @@ use serde::{Deserialize, Serialize};
 pub enum Call {
     /// The state of the pool → [`Answer::Status`].
     Status,
-    /// Paths of files that have data on devices that are offline, at most so many → [`Answer::Paths`].
+    /// Paths of files that have data on devices that are offline → [`Answer::Paths`].
     FilesHit {
-        /// At most so many paths.
+        /// Most paths of the answer.
         count_max: u32,
     },
     /// End: sync the store and exit → [`Answer::Done`].
     Shutdown,
-    /// Check all records as of now, while calls go on → [`Answer::Checked`]. It may take long.
+    /// Check all records while calls go on → [`Answer::Checked`]. It may take long.
     Check,
 }
 
-/// A contradiction between records, as [`Answer::Checked`] tells it.
+/// A contradiction between records, as [`Answer::Checked`] reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contradiction {
-    /// What it concerns, by name.
+    /// The name of the area that it concerns.
     pub area: String,
-    /// The inode that it is about, if it is about one.
+    /// The inode that it concerns, if any.
     pub inode: Option<InodeId>,
     /// A path of that inode, if it has one.
     pub path: Option<String>,
-    /// What was found, as a sentence.
+    /// The sentence that describes it.
     pub what: String,
 }
 
-/// What the metadata service has counted since its start.
+/// The metadata service's counts since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetaCounts {
     /// Calls answered.
@@ -47,7 +47,7 @@ pub struct MetaCounts {
     pub syncs: u64,
     /// Sessions that were fenced.
     pub fenced: u64,
-    /// Calls that were asked again and got the answer of the first time.
+    /// Retried calls that got their stored answer.
     pub repeated: u64,
     /// Commits that were dropped because a truncation had come first.
     pub late_commits: u64,
@@ -56,7 +56,7 @@ pub struct MetaCounts {
 /// The answer to a [`Call`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// Nothing to tell.
+    /// Success, without a result.
     Done,
     /// The state of the pool.
     Status {
@@ -64,24 +64,24 @@ pub enum Answer {
         devices: Vec<DeviceInfo>,
         /// Devices whose targets are in contact and take data in the clear.
         plain: Vec<DeviceId>,
-        /// What each target last reported.
+        /// The last report of each target.
         counts: Vec<DeviceCounts>,
         /// Sessions.
         sessions: Vec<SessionInfo>,
         /// Space.
         pool_use: PoolUse,
-        /// What the service has counted.
+        /// The service's counts.
         meta: MetaCounts,
     },
     /// Paths, relative to the root, with the device each has data on.
     Paths(Vec<(Vec<u8>, DeviceId)>),
-    /// Not to be done, and why.
+    /// The call is refused, with the reason.
     Refused(String),
-    /// What a check has found.
+    /// The result of a check.
     Checked {
         /// Inodes of the file system.
         inodes: u64,
-        /// Contradictions in all.
+        /// The number of all contradictions.
         count: u64,
         /// The first of them.
         found: Vec<Contradiction>,

@@ -1,58 +1,60 @@
-//! What a node's target agent and the metadata service say to each other: the control channel by
-//! which targets learn whom to admit.
+//! The messages between a node's target agent and the metadata service: the control channel that
+//! brings admissions to targets.
 //!
-//! Any message may be late by any time: TCP delivers what was stuck once the way is free again. So
-//! no admission counts from the receipt of a message. Each counts from a [`Beat`] of the agent's own
-//! clock that the service had received, and names; the service counts from the receipt of that beat,
-//! which is later than its sending. Delay can only make an admission shorter, or the service more
-//! patient.
+//! Any message may be late by any time, because TCP delivers delayed bytes once the way is free
+//! again. So no admission counts from the receipt of a message. It counts from a [`Beat`] of the
+//! agent's own clock that the service has received and names. The service counts from its receipt
+//! of that beat, which is later than its sending. A delay can only make an admission shorter, or
+//! the service more patient.
 
 use crate::data_key::DataKey;
 use crate::ids::{DeviceId, Epoch, HostId};
 use crate::space::DeviceInfo;
 use serde::{Deserialize, Serialize};
 
-/// When an agent sent a call, in nanoseconds of its own clock, which goes on while the machine is
-/// suspended. It means nothing to anybody else; the metadata service hands it back as it came.
+/// The time at which an agent sent a call, in nanoseconds of its own clock, which includes the time
+/// that the machine is suspended. Only that agent can interpret it; the metadata service returns it
+/// unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Beat(pub u64);
 
 /// An agent's call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    /// First call of a connection, and again when a device's incarnation changed: the devices this
-    /// target exports (their [`DeviceInfo::device`] is ignored) → [`Answer::Registered`].
+    /// First call of a connection, repeated when a device's incarnation changes: the devices that
+    /// this target exports (their [`DeviceInfo::device`] is ignored) → [`Answer::Registered`].
     Register {
         /// The node.
         node: String,
         /// Its devices.
         devices: Vec<DeviceInfo>,
-        /// When this was sent.
+        /// The time of sending.
         beat: Beat,
-        /// Its target takes connections under TLS alone, each with the key of an admission; else in the clear alone.
+        /// The target takes only connections under TLS, each with the key of an admission; if
+        /// false, only connections in the clear.
         takes_tls: bool,
     },
-    /// The target lives, and this is what it has counted → [`Answer::Done`].
+    /// The target lives, and reports its counts → [`Answer::Done`].
     Heartbeat {
-        /// When this was sent.
+        /// The time of sending.
         beat: Beat,
-        /// What each device has counted.
+        /// The counts of each device.
         counts: Vec<DeviceCounts>,
     },
     /// A client process of this node died: end its session now → [`Answer::Done`] once fenced.
     HostDied(HostId),
 }
 
-/// What a target has counted on one device since its start.
+/// A target's counts for one device since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceCounts {
     /// The device.
     pub device: DeviceId,
-    /// Bytes read by clients of the same node, past the socket.
+    /// Bytes read by clients of the same node, without the network.
     pub read_local_bytes: u64,
     /// Bytes read over NVMe/TCP.
     pub read_remote_bytes: u64,
-    /// Bytes written by clients of the same node, past the socket.
+    /// Bytes written by clients of the same node, without the network.
     pub written_local_bytes: u64,
     /// Bytes written over NVMe/TCP.
     pub written_remote_bytes: u64,
@@ -65,35 +67,37 @@ pub struct DeviceCounts {
 /// The metadata service's answer to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// Nothing to tell.
+    /// Success, without a result.
     Done,
     /// The devices' numbers, in the order of registration.
     Registered(Vec<DeviceId>),
-    /// Not to be done, and why.
+    /// The call is refused, with the reason.
     Refused(String),
 }
 
-/// What the metadata service asks of a target's agent.
+/// A request of the metadata service to a target's agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Push {
     /// Admit a host identifier under an epoch until `lapse_ms` after `beat` → [`PushAnswer::Done`].
-    /// A host that was fenced under this or a later epoch is not admitted → [`PushAnswer::Fenced`];
-    /// nor is one whose admission would have lapsed already → [`PushAnswer::Lapsed`].
+    /// A host that was fenced under this or a later epoch is not admitted → [`PushAnswer::Fenced`].
+    /// A host whose admission would have lapsed already is not admitted either →
+    /// [`PushAnswer::Lapsed`].
     Admit {
         /// The host.
         host: HostId,
         /// The epoch.
         epoch: Epoch,
-        /// The newest beat that the service has of this agent.
+        /// The newest beat that the service has received from this agent.
         beat: Beat,
         /// Milliseconds until it lapses, counted from the beat.
         lapse_ms: u32,
-        /// What the host has to prove that it knows, where the target takes TLS.
+        /// The key that the host has to prove, if the target takes TLS.
         key: Option<DataKey>,
     },
-    /// All admissions that have not lapsed do so no sooner than this → [`PushAnswer::Done`].
+    /// Extend all admissions that have not lapsed: they lapse no sooner than this →
+    /// [`PushAnswer::Done`].
     Renew {
-        /// The newest beat that the service has of this agent.
+        /// The newest beat that the service has received from this agent.
         beat: Beat,
         /// Milliseconds until they lapse, counted from the beat.
         lapse_ms: u32,
@@ -106,8 +110,9 @@ pub enum Push {
         /// This and all earlier epochs.
         epoch: Epoch,
     },
-    /// Make all that the device has acknowledged survive power loss → [`PushAnswer::Flushed`],
-    /// [`PushAnswer::FlushFailed`], or [`PushAnswer::Done`] if nothing could be done yet.
+    /// Make all data that the device has acknowledged survive a loss of power →
+    /// [`PushAnswer::Flushed`], [`PushAnswer::FlushFailed`], or [`PushAnswer::Done`] if nothing
+    /// could be done yet.
     Flush(DeviceId),
 }
 
@@ -118,9 +123,9 @@ pub enum PushAnswer {
     Done,
     /// The beat was too old: the admission would have lapsed already.
     Lapsed,
-    /// The host is fenced: none of its commands is or will be carried out.
+    /// The host is fenced: none of its commands is or will be executed.
     Fenced,
-    /// All writes that the device had acknowledged before it was asked survive power loss.
+    /// All writes that the device had acknowledged before the request survive a loss of power.
     Flushed,
     /// They may be lost.
     FlushFailed,

@@ -1,4 +1,4 @@
-//! What `stat` tells of an inode, and how a file's data is laid out.
+//! The attributes of an inode, as `stat` returns them, and the layout of a file's data.
 
 use crate::ids::{Generation, InodeId};
 use serde::{Deserialize, Serialize};
@@ -10,17 +10,18 @@ use serde::{Deserialize, Serialize};
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// From seconds and nanoseconds, saturating at the ends of the range (years 1677 and 2262).
+    /// Creates a time from seconds and nanoseconds, saturating at the ends of the range (years 1677
+    /// and 2262).
     pub fn from_parts(seconds: i64, nanoseconds: u32) -> Timestamp {
         Timestamp(seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(nanoseconds)))
     }
 
-    /// Whole seconds, rounded down.
+    /// Returns whole seconds, rounded down.
     pub fn seconds(self) -> i64 {
         self.0.div_euclid(1_000_000_000)
     }
 
-    /// Nanoseconds past [`Timestamp::seconds`].
+    /// Returns the nanoseconds past [`Timestamp::seconds`].
     pub fn nanoseconds(self) -> u32 {
         self.0.rem_euclid(1_000_000_000) as u32
     }
@@ -46,7 +47,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The bits of `st_mode` that say this type.
+    /// Returns the bits of `st_mode` for this type.
     pub fn mode_bits(self) -> u32 {
         match self {
             FileKind::File => 0o100_000,
@@ -59,7 +60,7 @@ impl FileKind {
         }
     }
 
-    /// The type that the bits of `st_mode` say, if they say one.
+    /// Returns the type in the bits of `st_mode`, if they are a known one.
     pub fn from_mode(mode: u32) -> Option<FileKind> {
         Some(match mode & 0o170_000 {
             0o100_000 => FileKind::File,
@@ -83,7 +84,7 @@ pub struct Attr {
     pub kind: FileKind,
     /// Permission bits with suid, sgid and sticky (`07777`).
     pub mode: u16,
-    /// Names (hard links) it has; for a directory 2 plus its subdirectories.
+    /// Names (hard links); for a directory 2 plus its subdirectories.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -93,7 +94,7 @@ pub struct Attr {
     pub rdev: u32,
     /// Size in bytes; of a directory, the number of its entries.
     pub size: u64,
-    /// Bytes of extents that hold data (`st_blocks` × 512, not rounded).
+    /// Bytes of extents with data (`st_blocks` × 512, not rounded).
     pub allocated_bytes: u64,
     /// Last access. Changed only by explicit requests (the mount is `noatime`).
     pub atime: Timestamp,
@@ -103,24 +104,24 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Raised by every change of data or attributes: two equal versions mean equal contents.
     pub version: u64,
-    /// Raised by every change of data: what cached pages depend on.
+    /// Raised by every change of data: cached pages depend on it.
     pub data_version: u64,
     /// Truncate generation, which commits must carry.
     pub generation: Generation,
-    /// How the data is spread over devices (for a directory: what new entries inherit).
+    /// The distribution of the data over devices (for a directory: inherited by new entries).
     pub layout: Layout,
 }
 
 impl Attr {
-    /// The mode after what takes privileges away: suid goes, and sgid where the group may execute
-    /// (elsewhere it does not give any).
+    /// Returns the mode after an operation that removes privileges: without suid, and without sgid
+    /// where the group may execute (elsewhere sgid gives no privilege).
     #[must_use]
     pub fn without_privileges(&self) -> u16 {
         without_privileges(self.mode)
     }
 }
 
-/// As [`Attr::without_privileges`], of any mode.
+/// As [`Attr::without_privileges`], for any mode.
 #[must_use]
 pub fn without_privileges(mode: u16) -> u16 {
     const SUID: u16 = 0o4000;
@@ -130,12 +131,12 @@ pub fn without_privileges(mode: u16) -> u16 {
     mode & !gone
 }
 
-/// How a file's data is spread over the pool's devices.
+/// The distribution of a file's data over the pool's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// Bytes on one device before the next one's turn; a multiple of 64 KiB, at most 1 GiB.
+    /// Bytes on one device before the next one follows; a multiple of 64 KiB, at most 1 GiB.
     pub stripe_size_bytes: u32,
-    /// Devices to spread over: 0 = near first (the writer's own device), −1 = all of the pool.
+    /// Number of devices: 0 = near first (the writer's own device), −1 = all of the pool.
     pub stripe_count: i32,
 }
 
@@ -150,7 +151,7 @@ impl Default for Layout {
     }
 }
 
-/// A wish to change attributes; `None` leaves one as it is.
+/// A requested change of attributes; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttrChanges {
     /// New permission bits (`07777`).
@@ -167,23 +168,23 @@ pub struct AttrChanges {
     pub mtime: Option<Timestamp>,
     /// New layout (for a file only while it has no data).
     pub layout: Option<Layout>,
-    /// Clear suid, and sgid where the group may execute, as a write by another than root does.
+    /// Clear suid, and sgid where the group may execute, as a write by a user other than root does.
     pub kill_privileges: bool,
 }
 
 impl AttrChanges {
-    /// Whether the owner or the group is to change.
+    /// Whether the request changes the owner or the group.
     pub fn is_chown(&self) -> bool {
         self.uid.is_some() || self.gid.is_some()
     }
 }
 
-/// Changes of attributes that were made before the commit that brings them (see
+/// Changes of attributes that were made before the commit that carries them (see
 /// [`crate::Rights::SOLE`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deferred {
-    /// The changes, made after all that the commit says of the file's data. Neither size nor layout.
+    /// The changes, which follow the commit's changes of the file's data. Neither size nor layout.
     pub changes: AttrChanges,
-    /// When the last of them was made.
+    /// The time of the last of them.
     pub ctime: Timestamp,
 }

@@ -1,15 +1,16 @@
-//! The first messages of a connection: who speaks to the metadata service, and in which version.
+//! The first messages of a connection: the connector's role, and the version of the protocol.
 //!
-//! Inside TLS, which has proved that both know a key of the job, they are two:
+//! Inside TLS, which has proved that both ends know a key of the job, there are two messages:
 //!
 //! ```text
 //! connector → Opening { version, role }
 //! meta      → Welcome { version }, or closes
 //! ```
 //!
-//! Where there is no TLS (in the simulation, and where a service was started so by hand) both sides prove that
-//! they know the job's secret by HMAC-SHA-256 over both nonces and the role, so that the secret never
-//! travels and neither side can be made to answer for the other (the labels differ):
+//! Without TLS (in the simulation, and where an administrator started a service that way) both ends
+//! prove that they know the job's secret by HMAC-SHA-256 over both nonces and the role. So the
+//! secret never travels, and neither end can be made to produce the other's proof (the labels
+//! differ):
 //!
 //! ```text
 //! connector → Hello { version, role, nonce }
@@ -34,7 +35,7 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// From 64 hexadecimal digits, white space around them ignored.
+    /// Reads 64 hexadecimal digits; white space around them is ignored.
     pub fn from_hex(text: &str) -> Option<Secret> {
         let text = text.trim().as_bytes();
         if text.len() != 64 {
@@ -49,7 +50,7 @@ impl Secret {
         Some(Secret(bytes))
     }
 
-    /// As 64 hexadecimal digits.
+    /// Returns the secret as 64 hexadecimal digits.
     pub fn to_hex(&self) -> String {
         use fmt::Write;
         self.0.iter().fold(String::new(), |mut text, byte| {
@@ -59,7 +60,7 @@ impl Secret {
     }
 }
 
-/// What the connector is.
+/// The role of the connector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// A mount or library user.
@@ -75,7 +76,7 @@ pub enum Role {
 pub struct Opening {
     /// [`crate::VERSION`].
     pub version: u16,
-    /// What it is. The service looks whether the key of the connection allows it.
+    /// The connector's role. The service checks whether the key of the connection allows it.
     pub role: Role,
 }
 
@@ -91,7 +92,7 @@ pub struct Welcome {
 pub struct Hello {
     /// [`crate::VERSION`].
     pub version: u16,
-    /// What it is.
+    /// The connector's role.
     pub role: Role,
     /// Random, never used before.
     pub nonce: [u8; 32],
@@ -110,12 +111,12 @@ pub struct Challenge {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof(pub [u8; 32]);
 
-/// Which side a proof is of.
+/// The side that makes a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The metadata service.
     Meta,
-    /// Who connected to it.
+    /// The connector.
     Connector,
 }
 
@@ -132,7 +133,7 @@ fn mac(secret: &Secret, side: Side, hello: &Hello, nonce: &[u8; 32]) -> Hmac<Sha
     mac
 }
 
-/// The proof that a side knows the secret.
+/// Returns the proof that a side knows the secret.
 pub fn prove(secret: &Secret, side: Side, hello: &Hello, nonce: &[u8; 32]) -> [u8; 32] {
     mac(secret, side, hello, nonce).finalize().into_bytes().into()
 }

@@ -1,4 +1,4 @@
-//! What a client and the metadata service say to each other.
+//! The messages between a client and the metadata service.
 
 mod answer;
 mod call;
@@ -14,23 +14,23 @@ use crate::attr::FileKind;
 use crate::ids::InodeId;
 use serde::{Deserialize, Serialize};
 
-/// Names are bytes, as POSIX has them: anything but `/` and NUL.
+/// A name: any bytes except `/` and NUL, as in POSIX.
 pub type Name = Vec<u8>;
 
-/// A slot for exactly-once calls, as in NFSv4.1 (RFC 8881 section 2.10.6): a client has at most one
-/// call under way in each; the service keeps each slot's last answer with the change it stands for.
+/// A slot for exactly-once calls, as in NFSv4.1 (RFC 8881 section 2.10.6). A client has at most one
+/// call under way in each. The service stores each slot's last answer together with the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
     /// Number of the slot, less than [`SLOTS_PER_SESSION`].
     pub slot: u16,
-    /// Counts the slot's calls; the same number again is a retry and gets the first answer again.
+    /// Counts the slot's calls. The same number again is a retry and gets the first answer again.
     pub sequence: u64,
 }
 
-/// Slots a session has.
+/// Slots of a session.
 pub const SLOTS_PER_SESSION: u16 = 256;
 
-/// A client's call: the operation, and for those that change something the slot.
+/// A client's call: the operation, and the slot for operations that change something.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// Set if and only if [`Call::changes`] says that the call changes something.
@@ -39,7 +39,7 @@ pub struct Request {
     pub call: Call,
 }
 
-/// How an object of [`ChangeCall::Create`] comes to be.
+/// The kind of object that [`ChangeCall::Create`] makes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Creation {
     /// A regular file.
@@ -55,33 +55,33 @@ pub enum Creation {
 /// `renameat2(2)` flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RenameMode {
-    /// Replaces what has the new name.
+    /// Replaces the object under the new name.
     Replace,
-    /// `RENAME_NOREPLACE`: EEXIST if something has the new name.
+    /// `RENAME_NOREPLACE`: EEXIST if the new name exists.
     NoReplace,
-    /// `RENAME_EXCHANGE`: both names swap what they name.
+    /// `RENAME_EXCHANGE`: swaps the objects under both names.
     Exchange,
     /// `RENAME_WHITEOUT`: as `Replace`, leaving a character device 0:0 under the old name.
     Whiteout,
-    /// `RENAME_WHITEOUT | RENAME_NOREPLACE`: as `Whiteout`, but EEXIST if something has the new name.
+    /// `RENAME_WHITEOUT | RENAME_NOREPLACE`: as `Whiteout`, but EEXIST if the new name exists.
     WhiteoutNoReplace,
 }
 
-/// Which opens a session has told of that removes a name. The service asks only the other sessions
-/// whether they have open what loses its last name, and the caller too where the name names something
-/// else by then than the caller has looked at.
+/// The opens that a session has reported before it removes a name. The service asks only the other
+/// sessions whether they have open an inode that loses its last name. It asks the caller too if the
+/// name meanwhile names another inode than the caller has looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OpenTold {
-    /// Of all opens, whatever the name names.
+    /// All opens, of any inode that the name may name.
     OfAny,
-    /// Of those of this inode: it is what the name named.
+    /// The opens of this inode, which the name named.
     Of(InodeId),
-    /// Of none: the name named nothing.
+    /// No opens: the name did not exist.
     OfNone,
 }
 
 impl OpenTold {
-    /// Whether an open of this inode would have been told.
+    /// Whether the session has reported its opens of this inode.
     pub fn covers(self, inode: InodeId) -> bool {
         match self {
             OpenTold::OfAny => true,
@@ -94,7 +94,7 @@ impl OpenTold {
 /// `setxattr(2)` flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum XattrMode {
-    /// Makes or replaces.
+    /// Creates or replaces.
     Set,
     /// `XATTR_CREATE`: EEXIST if it exists.
     Create,
@@ -102,11 +102,11 @@ pub enum XattrMode {
     Replace,
 }
 
-/// What [`ChangeCall::Fallocate`] does to a range.
+/// The effect of [`ChangeCall::Fallocate`] on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FallocateMode {
-    /// Makes the file at least that long, unless `keep_size`; fails with ENOSPC if the pool has not
-    /// as many bytes free as the range has without data.
+    /// Makes the file at least that long, unless `keep_size`. Fails with ENOSPC if the pool has
+    /// less free space than the bytes of the range without data.
     Allocate {
         /// `FALLOC_FL_KEEP_SIZE`.
         keep_size: bool,

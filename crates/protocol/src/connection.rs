@@ -1,16 +1,16 @@
 //! One end of a connection as a state machine without I/O: bytes in, events out, bytes to send.
 //!
-//! Both ends of every connection run this same code: the accepting one in the metadata service, the
-//! connecting one in clients, agents and tools. It keeps the frames in step, carries out the
-//! handshake of [`crate::auth`], numbers calls and bounds all that a peer can make it remember:
+//! Both ends of every connection run this same code: the accepting end in the metadata service, the
+//! connecting end in clients, agents and tools. It splits the stream into frames, performs the
+//! handshake of [`crate::auth`], numbers calls, and bounds what a peer can make it store:
 //!
-//! - bytes received: one frame and what came with it in one [`Peer::receive`]; before the handshake
+//! - received bytes: one frame and what came with it in one [`Peer::receive`]; before the handshake
 //!   is over only [`HANDSHAKE_MAX_BYTES`], so that strangers cost next to nothing;
-//! - calls of the peer that are not answered yet, own calls that are not answered yet;
+//! - unanswered calls of the peer, and unanswered own calls;
 //! - bytes to send that the peer does not take.
 //!
-//! Randomness is passed in, and time is left to the owner (who calls [`Peer::forget`] when an answer
-//! is not waited for any more), so that a simulation replays exactly.
+//! The caller passes randomness in and watches the time (it calls [`Peer::forget`] when it no
+//! longer waits for an answer), so that a simulation replays exactly.
 
 use crate::auth::{self, Challenge, Hello, Opening, Proof, Role, Secret, Side, Welcome};
 use crate::frame::{self, FrameError, HEADER_BYTES, Kind};
@@ -21,15 +21,15 @@ use thiserror::Error;
 /// Longest frame of the handshake, in bytes.
 pub const HANDSHAKE_MAX_BYTES: usize = 256;
 
-/// What one end of a connection puts up with.
+/// The bounds of one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Calls of the peer that are not answered yet.
+    /// Most unanswered calls of the peer.
     pub calls_in_max: usize,
-    /// Own calls that are not answered yet.
+    /// Most unanswered own calls.
     pub calls_out_max: usize,
-    /// Bytes encoded and not yet taken by [`Peer::take_output`] (which the owner calls only when the
-    /// bytes before are sent).
+    /// Most encoded bytes that [`Peer::take_output`] has not taken (the owner calls it only when
+    /// the bytes before are sent).
     pub output_max_bytes: usize,
 }
 
@@ -40,7 +40,7 @@ impl Default for Limits {
     }
 }
 
-/// Why a connection has to be closed, or a call cannot be made.
+/// The reason to close a connection, or why a call cannot be made.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionError {
@@ -50,7 +50,7 @@ pub enum ConnectionError {
     /// The peer does not know the secret.
     #[error("peer does not know this job's secret; give it the secret file of the same job")]
     Secret,
-    /// A frame came that the state does not allow.
+    /// The state does not allow the received frame.
     #[error("peer sent {0}")]
     Unexpected(&'static str),
     /// The peer has more calls under way than it may.
@@ -67,28 +67,28 @@ pub enum ConnectionError {
     NotReady,
 }
 
-/// What the received bytes mean. Bodies are decoded by the owner with [`frame::decode`].
+/// The meaning of received bytes. The owner decodes bodies with [`frame::decode`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// The handshake is over: both know the secret. Carries the connector's role.
     Ready(Role),
-    /// The peer calls; to be answered once by [`Peer::answer`] with this tag.
+    /// A call of the peer, which must be answered once by [`Peer::answer`] with this tag.
     Call {
-        /// The peer's number for it.
+        /// The peer's number for the call.
         tag: u64,
         /// The encoded call.
         body: &'a [u8],
     },
     /// The answer to an own call.
     Answer {
-        /// As [`Peer::call`] gave it.
+        /// The tag that [`Peer::call`] returned.
         tag: u64,
         /// The encoded answer.
         body: &'a [u8],
     },
 }
 
-/// Where the handshake stands.
+/// The state of the handshake.
 #[derive(Debug)]
 enum State {
     /// Accepting end: nothing has come.
@@ -110,13 +110,13 @@ enum State {
 pub struct Peer {
     limits: Limits,
     state: State,
-    /// Bytes received; those before `taken` are used up.
+    /// Received bytes; those before `taken` are used up.
     input: Vec<u8>,
     taken: usize,
     output: Vec<u8>,
-    /// Tags of the peer's calls that are not answered.
+    /// Tags of the peer's unanswered calls.
     calls_in: HashSet<u64>,
-    /// Tags of own calls that are not answered.
+    /// Tags of own unanswered calls.
     calls_out: HashSet<u64>,
     tag_next: u64,
 }
@@ -135,7 +135,7 @@ impl Peer {
         }
     }
 
-    /// The connecting end; its hello is in the output. `nonce` must be random.
+    /// Creates the connecting end; its hello is in the output. `nonce` must be random.
     ///
     /// # Panics
     /// Never: a hello always fits a frame.
@@ -147,13 +147,13 @@ impl Peer {
         peer
     }
 
-    /// The accepting end. `nonce` must be random.
+    /// Creates the accepting end. `nonce` must be random.
     pub fn accept(secret: Secret, nonce: [u8; 32], limits: Limits) -> Peer {
         Peer::new(limits, State::AwaitHello { secret, nonce })
     }
 
-    /// The connecting end inside TLS, where both have proved already that they know a key; its opening is in the
-    /// output.
+    /// Creates the connecting end inside TLS, where both have proved already that they know a key;
+    /// its opening is in the output.
     ///
     /// # Panics
     /// Never: an opening always fits a frame.
@@ -165,7 +165,8 @@ impl Peer {
         peer
     }
 
-    /// The accepting end inside TLS. Whether the peer's key allows the role that it names is the owner's to see.
+    /// Creates the accepting end inside TLS. The owner must check that the peer's key allows its
+    /// role.
     pub fn welcome(limits: Limits) -> Peer {
         Peer::new(limits, State::AwaitOpening)
     }
@@ -175,15 +176,15 @@ impl Peer {
         matches!(self.state, State::Ready)
     }
 
-    /// Takes received bytes in. [`Peer::event`] must be called until it answers `None` before more
-    /// are given: that is what bounds the memory.
+    /// Adds received bytes. [`Peer::event`] must be called until it returns `None` before more
+    /// bytes are added: this bounds the memory.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.input.drain(..self.taken);
         self.taken = 0;
         self.input.extend_from_slice(bytes);
     }
 
-    /// The next event, or `None` if more bytes are needed.
+    /// Returns the next event, or `None` if more bytes are needed.
     ///
     /// # Errors
     /// Any [`ConnectionError`]: the connection must be closed then.
@@ -219,10 +220,12 @@ impl Peer {
                 Kind::Answer if self.calls_out.remove(&tag) => {
                     return Ok(Some(Event::Answer { tag, body: &self.input[body] }));
                 }
-                // The answer to a call that was forgotten.
+                // The answer to a call that was given up.
                 Kind::Answer if tag < self.tag_next => {}
                 Kind::Answer => {
-                    return Err(ConnectionError::Unexpected("an answer to what was never asked"));
+                    return Err(ConnectionError::Unexpected(
+                        "an answer to a call that was never made",
+                    ));
                 }
             }
         }
@@ -238,7 +241,7 @@ impl Peer {
         Ok(())
     }
 
-    /// One step of the handshake; the connector's role when it was the last.
+    /// Performs one step of the handshake; returns the connector's role after the last one.
     fn handshake(&mut self, body: std::ops::Range<usize>) -> Result<Option<Role>, ConnectionError> {
         let body = &self.input[body];
         let (next, role) = match &self.state {
@@ -285,7 +288,7 @@ impl Peer {
         Ok(role)
     }
 
-    /// Encodes a call to the peer and answers its tag.
+    /// Encodes a call to the peer and returns its tag.
     ///
     /// # Errors
     /// [`ConnectionError::NotReady`], [`ConnectionError::TooManyCallsOut`] and a
@@ -305,7 +308,7 @@ impl Peer {
         Ok(tag)
     }
 
-    /// Encodes the answer to the peer's call `tag`; without effect if it was answered before.
+    /// Encodes the answer to the peer's call `tag`; has no effect if it was answered before.
     ///
     /// # Errors
     /// As [`Peer::call`].
@@ -334,22 +337,22 @@ impl Peer {
         self.calls_out.remove(&tag);
     }
 
-    /// Own calls that are not answered.
+    /// Returns the number of own unanswered calls.
     pub fn calls_out(&self) -> usize {
         self.calls_out.len()
     }
 
-    /// Calls of the peer that are not answered.
+    /// Returns the number of the peer's unanswered calls.
     pub fn calls_in(&self) -> usize {
         self.calls_in.len()
     }
 
-    /// Bytes waiting to be sent.
+    /// Returns the bytes that wait to be sent.
     pub fn output(&self) -> &[u8] {
         &self.output
     }
 
-    /// Takes the bytes that wait to be sent, leaving `spare` (emptied) for the next ones.
+    /// Takes the bytes that wait to be sent; `spare`, emptied, gets the next ones.
     pub fn take_output(&mut self, mut spare: Vec<u8>) -> Vec<u8> {
         spare.clear();
         std::mem::replace(&mut self.output, spare)

@@ -1,7 +1,7 @@
-//! The key of a session's connections to a node's targets, on its way from the metadata service to both.
+//! The key of a session's connections to a node's targets, on its way from the service to both.
 //!
-//! It is never stored: the service derives it whenever it admits, the target and the client keep it in memory as long
-//! as the admission and the connection.
+//! It is never stored. The service derives it at each admission; the target and the client keep it
+//! in memory as long as the admission and the connection.
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 /// Bytes of a data key.
 pub const DATA_KEY_BYTES: usize = 48;
 
-/// A data key. Neither printing nor comparing it shows what it is.
+/// A data key. Neither printing nor comparing it reveals its bytes.
 #[derive(Clone)]
 pub struct DataKey(Zeroizing<Vec<u8>>);
 
@@ -63,7 +63,7 @@ impl<'de> Visitor<'de> for DataKeyVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<DataKey, A::Error> {
-        // As long as it gets from the start, so that no copy of it is left behind.
+        // The full size from the start, so that no copy of the bytes is left behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(DATA_KEY_BYTES));
         while bytes.len() < DATA_KEY_BYTES
             && let Some(byte) = items.next_element()?
@@ -85,7 +85,8 @@ impl<'de> Deserialize<'de> for DataKey {
 mod tests {
     use super::*;
 
-    /// Goal: a key arrives as it was sent, one of another length does not, and no text shows any of it.
+    /// Goal: a key arrives as it was sent, one of another length does not, and no text shows any of
+    /// it.
     #[test]
     fn keys_travel_whole() {
         let key = DataKey::new(Zeroizing::new((100..148).collect())).unwrap();

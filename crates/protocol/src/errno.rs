@@ -1,9 +1,9 @@
-//! Error numbers on the wire: those of Linux on x86-64 and aarch64, whatever the peer runs on.
+//! Error numbers on the wire: those of Linux on x86-64 and aarch64, on any peer.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A Linux error number, as an operation's answer.
+/// A Linux error number as the result of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Errno(pub u16);
 
@@ -60,7 +60,7 @@ errnos! {
 }
 
 impl Errno {
-    /// The number, as C programs know it.
+    /// Returns the number, as C programs use it.
     pub fn raw(self) -> i32 {
         i32::from(self.0)
     }

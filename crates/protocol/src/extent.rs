@@ -1,8 +1,8 @@
-//! Extents: which bytes of which allocation hold which bytes of a file.
+//! Extents: the mapping of a file's bytes to bytes of allocations.
 //!
-//! Extents are byte-granular and carry no alignment: a record of 47 008 bytes is one extent. Strided
+//! Extents are byte-granular and have no alignment: a record of 47 008 bytes is one extent. Strided
 //! jobs make very many that differ only by a constant step, so a list of extents is *packed* into
-//! runs wherever it is stored or sent; in memory it is always plain.
+//! runs when it is stored or sent; in memory it is always plain.
 
 use crate::ids::{AllocationId, DeviceId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -13,7 +13,7 @@ pub const EXTENT_MAX_BYTES: u64 = 1 << 20;
 /// Most extents in one message.
 pub const EXTENTS_PER_MESSAGE_MAX: usize = 4096;
 
-/// Where an extent's bytes are.
+/// The location of an extent's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
     /// The allocation.
@@ -23,38 +23,38 @@ pub struct Place {
 }
 
 impl Place {
-    /// Where bytes would be that were lost with the power of a device. They read as EIO until they
-    /// are written anew or cut off.
+    /// Returns the location that stands for bytes lost with the power of a device. They read as EIO
+    /// until they are overwritten or cut off.
     pub fn lost(device: DeviceId) -> Place {
         let allocation = AllocationId { device: DeviceId::LOST, block: u64::from(device.0) };
         Place { allocation, at: 0 }
     }
 
-    /// The device with which the bytes were lost, if they were.
+    /// Returns the device that lost the bytes, if they are lost.
     pub fn lost_with(&self) -> Option<DeviceId> {
         let is_lost = self.allocation.device == DeviceId::LOST;
         is_lost.then_some(DeviceId(self.allocation.block as u32))
     }
 }
 
-/// A run of a file's bytes that lies in one allocation. What no extent covers reads as zeros.
+/// A run of a file's bytes within one allocation. Bytes that no extent covers read as zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Extent {
     /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Bytes; at least 1, at most [`EXTENT_MAX_BYTES`].
+    /// Number of bytes; at least 1, at most [`EXTENT_MAX_BYTES`].
     pub length: u32,
-    /// Where the bytes are.
+    /// The location of the bytes.
     pub place: Place,
 }
 
 impl Extent {
-    /// One past the last byte in the file.
+    /// Returns one past the last byte in the file.
     pub fn end(&self) -> u64 {
         self.offset + u64::from(self.length)
     }
 
-    /// The part of this extent within `start..end`, if any.
+    /// Returns the part of this extent within `start..end`, if any.
     pub fn clip(&self, start: u64, end: u64) -> Option<Extent> {
         let from = self.offset.max(start);
         let to = self.end().min(end);
@@ -78,7 +78,7 @@ impl Extent {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtentList(pub Vec<Extent>);
 
-/// One extent, or `count` of equal length, `stride` apart in the file, back to back in the
+/// One extent, or `count` extents of equal length, `stride` apart in the file, back to back in the
 /// allocation.
 #[derive(Serialize, Deserialize)]
 enum Packed {
@@ -86,7 +86,7 @@ enum Packed {
     Run { first: Extent, stride: u64, count: u32 },
 }
 
-/// The step from `a` to `b`, if `b` can follow `a` in a run.
+/// Returns the step from `a` to `b`, if `b` can follow `a` in a run.
 fn step(a: &Extent, b: &Extent) -> Option<u64> {
     let follows = a.length == b.length
         && a.place.allocation == b.place.allocation

@@ -1,7 +1,7 @@
-//! Whole small files, made and read many at a time.
+//! Whole small files, created and read many at a time.
 //!
-//! [`encode`] and [`decode`] are for programs that hand such files to a mount, which has them made by
-//! [`crate::client::ChangeCall::CreateFiles`].
+//! [`encode`] and [`decode`] are for programs that pass such files to a mount, which creates them
+//! with [`crate::client::ChangeCall::CreateFiles`].
 
 use crate::attr::{Attr, Timestamp};
 use crate::client::Name;
@@ -9,19 +9,20 @@ use crate::errno::Errno;
 use crate::inline::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// The extended attribute of a directory that makes files in it when it is set; it is never there to be read.
+/// The extended attribute of a directory that creates files in it when it is set. It can never be
+/// read.
 pub const FILES_XATTR: &str = "user.tsumugi.files";
 
-/// Files that one call makes at most.
+/// Most files that one call creates.
 pub const NEW_FILES_MAX: usize = 256;
 
-/// Files that one call reads at most.
+/// Most files that one call reads.
 pub const READ_FILES_MAX: usize = 128;
 
-/// What the fields of an encoded file take at most beside its name and bytes, in bytes.
+/// Most bytes that the fields of an encoded file take besides its name and data.
 pub const FIELDS_MAX_BYTES: usize = 48;
 
-/// A regular file that is there with all of its data and attributes, or not at all.
+/// A regular file that appears with all of its data and attributes, or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewFile {
     /// Its name in the directory.
@@ -38,16 +39,16 @@ pub struct NewFile {
     pub mtime: Timestamp,
     /// Its data, at most [`crate::inline::INLINE_MAX_BYTES`].
     pub bytes: Bytes,
-    /// Its CRC-32C; none from a client that makes none.
+    /// Its CRC-32C; none if the client computes none.
     pub sum: Option<u32>,
 }
 
-/// All of a small file.
+/// A small file with all of its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SmallFile {
     /// Its attributes.
     pub attr: Attr,
-    /// Its data, but for zeros at the end.
+    /// Its data, without zeros at the end.
     pub bytes: Bytes,
     /// The CRC-32C of the bytes.
     pub sum: u32,
@@ -64,7 +65,7 @@ pub fn encode(files: &[NewFile]) -> Result<Vec<u8>, Errno> {
 /// Returns the files of a value of [`FILES_XATTR`].
 ///
 /// # Errors
-/// EOPNOTSUPP if it is of another version of this program, EINVAL if it is nothing of the kind.
+/// EOPNOTSUPP if another version of this program encoded it, EINVAL if it is not such a value.
 pub fn decode(value: &[u8]) -> Result<Vec<NewFile>, Errno> {
     let (version, files) = postcard::take_from_bytes::<u16>(value).map_err(|_| Errno::EINVAL)?;
     if version != crate::VERSION {
@@ -93,8 +94,8 @@ mod tests {
         }
     }
 
-    /// Goal: files come back as they were, take no more bytes than is counted, and nothing else is taken for
-    /// files.
+    /// Goal: files come back as they were, take no more bytes than is counted, and other bytes are
+    /// not accepted as files.
     #[test]
     fn files_are_read_as_they_were_written() {
         let files = vec![file(b"a", 0), file(&[b'n'; 255], 16 << 10)];

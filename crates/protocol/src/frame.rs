@@ -1,4 +1,4 @@
-//! Frames: how messages lie in a byte stream.
+//! Frames: the form of messages in a byte stream.
 //!
 //! ```text
 //!  0        4    6    8                16       20       24
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Little-endian. The CRC-32C covers the header's first 20 bytes and the body. A reader that meets
-//! anything else closes the connection: a stream that lost its frames cannot be trusted again.
+//! other bytes closes the connection, because it cannot find the next frame in such a stream.
 
 use crc_fast::{CrcAlgorithm, Digest};
 use serde::Serialize;
@@ -23,40 +23,40 @@ pub const BODY_MAX_BYTES: usize = 1 << 20;
 
 const MAGIC: [u8; 4] = *b"TSMG";
 
-/// What a frame carries.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A step of [`crate::auth`].
     Handshake,
-    /// A call, to be answered.
+    /// A call, which needs an answer.
     Call,
     /// The answer to the call with the same tag.
     Answer,
 }
 
-/// A frame's header, checked.
+/// A checked header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it carries.
+    /// The frame's content.
     pub kind: Kind,
     /// Ties an answer to its call; each side numbers its own calls.
     pub tag: u64,
-    /// Bytes of the body.
+    /// Number of bytes of the body.
     pub length: usize,
     crc: u32,
 }
 
-/// Why bytes are no frame.
+/// Why bytes are not a frame.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// The peer speaks something else.
+    /// The peer uses another protocol.
     #[error("frame starts with {0:02x?}, not with the magic of this protocol")]
     Magic([u8; 4]),
-    /// The peer is of another version.
+    /// The peer has another version.
     #[error("peer speaks version {0} of the protocol, this is version {ours}; run the same tsumugi on all nodes", ours = crate::VERSION)]
     Version(u16),
-    /// No such kind.
+    /// There is no such kind.
     #[error("frame is of unknown kind {0}")]
     Kind(u16),
     /// Longer than allowed.
@@ -70,7 +70,7 @@ pub enum FrameError {
         /// As computed.
         computed: u32,
     },
-    /// The body is not what its kind says.
+    /// The body does not match its kind.
     #[error("frame's body cannot be decoded: {0}")]
     Body(String),
 }
@@ -85,7 +85,7 @@ fn crc(header: &[u8], body: &[u8]) -> u32 {
 /// Appends a frame to `out`.
 ///
 /// # Errors
-/// [`FrameError::Length`] if the body is too long; `out` is then as it was.
+/// [`FrameError::Length`] if the body is too long; `out` is then unchanged.
 pub fn encode<T: Serialize>(
     kind: Kind,
     tag: u64,
@@ -116,10 +116,10 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Takes the first frame off `bytes`: its header and body, or `None` if it is not all there yet.
+/// Takes the first frame off `bytes`: returns its header and body, or `None` if it is incomplete.
 ///
 /// # Errors
-/// Every [`FrameError`] but `Body`, as soon as the bytes that show it are there.
+/// Every [`FrameError`] except `Body`, as soon as the bytes show it.
 pub fn take(bytes: &[u8]) -> Result<Option<(Header, &[u8])>, FrameError> {
     let Some(header) = bytes.get(..HEADER_BYTES) else {
         return Ok(None);
@@ -155,7 +155,7 @@ pub fn take(bytes: &[u8]) -> Result<Option<(Header, &[u8])>, FrameError> {
 }
 
 impl Header {
-    /// Bytes of the whole frame.
+    /// Returns the number of bytes of the whole frame.
     pub fn frame_bytes(&self) -> usize {
         HEADER_BYTES + self.length
     }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: what is encoded comes back, however the stream is cut.
+        /// Goal: encoded values come back, for any cuts of the stream.
         #[test]
         fn frames_are_invertible(tag: u64, name: Vec<u8>, cut in 0usize..1000) {
             let (request, bytes) = sample(tag, name);

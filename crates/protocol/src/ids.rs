@@ -1,4 +1,5 @@
-//! Identifiers. Each is a type of its own, so that none is taken for another.
+//! Identifiers. Each has a type of its own, so that the compiler rejects one in the place of
+//! another.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -32,7 +33,8 @@ number!(
     DeviceId, u32, "device "
 );
 number!(
-    /// How often a host identifier was admitted: what is fenced is one epoch, not the host for ever.
+    /// Counts the admissions of a host identifier: a fence excludes one epoch, not the host for
+    /// ever.
     Epoch, u64, "epoch "
 );
 number!(
@@ -55,12 +57,12 @@ impl InodeId {
 }
 
 impl DeviceId {
-    /// No device: stands in the place of bytes that are lost ([`crate::Place::lost`]).
+    /// No device: stands in the location of lost bytes ([`crate::Place::lost`]).
     pub const LOST: DeviceId = DeviceId(u32::MAX);
 }
 
-/// The NVMe host identifier (128 bit) by which a session is admitted at targets
-/// (NVMe base specification, feature 81h).
+/// The NVMe host identifier (128 bit) under which a session is admitted at targets (NVMe base
+/// specification, feature 81h).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostId(pub [u8; 16]);
 
@@ -80,11 +82,11 @@ impl fmt::Display for HostId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u128);
 
-/// An allocation's name: its device and its first block there. At most one live allocation starts
-/// at a block.
+/// The identifier of an allocation: its device and its first block there. At most one live
+/// allocation starts at a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AllocationId {
-    /// The device that holds it.
+    /// The allocation's device.
     pub device: DeviceId,
     /// Its first block, counted from the device's start.
     pub block: u64,

@@ -1,10 +1,10 @@
-//! Small data that travels in a commit and lies in the metadata store.
+//! Small data that a commit carries to the metadata store.
 
 use crate::sums::checksum;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Inline data lies in the first bytes of a file, up to here.
+/// End of the part of a file that can be inline data: its first bytes, up to here.
 pub const INLINE_MAX_BYTES: u64 = 16 << 10;
 
 /// Bytes, encoded as a whole.
@@ -58,12 +58,12 @@ pub struct InlineRun {
     pub offset: u32,
     /// The bytes; at least one, and none at or past [`INLINE_MAX_BYTES`].
     pub bytes: Bytes,
-    /// Their CRC-32C; none from a client that makes none.
+    /// Their CRC-32C; none if the client computes none.
     pub sum: Option<u32>,
 }
 
 impl InlineRun {
-    /// One past the last byte in the file.
+    /// Returns one past the last byte in the file.
     pub fn end(&self) -> u64 {
         u64::from(self.offset) + self.bytes.0.len() as u64
     }
@@ -80,7 +80,7 @@ pub fn is_right(bytes: &Bytes, sum: Option<u32>) -> bool {
     sum.is_none_or(|sum| checksum(&bytes.0) == sum)
 }
 
-/// Lays runs over bytes; what lies between the end of these and a run is zeros.
+/// Writes runs over bytes; a gap between the end of the bytes and a run becomes zeros.
 pub fn overlay(bytes: &mut Vec<u8>, runs: &[InlineRun]) {
     for run in runs {
         let (start, end) = (run.offset as usize, run.end() as usize);
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(postcard::from_bytes::<Vec<InlineRun>>(&encoded).unwrap(), runs);
     }
 
-    /// Goal: runs that overlap, are empty or reach too far are told from others.
+    /// Goal: runs that overlap, are empty or reach too far are recognised.
     #[test]
     fn soundness() {
         assert!(are_sound(&[run(0, b"ab"), run(2, b"c")]));
@@ -117,7 +117,7 @@ mod tests {
         assert!(!are_sound(&[run(u32::MAX, b"ab")]));
     }
 
-    /// Goal: what lies between is zeros, and nothing else changes.
+    /// Goal: gaps become zeros, and nothing else changes.
     #[test]
     fn overlaying() {
         let mut bytes = b"12".to_vec();

@@ -1,8 +1,8 @@
 //! Rights over an inode that a session may hold, and their recall.
 //!
-//! A right is granted in an answer and lasts until the session gives it back, the service recalls
-//! it, or the session ends. Grants and recalls travel on the session's one connection, in order, so
-//! that a client that handles them as they arrive always knows what it holds.
+//! An answer grants a right. The right lasts until the session gives it back, the service recalls
+//! it, or the session ends. Grants and recalls travel on the session's one connection, in order. So
+//! a client that handles them as they arrive always knows its rights.
 
 use crate::ids::{InodeId, LeaseStamp};
 use serde::{Deserialize, Serialize};
@@ -15,8 +15,8 @@ pub struct Rights(pub u8);
 impl Rights {
     /// No right.
     pub const NONE: Rights = Rights(0);
-    /// To cache what was read of the inode: attributes, extents, link target, extended attributes;
-    /// of a directory also its entries and the absence of entries.
+    /// To cache data that was read of the inode: attributes, extents, link target, extended
+    /// attributes; for a directory also its entries and absent entries.
     pub const READ: Rights = Rights(1);
     /// To hold data that is written but not committed. Several sessions may hold it at once.
     pub const WRITE: Rights = Rights(2);
@@ -24,12 +24,12 @@ impl Rights {
     pub const SIZE: Rights = Rights(4);
     /// Not a right but a fact: the session has the inode open, so an unlink must keep it.
     pub const OPEN: Rights = Rights(8);
-    /// To let changes of its attributes wait for its next commit: no other session has seen the inode
-    /// since this one made it. Granted with its creation alone, to a file that is created open for
-    /// writing, and ended by the first commit.
+    /// To hold back changes of the inode's attributes until the next commit: no other session has
+    /// seen the inode since this one made it. Granted only with its creation, to a file that is
+    /// created open for writing. The first commit ends it.
     pub const SOLE: Rights = Rights(16);
-    /// To decide about the inode's file locks: no other session holds or awaits one. Granted with a lock,
-    /// by [`crate::client::Answer::Locks`]; one session at most.
+    /// To decide about the inode's file locks: no other session holds or awaits one. Granted with a
+    /// lock, by [`crate::client::Answer::Locks`], to one session at most.
     pub const LOCKS: Rights = Rights(32);
 
     /// Whether all of `other` are in this set.
@@ -75,21 +75,22 @@ impl Sub for Rights {
     }
 }
 
-/// What a session holds over an inode from now on.
+/// The rights of a session over an inode from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The inode.
     pub inode: InodeId,
-    /// All that the session now holds of it (not only what is new).
+    /// All rights that the session now holds over it (not only the new ones).
     pub rights: Rights,
-    /// Later than that of every earlier grant or recall of this inode to this session.
+    /// Later than the stamp of every earlier grant or recall of this inode to this session.
     pub stamp: LeaseStamp,
 }
 
-/// A demand to give rights back.
+/// A request to give rights back.
 ///
 /// The answer [`Recalled`] means that all I/O under the rights has ended, that dirty data was
-/// committed if WRITE or SIZE was recalled, and that nothing cached under READ is used any more.
+/// committed if WRITE or SIZE was recalled, and that the client no longer uses anything cached
+/// under READ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recall {
     /// The inode.
@@ -105,17 +106,18 @@ pub struct Recall {
 pub struct Recalled {
     /// The inode.
     pub inode: InodeId,
-    /// What the session keeps: [`Rights::OPEN`] if it has the inode open.
+    /// The rights that the session keeps: [`Rights::OPEN`] if it has the inode open.
     pub kept: Rights,
 }
 
-/// Rights that a session gives back unasked (it forgot the inode), or, with `OPEN`, a last close.
+/// Rights that a session gives back without a recall (it forgot the inode), or, with `OPEN`, a last
+/// close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Return {
     /// The inode.
     pub inode: InodeId,
-    /// What is given back.
+    /// The rights that it gives back.
     pub rights: Rights,
-    /// The stamp of the newest grant the session had seen: a later grant stays.
+    /// The stamp of the newest grant that the session has seen: a later grant stays.
     pub stamp: LeaseStamp,
 }

@@ -1,8 +1,9 @@
 //! The versioned messages between client, target agent and metadata service.
 //!
-//! Every connection carries [`frame`]s. Either side may *call* the other; each call gets exactly one
-//! *answer* with the same tag, in any order, and many may be under way at once. What may be called
-//! depends on the connection's role, proven by [`auth`] before the first call:
+//! Every connection carries [`frame`]s. Either side may *call* the other. Each call gets exactly
+//! one *answer* with the same tag; answers may come in any order, and many calls may be under way
+//! at once. The connection's role, proven by [`auth`] before the first call, decides which calls
+//! are possible:
 //!
 //! | role | connector calls meta | meta calls connector |
 //! | --- | --- | --- |
@@ -61,5 +62,5 @@ pub const CAPABILITY_XATTR: &[u8] = b"security.capability";
 /// Longest name of an extended attribute, in bytes (`XATTR_NAME_MAX`).
 pub const XATTR_NAME_MAX_BYTES: usize = 255;
 
-/// Largest file offset plus one, in bytes: what `off_t` can hold.
+/// Largest file offset plus one, in bytes: the largest value of `off_t`.
 pub const FILE_SIZE_MAX_BYTES: u64 = i64::MAX as u64;

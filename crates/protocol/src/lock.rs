@@ -3,7 +3,7 @@
 use crate::ids::InodeId;
 use serde::{Deserialize, Serialize};
 
-/// Which of the two families a lock is of; they do not see each other, as on Linux.
+/// The family of a lock. Locks of different families do not conflict, as on Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LockFamily {
     /// `flock(2)`: whole file, owned by an open file description.
@@ -12,12 +12,12 @@ pub enum LockFamily {
     Posix,
 }
 
-/// What a lock allows others.
+/// The locks of other owners that a lock permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LockMode {
-    /// Others may hold shared locks too.
+    /// Other owners may hold shared locks too.
     Shared,
-    /// Others may hold none.
+    /// Other owners may hold none.
     Exclusive,
 }
 
@@ -25,7 +25,7 @@ pub enum LockMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LockOwner(pub u64);
 
-/// A lock, wished for or held.
+/// A requested or held lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
     /// The inode.
@@ -36,9 +36,9 @@ pub struct Lock {
     pub owner: LockOwner,
     /// First byte.
     pub start: u64,
-    /// Last byte, inclusive; `u64::MAX` is the end of the file, wherever that is.
+    /// Last byte, inclusive; `u64::MAX` is the end of the file, at any size.
     pub last: u64,
-    /// What it allows others.
+    /// Its mode.
     pub mode: LockMode,
     /// Process that wants or holds it, for `F_GETLK` (in the client's process id namespace).
     pub pid: u32,

@@ -1,7 +1,8 @@
-//! Checksums of device blocks: CRC-32C, made by the writer's client and checked by the reader's.
+//! Checksums of device blocks: CRC-32C, computed by the writer's client and checked by the
+//! reader's.
 //!
-//! A sum lies with its block and not with an extent, see `docs/checksums.md`. Sums are encoded as plain
-//! bytes, four for each: a varint would take five.
+//! A sum belongs to its block and not to an extent, see `docs/checksums.md`. Sums are encoded as
+//! plain bytes, four for each: a varint would take five.
 
 use crate::ids::DeviceId;
 use crate::inline::Bytes;
@@ -13,11 +14,11 @@ pub const SUMS_PER_MESSAGE_MAX: usize = 64 << 10;
 
 /// Returns the CRC-32C of bytes.
 pub fn checksum(bytes: &[u8]) -> u32 {
-    // A CRC of 32 bits, in a wider type.
+    // The CRC has 32 bits, in a wider type.
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// The sums of some blocks, in the order of these; at most [`SUMS_PER_MESSAGE_MAX`].
+/// The sums of some blocks, in the order of the blocks; at most [`SUMS_PER_MESSAGE_MAX`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums(pub Vec<u32>);
 
@@ -27,7 +28,11 @@ impl Sums {
     /// # Panics
     /// If the data does not consist of whole blocks.
     pub fn of_blocks(bytes: &[u8], block_size: usize) -> Sums {
-        assert!(bytes.len().is_multiple_of(block_size), "{} bytes are no blocks", bytes.len());
+        assert!(
+            bytes.len().is_multiple_of(block_size),
+            "{} bytes are not whole blocks",
+            bytes.len()
+        );
         Sums(bytes.chunks(block_size).map(checksum).collect())
     }
 }
@@ -53,7 +58,7 @@ impl<'de> Deserialize<'de> for Sums {
     }
 }
 
-/// The sums of blocks side by side.
+/// The sums of adjacent blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SumRun {
     /// The device.
@@ -64,8 +69,7 @@ pub struct SumRun {
     pub sums: Sums,
 }
 
-/// The sums of blocks wherever they lie; at most [`SUMS_PER_MESSAGE_MAX`]. What no run has is a block without
-/// a sum.
+/// The sums of any blocks; at most [`SUMS_PER_MESSAGE_MAX`]. A block that is in no run has no sum.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<SumRun>", into = "Vec<SumRun>")]
 pub struct BlockSums(Vec<SumRun>);
@@ -84,12 +88,12 @@ impl BlockSums {
         }
     }
 
-    /// How many there are.
+    /// Returns their number.
     pub fn count(&self) -> usize {
         self.0.iter().map(|run| run.sums.0.len()).sum()
     }
 
-    /// All sums with their blocks.
+    /// Returns all sums with their blocks.
     pub fn each(&self) -> impl Iterator<Item = (DeviceId, u64, u32)> + '_ {
         self.0.iter().flat_map(|run| {
             let blocks = run.block..;
@@ -126,7 +130,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Goal: the checksum is the one that RFC 3720 gives for 32 bytes of zeros.
+    /// Goal: the checksum equals the one that RFC 3720 has for 32 bytes of zeros.
     #[test]
     fn checksums_are_those_of_iscsi() {
         assert_eq!(checksum(&[0; 32]), 0x8a91_36aa);
@@ -142,7 +146,7 @@ mod tests {
         const { assert!(SUMS_PER_MESSAGE_MAX * 4 <= crate::frame::BODY_MAX_BYTES / 4) };
     }
 
-    /// Goal: lists that are too long, cut off or of blocks that cannot be are refused.
+    /// Goal: lists that are too long, cut off or name impossible blocks are refused.
     #[test]
     fn hostile_sums_are_refused() {
         let too_many = Sums(vec![0; SUMS_PER_MESSAGE_MAX + 1]);
@@ -163,7 +167,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: encoding loses nothing, and neither does putting neighbours together.
+        /// Goal: encoding loses nothing, and neither does joining neighbours.
         #[test]
         fn encoding_is_invertible(
             blocks in prop::collection::vec((0u32..2, 0u64..6, any::<u32>()), 0..40),

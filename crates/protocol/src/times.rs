@@ -1,57 +1,58 @@
-//! The one table of times that the parts of the system must agree on.
+//! The times on which the parts of the system must agree, in one table.
 
 use std::time::Duration;
 
-/// How often a client tells the metadata service that it lives: its process, and its serving thread.
+/// Interval of a client's heartbeats to the metadata service, from its process and its serving
+/// thread.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// A session without an answered heartbeat for this long is ended, counted from the *sending* of
-/// the last answered one.
+/// The service ends a session without an answered heartbeat for this long, counted from the
+/// *sending* of the last answered one.
 pub const SESSION_DEADLINE: Duration = Duration::from_secs(20);
 
 /// A client without contact for this long stops all I/O by itself: well before the deadline at
-/// which others may be given its rights.
+/// which other sessions may get its rights.
 pub const SELF_STOP: Duration = Duration::from_secs(10);
 
-/// What a kernel is lent it uses without asking for so long at most, also when the client that lent it is
-/// dead: its rights go so long after its death.
+/// Longest time for which a kernel uses lent names and attributes without asking, even if the
+/// client that lent them is dead. A dead client's rights end this long after its death.
 pub const LENT: Duration = Duration::from_secs(5);
 
-/// A client's serving thread that has not run for this long counts as dead, though its process lives:
-/// by then every request that waited for it has ended.
+/// A client whose serving thread has not run for this long counts as dead, even if its process
+/// lives: by then every request that waited for the thread has ended.
 pub const STALL_MAX: Duration = Duration::from_mins(1);
 
 /// Every request ends within this: longer than deadline plus fence.
 pub const REQUEST_DEADLINE: Duration = Duration::from_mins(1);
 
-/// An admission at a target lapses so long after the sending of the agent's beat that it was given
-/// or last renewed on.
+/// An admission at a target lapses this long after the sending of the agent's beat that the service
+/// named when it granted or last renewed the admission.
 pub const ADMISSION_LAPSE: Duration = Duration::from_secs(30);
 
-/// How often the metadata service renews admissions.
+/// Interval at which the metadata service renews admissions.
 pub const ADMISSION_RENEWAL: Duration = Duration::from_secs(5);
 
-/// A target's agent answers an `Admit` within this, or is disconnected.
+/// A target's agent answers an `Admit` within this, or the service disconnects it.
 pub const ADMIT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long an admission waits for an agent that is out of contact.
+/// Longest time that an admission waits for an agent that is out of contact.
 pub const CONTACT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A target's agent answers a `Fence` within this, or is disconnected, whereupon its admissions
-/// lapse.
+/// A target's agent answers a `Fence` within this, or the service disconnects it; then its
+/// admissions lapse.
 pub const FENCE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long sessions that are asked for unused space are waited for.
+/// Longest wait for sessions that were asked for unused space.
 pub const SPACE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A connection to a target is made within this, and its controller is lost when it was silent for
-/// so long.
+/// A connection to a target is made within this, and its controller is lost after a silence of this
+/// length.
 pub const TARGET_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Dirty data of open files is committed and made durable within this.
 pub const WRITEBACK: Duration = Duration::from_secs(1);
 
-/// The times as one pool goes by them: those above, but for tests of failures, which cannot wait.
+/// The times of one pool: those above, except in tests of failures, which cannot wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// See [`HEARTBEAT`].
@@ -85,8 +86,8 @@ pub struct Times {
 }
 
 impl Times {
-    /// All times divided by `divisor` (0 counts as 1), which must be the same in all processes of a
-    /// pool.
+    /// Returns all times divided by `divisor` (0 counts as 1), which must be the same in all
+    /// processes of a pool.
     pub fn faster(divisor: u32) -> Times {
         let divisor = divisor.max(1);
         Times {

@@ -1,4 +1,4 @@
-//! What the metadata service answers.
+//! The metadata service's answers.
 
 use super::Name;
 use crate::attr::Attr;
@@ -14,24 +14,25 @@ use crate::space::{DeviceInfo, PoolUse, SpaceGrant};
 use crate::sums::BlockSums;
 use serde::{Deserialize, Serialize};
 
-/// A directory entry with what it names.
+/// A directory entry with the inode that it names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Its name.
     pub name: Name,
-    /// Where to go on after it.
+    /// The cookie at which to continue after it.
     pub cookie: u64,
-    /// What it names.
+    /// The attributes of the named inode.
     pub attr: Attr,
 }
 
 /// The answer to a [`super::Request`], with the rights that came with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Response {
-    /// What was asked for.
+    /// The result of the call.
     pub result: Result<Answer, Errno>,
-    /// New states of rights, to be applied before the result is used. A cached object may be kept
-    /// only while READ is held over it; entries and absence of entries need READ over the directory.
+    /// New states of rights. The client applies them before it uses the result. It may keep a
+    /// cached object only while it holds READ over it; cached entries and absent entries need READ
+    /// over the directory.
     pub grants: Vec<Grant>,
     /// New attributes of further inodes that the operation changed (the directories of a create,
     /// unlink or rename; the remaining links of an unlinked inode).
@@ -41,15 +42,15 @@ pub struct Response {
 /// A successful answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// Nothing to tell.
+    /// Success, without a result.
     Done,
-    /// The session has started, or goes on.
+    /// The session has started or resumed.
     Welcome {
         /// The session.
         session: SessionId,
-        /// The epoch under which its host identifier is admitted at targets.
+        /// The epoch under which targets admit its host identifier.
         epoch: Epoch,
-        /// Whether `resume` was honoured: if not, all that the old session held is lost.
+        /// Whether the session was resumed: if not, everything that the old session held is lost.
         resumed: bool,
         /// The file system's identity, for `statfs` and export handles.
         file_system: uuid::Uuid,
@@ -58,10 +59,10 @@ pub enum Answer {
         /// The present free epoch.
         free_epoch: FreeEpoch,
     },
-    /// The session lives until the deadline, counted from the heartbeat's sending.
+    /// The session lives until the deadline, counted from the sending of the heartbeat.
     Alive {
-        /// The present free epoch: once the client has ended all reads that began before this
-        /// answer came, it says so in a later heartbeat.
+        /// The present free epoch. Once the client has ended all reads that began before this
+        /// answer came, it reports that in a later heartbeat.
         free_epoch: FreeEpoch,
         /// Whether commits may carry inline data from now on.
         takes_inline: bool,
@@ -72,17 +73,17 @@ pub enum Answer {
     Admitted {
         /// The device's incarnation.
         incarnation: Incarnation,
-        /// What the client proves to the target that it knows, under TLS; the target takes connections in the clear
-        /// without it.
+        /// The key that the client proves to the target under TLS; without a key the target takes
+        /// connections in the clear.
         key: Option<DataKey>,
     },
-    /// What `statfs` tells.
+    /// The result of `statfs`.
     PoolUse(PoolUse),
     /// Attributes after the operation.
     Attr(Attr),
     /// An entry.
     Entry(Attr),
-    /// The directory has no entry of that name.
+    /// The directory has no entry with that name.
     NoEntry,
     /// Entries, ascending by cookie.
     Entries {
@@ -95,7 +96,7 @@ pub enum Answer {
     Bytes(Vec<u8>),
     /// Names of extended attributes.
     Names(Vec<Name>),
-    /// What became of a removed entry's inode.
+    /// The inode of a removed entry.
     Removed {
         /// The inode that lost a name.
         inode: InodeId,
@@ -104,30 +105,30 @@ pub enum Answer {
     },
     /// What a rename moved and replaced.
     Renamed {
-        /// What has the new name now.
+        /// The inode that has the new name now.
         moved: Attr,
-        /// What has the old name now (exchange, whiteout).
+        /// The inode that has the old name now (exchange, whiteout).
         other: Option<Attr>,
         /// The inode that lost its name, with its attributes if it has others left.
         replaced: Option<(InodeId, Option<Attr>)>,
     },
     /// Extents.
     Extents {
-        /// The extents that touch the range, ascending, apart from one another. Holes are where
-        /// none is.
+        /// The extents that touch the range, ascending, apart from one another. The rest are holes.
         extents: ExtentList,
-        /// The list is complete from the asked offset up to here (at least one byte further).
+        /// The list is complete from the requested offset up to here (at least one byte further).
         covered_to: u64,
-        /// What the metadata service has of the file, from its first byte on: it counts where no extent
-        /// is. Given if the asked offset is below [`crate::inline::INLINE_MAX_BYTES`].
+        /// The file's inline bytes, from its first byte on: they count where there is no extent.
+        /// Present if the requested offset is below [`crate::inline::INLINE_MAX_BYTES`].
         inline: Bytes,
         /// The CRC-32C of the inline bytes.
         inline_sum: u32,
-        /// The sums of the blocks that the extents touch, of each once; of those that have one.
+        /// The sums of the blocks that the extents touch, each once; blocks without a sum are left
+        /// out.
         sums: BlockSums,
-        /// Attributes under which they hold.
+        /// The attributes of the file at that time.
         attr: Attr,
-        /// The free epoch under which they hold.
+        /// The free epoch at that time.
         free_epoch: FreeEpoch,
     },
     /// Bytes shared, and the destination's attributes.
@@ -141,15 +142,16 @@ pub enum Answer {
     Space(SpaceGrant),
     /// A conflicting lock, if there is one.
     Lock(Option<Lock>),
-    /// The lock is held. These are all locks that the session holds on the inode; if LOCKS is granted with
-    /// the answer, the session decides about them from now on.
+    /// The lock is held. These are all locks that the session holds on the inode. If the answer
+    /// grants LOCKS, the session decides about them from now on.
     Locks(Vec<Lock>),
-    /// A durable commit was carried out, and others see it, but its data or what was committed before
-    /// cannot be made durable: attributes as it left them. (An error says that nothing was done.)
+    /// A durable commit was executed, and other sessions see it, but its data or earlier data
+    /// cannot be made durable. Carries the attributes after the commit. (An error means that
+    /// nothing was done.)
     NotDurable(Attr),
-    /// Small files, in the order in which they were asked for: of each nothing if it is not here as a whole, is
-    /// gone, or is better asked for by itself.
+    /// Small files, in the order of the request; `None` for a file that is not completely inline,
+    /// is gone, or should be requested alone.
     Files(Vec<Option<SmallFile>>),
-    /// Files that were made, in the order in which they were asked for.
+    /// The new files, in the order of the request.
     Made(Vec<Attr>),
 }

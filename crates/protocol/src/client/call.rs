@@ -1,6 +1,6 @@
-//! The calls of a client, by what the service owes to each kind.
+//! The calls of a client, grouped by the service's duties for each kind.
 //!
-//! The kind of a call is its type, so that no list of calls has to be kept in step with another. A new
+//! The kind of a call is its type, so there are no separate lists of calls that must agree. A new
 //! call has a kind, and does not compile before each `match` on that kind has decided about it.
 
 use super::{Creation, FallocateMode, Name, OpenTold, RenameMode, XattrMode};
@@ -16,20 +16,20 @@ use crate::space::{BlockRange, NewAllocation};
 use crate::sums::Sums;
 use serde::{Deserialize, Serialize};
 
-/// A client's operation. Errors are [`crate::Errno`]s as POSIX gives them for the system call of that
-/// name, and ESTALE for an inode that is gone or a session that has ended.
+/// A client's operation. Errors are [`crate::Errno`]s, as POSIX has them for the system call of
+/// that name, and ESTALE for an inode that is gone or a session that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
     /// Concerns the session: its life, its rights and its waits.
     Session(SessionCall),
-    /// Reads what is stored.
+    /// Reads stored data.
     Read(ReadCall),
-    /// Changes what is stored, exactly once: it needs a [`super::Slot`].
+    /// Changes stored data, exactly once: it needs a [`super::Slot`].
     Change(ChangeCall),
 }
 
 impl Call {
-    /// Returns whether the call changes what is stored, and therefore needs a [`super::Slot`].
+    /// Returns whether the call changes stored data, and therefore needs a [`super::Slot`].
     pub fn changes(&self) -> bool {
         match self {
             Call::Session(_) | Call::Read(_) => false,
@@ -37,7 +37,7 @@ impl Call {
         }
     }
 
-    /// Returns what holds of the call beside what it does.
+    /// Returns the properties of the call that service and clients need.
     pub fn traits(&self) -> CallTraits {
         match self {
             Call::Session(SessionCall::Sync(inode)) => {
@@ -52,37 +52,37 @@ impl Call {
     }
 }
 
-/// What the service and its clients have to know of a call beside what it does.
+/// Properties of a call that the service and its clients need besides its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallTraits {
-    /// It may free blocks. Asking for space does not, and may have to wait until blocks that others freed
-    /// have rested.
+    /// It may free blocks. A request for space does not, and may have to wait until blocks that
+    /// other calls freed have rested.
     pub may_free: bool,
-    /// How it is refused while the store's disk is nearly full; calls that only give something back are
-    /// carried out.
+    /// The errno that refuses it while the store's disk is nearly full; calls that only give
+    /// something back are executed.
     pub when_full: Option<Errno>,
-    /// The inodes whose extents it finds or changes.
+    /// The inodes whose extents it reads or changes.
     pub extents_of: [Option<InodeId>; 2],
-    /// Its answer waits until the store is synced, and all that was committed to this inode is durable, if
-    /// it names one.
+    /// Its answer waits until the store is synced, and, if it names an inode, until all commits to
+    /// the inode are durable.
     pub made_durable: Option<Option<InodeId>>,
 }
 
 impl CallTraits {
-    /// Those of a call that changes nothing and waits for nothing.
+    /// The properties of a call that changes nothing and waits for nothing.
     const NONE: CallTraits = CallTraits {
         may_free: false,
         when_full: None,
         extents_of: [None, None],
         made_durable: None,
     };
-    /// Those of a change of names or attributes.
+    /// The properties of a change of names or attributes.
     const CHANGE: CallTraits =
         CallTraits { may_free: true, when_full: Some(Errno::ENOSPC), ..CallTraits::NONE };
 }
 
 impl ChangeCall {
-    /// The one list of changes by what holds of them beside what they do.
+    /// Returns the properties of each change; this is the one list of them.
     fn traits(&self) -> CallTraits {
         let about = |inode: &InodeId| [Some(*inode), None];
         let change = CallTraits::CHANGE;
@@ -125,17 +125,17 @@ impl ChangeCall {
 pub enum SessionCall {
     /// First call of a connection → [`Answer::Welcome`].
     Start {
-        /// The node the client runs on; devices of the same node are near.
+        /// The node that runs the client; devices of the same node are near.
         node: String,
-        /// The identifier by which its host connects to targets, new for each session.
+        /// The identifier with which its host connects to targets, new for each session.
         host: HostId,
-        /// The session to go on with after a lost connection.
+        /// The session to resume after a lost connection.
         resume: Option<SessionId>,
     },
-    /// After a resumed [`SessionCall::Start`]: what the client holds; all other rights it has dropped. May
-    /// come in several parts, the last with `done` → [`Answer::Done`].
+    /// After a resumed [`SessionCall::Start`]: the rights that the client holds; it has dropped all
+    /// others. May come in several parts, the last with `done` → [`Answer::Done`].
     Reclaim {
-        /// WRITE, SIZE, OPEN, SOLE and LOCKS it wants to keep.
+        /// The WRITE, SIZE, OPEN, SOLE and LOCKS rights that it wants to keep.
         held: Vec<(InodeId, Rights)>,
         /// No further part comes.
         done: bool,
@@ -145,35 +145,37 @@ pub enum SessionCall {
         /// All reads that began under extents from before this epoch have ended.
         ended_through: FreeEpoch,
     },
-    /// The only kind of call of a connection of its own: the session's process lives, whatever its
-    /// serving thread waits for → [`Answer::Alive`]. ESTALE if the session has ended, EAGAIN if it has
-    /// no connection to be asked over: then this keeps nothing alive.
+    /// The only kind of call on a connection of its own: the session's process lives, even if its
+    /// serving thread waits → [`Answer::Alive`]. ESTALE if the session has ended. EAGAIN if the
+    /// service cannot reach it because it has no other connection: then this call keeps nothing
+    /// alive.
     Pulse {
         /// The session.
         session: SessionId,
         /// Its host identifier.
         host: HostId,
     },
-    /// Ends the session, its locks and leases → [`Answer::Done`] at once; what it held is others' once
-    /// it is fenced.
+    /// Ends the session, its locks and leases → [`Answer::Done`] at once. Other sessions can get
+    /// what it held once it is fenced.
     End,
     /// The pool's devices → [`Answer::Devices`].
     Devices,
-    /// Asks to be admitted at a device's target → [`Answer::Admitted`].
+    /// Requests admission at a device's target → [`Answer::Admitted`].
     Admit(DeviceId),
-    /// Takes rights over an inode → [`Answer::Attr`] with the grant. WRITE is asked for when a
-    /// regular file is opened for writing, SIZE before an append; waits for recalls of others.
+    /// Acquires rights over an inode → [`Answer::Attr`] with the grant; waits for recalls from
+    /// other sessions. A client acquires WRITE when it opens a regular file for writing, and SIZE
+    /// before an append.
     Acquire {
         /// The inode.
         inode: InodeId,
         /// The rights.
         rights: Rights,
     },
-    /// Gives rights back unasked → [`Answer::Done`].
+    /// Gives rights back without a recall → [`Answer::Done`].
     GiveBack(Vec<Return>),
-    /// Makes all that was answered before this call durable (fsync of a clean file or a directory),
-    /// and all that was committed to the inode, whoever wrote it → [`Answer::Done`], or EIO if some of
-    /// its data was lost with a device's power.
+    /// Makes everything that was answered before this call durable (fsync of a clean file or a
+    /// directory), and all commits to the inode, by any session → [`Answer::Done`], or EIO if some
+    /// of its data was lost with a device's power.
     Sync(Option<InodeId>),
     /// Ends the wait of this owner for a lock on this inode → [`Answer::Done`].
     CancelLock {
@@ -185,8 +187,8 @@ pub enum SessionCall {
         owner: LockOwner,
     },
     /// The locks that the session holds on an inode, in parts; the last part gives
-    /// [`Rights::LOCKS`] back → [`Answer::Done`], or ESTALE if the session does not hold that right. They
-    /// replace those that the service knew of.
+    /// [`Rights::LOCKS`] back → [`Answer::Done`], or ESTALE if the session does not hold that
+    /// right. They replace the locks that the service has.
     ReportLocks {
         /// The inode.
         inode: InodeId,
@@ -196,12 +198,12 @@ pub enum SessionCall {
         is_first: bool,
         /// No further part comes.
         is_last: bool,
-        /// The session has the inode open, as the answer to a recall says.
+        /// The session has the inode open, as in the answer to a recall.
         is_open: bool,
     },
 }
 
-/// Calls that read what is stored.
+/// Calls that read stored data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReadCall {
     /// `statfs(2)` → [`Answer::PoolUse`].
@@ -219,9 +221,9 @@ pub enum ReadCall {
     ReadDir {
         /// The directory.
         inode: InodeId,
-        /// Go on after this entry.
+        /// Continue after this entry.
         after: u64,
-        /// At most so many entries.
+        /// Most entries of the answer.
         count_max: u32,
     },
     /// Target of a symbolic link → [`Answer::Bytes`].
@@ -246,12 +248,12 @@ pub enum ReadCall {
     },
     /// The first lock that conflicts with this one → [`Answer::Lock`].
     TestLock(Lock),
-    /// Small files, at most [`crate::files::READ_FILES_MAX`] → [`Answer::Files`]. The first is the one that is
-    /// wanted; the others are likely to be wanted soon.
+    /// Small files, at most [`crate::files::READ_FILES_MAX`] → [`Answer::Files`]. The caller needs
+    /// the first one now, and probably the others soon.
     ReadFiles(Vec<InodeId>),
 }
 
-/// Calls that change what is stored. The service executes each of them once and keeps its answer in
+/// Calls that change stored data. The service executes each of them once and stores its answer in
 /// the slot of the call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChangeCall {
@@ -262,21 +264,21 @@ pub enum ChangeCall {
         /// The changes.
         changes: AttrChanges,
     },
-    /// Makes a new inode with a name → [`Answer::Entry`], or EEXIST.
+    /// Creates a new inode with a name → [`Answer::Entry`], or EEXIST.
     Create {
         /// The directory.
         parent: InodeId,
         /// The name.
         name: Name,
-        /// What it is.
+        /// Its kind.
         creation: Creation,
         /// Permission bits, umask already taken off.
         mode: u16,
         /// Owner.
         uid: u32,
-        /// Group (a directory with sgid hands on its own).
+        /// Group (a directory with sgid passes on its own).
         gid: u32,
-        /// Rights to grant over it at once (READ | WRITE | OPEN for a file created open).
+        /// Rights to grant at once (READ | WRITE | OPEN for a file that is created open).
         rights: Rights,
     },
     /// `link(2)` → [`Answer::Entry`].
@@ -294,7 +296,7 @@ pub enum ChangeCall {
         parent: InodeId,
         /// The name.
         name: Name,
-        /// Which opens of its own the caller has told of.
+        /// The opens of its own that the caller has reported.
         told: OpenTold,
     },
     /// `rmdir(2)` → [`Answer::Removed`].
@@ -314,9 +316,9 @@ pub enum ChangeCall {
         new_parent: InodeId,
         /// New name.
         new_name: Name,
-        /// What happens to the new name's present owner.
+        /// The handling of an existing object under the new name.
         mode: RenameMode,
-        /// Which opens of its own, of what is replaced, the caller has told of.
+        /// The opens of its own, of the replaced inode, that the caller has reported.
         told: OpenTold,
     },
     /// Sets an extended attribute → [`Answer::Attr`].
@@ -337,29 +339,29 @@ pub enum ChangeCall {
         /// The attribute's name.
         name: Name,
     },
-    /// Makes written data part of a file → [`Answer::Attr`]. The data must have been acknowledged
-    /// by its devices. With `durable`, EIO if earlier data of the file was lost with a device's power.
+    /// Adds written data to a file → [`Answer::Attr`]. The data must have been acknowledged by its
+    /// devices. With `durable`, EIO if earlier data of the file was lost with a device's power.
     Commit {
         /// The inode.
         inode: InodeId,
-        /// The truncate generation under which the data was written; an older one is dropped.
+        /// The truncate generation of the write; a commit with an older one is dropped.
         generation: Generation,
-        /// Allocations that are named for the first time. They must lie in space that this session
-        /// leased, free until now.
+        /// New allocations. They must lie in space that this session leases, in blocks that no
+        /// commit has named.
         allocations: Vec<NewAllocation>,
         /// The checksums of all blocks of the allocations, in their order, or none.
         sums: Sums,
         /// The extents, in the order in which they overwrite each other.
         extents: ExtentList,
-        /// Data that the metadata service is to keep, ascending and apart; then no extents.
+        /// Data for the metadata store, ascending and apart; then there are no extents.
         inline: Vec<InlineRun>,
-        /// When the data was written.
+        /// The time of the write.
         mtime: Option<Timestamp>,
-        /// Clear suid, sgid and file capabilities, as a write by another than root does.
+        /// Clear suid, sgid and file capabilities, as a write by a user other than root does.
         kill_privileges: bool,
-        /// Changes of attributes that have waited for this commit, also one of a late generation.
+        /// Changes of attributes that have waited for this commit, even if its generation is late.
         attributes: Option<Deferred>,
-        /// Survives power loss when answered (fsync).
+        /// The commit survives a loss of power when it is answered (fsync).
         durable: bool,
     },
     /// Preallocates, punches or zeroes a range → [`Answer::Attr`]; recalls all writers first.
@@ -370,7 +372,7 @@ pub enum ChangeCall {
         offset: u64,
         /// Bytes; at least 1.
         length: u64,
-        /// What to do.
+        /// The operation.
         mode: FallocateMode,
     },
     /// Shares a range of one file with another → [`Answer::Copied`]; recalls all writers of both.
@@ -386,39 +388,41 @@ pub enum ChangeCall {
         /// Bytes.
         length: u64,
     },
-    /// Replaces extents of a file by others with the same bytes → [`Answer::Attr`]; EAGAIN, without a
-    /// change, unless the file has exactly the old ones between the first and the last of them.
+    /// Replaces extents of a file by others with the same bytes → [`Answer::Attr`]. EAGAIN, without
+    /// a change, unless the file has exactly the old extents between the first and the last of
+    /// them.
     Compact {
         /// The inode.
         inode: InodeId,
-        /// The truncate generation under which the old extents were read.
+        /// The truncate generation under which the client read the old extents.
         generation: Generation,
-        /// The extents whose bytes were read, ascending and apart.
+        /// The extents that the client read, ascending and apart.
         old: ExtentList,
-        /// Allocations as of a commit. Their devices have flushed them.
+        /// New allocations, as in a commit. Their devices have flushed them.
         allocations: Vec<NewAllocation>,
-        /// As of a commit.
+        /// As in a commit.
         sums: Sums,
-        /// Where the same bytes of the file lie now, ascending and apart.
+        /// The new extents with the same bytes of the file, ascending and apart.
         new: ExtentList,
     },
     /// Leases space → [`Answer::Space`], ENOSPC when nothing is free after recalls.
     LeaseSpace {
         /// The device.
         device: DeviceId,
-        /// Bytes wished for; may get more or less.
+        /// Requested bytes; the grant may have more or fewer.
         wanted_bytes: u64,
     },
-    /// Gives back leased blocks that were never named in a commit → [`Answer::Done`]. All writes to
-    /// them have ended.
+    /// Gives back leased blocks that no commit has named → [`Answer::Done`]. All writes to them
+    /// have ended.
     ReturnSpace {
         /// The device.
         device: DeviceId,
         /// The blocks.
         free: Vec<BlockRange>,
     },
-    /// Takes a lock → [`Answer::Done`] or [`Answer::Locks`]; EAGAIN if it conflicts and `wait` is false. With `wait` the
-    /// answer comes when the lock is held, or EINTR after [`SessionCall::CancelLock`], or EDEADLK.
+    /// Takes a lock → [`Answer::Done`] or [`Answer::Locks`]; EAGAIN if it conflicts and `wait` is
+    /// false. With `wait` the answer comes when the lock is held, or EINTR after
+    /// [`SessionCall::CancelLock`], or EDEADLK.
     SetLock {
         /// The lock.
         lock: Lock,
@@ -427,7 +431,7 @@ pub enum ChangeCall {
     },
     /// Releases a range, of all modes → [`Answer::Done`].
     Unlock(Lock),
-    /// Makes whole small files, all of them or none → [`Answer::Made`], or EEXIST.
+    /// Creates whole small files, all of them or none → [`Answer::Made`], or EEXIST.
     CreateFiles {
         /// The directory.
         parent: InodeId,

@@ -1,4 +1,4 @@
-//! What a call is called where it is counted.
+//! The kinds of calls, for counting.
 
 use super::{Call, ChangeCall, ReadCall, SessionCall};
 use crate::ids::InodeId;
@@ -6,11 +6,11 @@ use crate::ids::InodeId;
 /// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallKind {
-    /// A number of its own.
+    /// The kind's number.
     pub index: u8,
-    /// Its name.
+    /// The kind's name.
     pub name: &'static str,
-    /// The inode that it is mainly about; 0 if there is none.
+    /// The inode that it mainly concerns; 0 if there is none.
     pub inode: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the metadata service asks of a client, and its answers.
+//! Requests of the metadata service to a client, and their answers.
 
 use super::Name;
 use crate::ids::{DeviceId, FreeEpoch, InodeId, LeaseStamp};
@@ -6,28 +6,30 @@ use crate::lease::{Recall, Recalled};
 use crate::space::DeviceInfo;
 use serde::{Deserialize, Serialize};
 
-/// What the metadata service asks of a client.
+/// A request of the metadata service to a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Push {
     /// Give rights back → [`PushAnswer::Recalled`].
     Recall(Recall),
-    /// Entries of a directory changed; what is cached of these names is wrong, the READ right over
-    /// the directory stays → [`PushAnswer::Done`] once they are dropped.
+    /// Entries of a directory changed: the client must drop what it caches under these names. It
+    /// keeps its READ right over the directory → [`PushAnswer::Done`] once they are dropped.
     Invalidate {
         /// The directory.
         inode: InodeId,
         /// The names.
         names: Vec<Name>,
-        /// Its attributes after the change are unknown: drop them too.
+        /// The stamp of this invalidation. The client drops the directory's attributes too, because
+        /// it does not know them after the change.
         stamp: LeaseStamp,
     },
-    /// A device has lost data that was committed: extents that were cached may be lost ones and are
-    /// dropped → [`PushAnswer::Done`].
+    /// A device has lost committed data: the client drops cached extents, because some may be lost
+    /// ones → [`PushAnswer::Done`].
     Lost(DeviceId),
-    /// Devices came, went or changed → [`PushAnswer::Done`].
+    /// Devices were added, removed or changed → [`PushAnswer::Done`].
     Devices(Vec<DeviceInfo>),
-    /// Space is short: return all leased space that is not in use (by [`super::ChangeCall::ReturnSpace`]) and
-    /// say which reads have ended, then → [`PushAnswer::Ended`].
+    /// Space is short: return all leased space that is not in use (by
+    /// [`super::ChangeCall::ReturnSpace`]) and report which reads have ended, then →
+    /// [`PushAnswer::Ended`].
     Reclaim {
         /// The free epoch to end reads for.
         free_epoch: FreeEpoch,

@@ -8,7 +8,7 @@ fn pair(connecting: u8, accepting: u8, limits: Limits) -> (Peer, Peer) {
     (connector, Peer::accept(Secret([accepting; 32]), [2; 32], limits))
 }
 
-/// Moves all bytes from `from` to `to`, in pieces, and answers the tags of calls that came.
+/// Moves all bytes from `from` to `to`, in pieces, and returns the tags of the received calls.
 fn pump(from: &mut Peer, to: &mut Peer, piece: usize) -> Result<Vec<u64>, ConnectionError> {
     let bytes = from.take_output(Vec::new());
     let mut tags = Vec::new();
@@ -34,7 +34,7 @@ fn request() -> Request {
 }
 
 proptest! {
-    /// Goal: however the bytes are cut, the handshake ends and each call meets its answer.
+    /// Goal: for any cuts of the bytes, the handshake ends and each call meets its answer.
     #[test]
     fn calls_meet_answers(piece in 1usize..300, count in 1u64..40) {
         let (mut a, mut b) = pair(7, 7, Limits::default());
@@ -68,7 +68,7 @@ proptest! {
     }
 }
 
-/// Goal: inside TLS one message each way opens a connection, and nothing is called before.
+/// Goal: inside TLS one message each way opens a connection, and no call works before.
 #[test]
 fn inside_tls_two_messages_open() {
     for piece in [1, 99] {
@@ -87,14 +87,14 @@ fn inside_tls_two_messages_open() {
     frame::encode(Kind::Handshake, 0, &opening, &mut other).unwrap();
     b.receive(&other);
     assert_eq!(b.event(), Err(FrameError::Version(crate::VERSION + 1).into()));
-    // The two handshakes are not taken for one another.
+    // Neither handshake is mistaken for the other.
     let mut b = Peer::welcome(Limits::default());
     let mut plain = Peer::connect(Secret([7; 32]), Role::Client, [1; 32], Limits::default());
     b.receive(&plain.take_output(Vec::new()));
     assert!(b.event().is_err() && !b.is_ready());
 }
 
-/// Goal: either side's wrong secret is found out by the other.
+/// Goal: each side detects the other's wrong secret.
 #[test]
 fn wrong_secrets_are_refused() {
     let (mut a, mut b) = pair(7, 8, Limits::default());
@@ -107,7 +107,7 @@ fn wrong_secrets_are_refused() {
     assert_eq!(b.event(), Err(ConnectionError::Secret));
 }
 
-/// Goal: what a peer can make this end remember is bounded.
+/// Goal: the memory that a peer can make this end use is bounded.
 #[test]
 fn all_queues_are_bounded() {
     let limits = Limits { calls_in_max: 2, calls_out_max: 3, output_max_bytes: 1000 };
@@ -128,7 +128,7 @@ fn all_queues_are_bounded() {
     assert!(b.event().is_err());
 }
 
-/// Goal: an answer that nobody waits for any more is dropped, not taken for an attack.
+/// Goal: an answer to a call that was given up is dropped, not taken for an attack.
 #[test]
 fn late_answers_are_dropped() {
     let (mut a, mut b) = pair(7, 7, Limits::default());
@@ -140,7 +140,7 @@ fn late_answers_are_dropped() {
     assert_eq!(pump(&mut b, &mut a, 99), Ok(vec![]));
 }
 
-/// Goal: before its handshake a peer can make this end hold a few hundred bytes at most.
+/// Goal: before its handshake a peer can make this end store a few hundred bytes at most.
 #[test]
 fn strangers_cannot_send_long_frames() {
     let (_, mut b) = pair(7, 7, Limits::default());
