@@ -1,9 +1,9 @@
-//! The agent: the target's line to the metadata service.
+//! The agent: the target's connection to the metadata service.
 //!
-//! It registers the node's devices, carries out admissions and fences, and tells what the target has
-//! counted. While it has no contact, admissions lapse by the target's own clock; nothing needs to be
-//! done for that. Whatever it sends says when it was sent, and an admission counts from there, not
-//! from when the order to admit arrives: see [`protocol::agent`].
+//! It registers the node's devices, carries out admissions and fences, and reports the target's
+//! counts. While it has no contact, admissions lapse by the target's own clock; the agent need not
+//! do anything for that. Every message that it sends carries its time of sending. An admission
+//! counts from there, not from the arrival of the order to admit: see [`protocol::agent`].
 
 use auth::TlsKey;
 use block::Device;
@@ -23,17 +23,17 @@ use target::{Admissions, Moment, Namespace, Refusal};
 
 type Connection = rpc::Connection<Connector<rpc::Agent>>;
 
-/// How often counts are told.
+/// How often counts are reported.
 const COUNTS_PERIOD: Duration = Duration::from_millis(500);
 
 /// Pause before connecting again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Attempts to connect at the start. One may end early where many strangers knock at the service, whose
-/// oldest silent connections give way.
+/// Attempts to connect at the start. An attempt may end early if many strangers connect to the
+/// service, because the service then drops its oldest silent connections.
 const START_TRIES: u32 = 5;
 
-/// What the agent needs to know.
+/// The configuration of the agent.
 pub(crate) struct AgentConfig {
     pub(crate) meta: SocketAddr,
     pub(crate) sockets: SocketOptions,
@@ -43,7 +43,7 @@ pub(crate) struct AgentConfig {
     pub(crate) devices: Vec<DeviceInfo>,
     pub(crate) namespaces: Vec<Arc<Namespace>>,
     pub(crate) admissions: Arc<Admissions>,
-    /// The target takes connections under TLS alone.
+    /// Whether the target accepts only connections under TLS.
     pub(crate) takes_tls: bool,
 }
 
@@ -70,7 +70,7 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
                 reactor::spawn(async move {
                     let host = nvme::HostId(host.0);
                     let lapse = lapse(&admissions, beat, lapse_ms);
-                    // All keys of the protocol have the length that TLS keys have.
+                    // All keys of the protocol have the length of TLS keys.
                     let key = key.and_then(|key| TlsKey::new(None, key.into_bytes()).ok());
                     let admitted = admissions.admit_with_key(host, epoch.0, lapse, key).await;
                     let answer = match admitted {
@@ -96,7 +96,7 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
             }
             Push::Flush(device) => {
                 let index = self.ids.borrow().iter().position(|id| *id == device);
-                // Asked before the answer to the registration is here: it will be asked again.
+                // The answer to the registration is not here yet: the service will ask again.
                 let Some(flush) = index.map(|index| self.devices[index].flush()) else {
                     return answered(reply, PushAnswer::Done);
                 };
@@ -108,7 +108,11 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
                         Ok(()) => PushAnswer::Flushed,
                         Err(_) if reactor::mutant!("flush-failure-hidden") => PushAnswer::Flushed,
                         Err(error) => {
-                            tracing::error!(%device, %error, "a flush failed: what was written since the last one may be lost");
+                            tracing::error!(
+                                %device,
+                                %error,
+                                "a flush failed: data written since the last one may be lost"
+                            );
                             PushAnswer::FlushFailed
                         }
                     };
@@ -119,12 +123,13 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
     }
 }
 
-/// What is sent now carries this.
+/// Returns the beat for a message that is sent now.
 fn beat(admissions: &Admissions) -> Beat {
     Beat(admissions.now().as_ns())
 }
 
-/// When an admission that was given on a beat lapses. A beat that is yet to come is not ours.
+/// Returns when an admission that was given on a beat lapses. A beat in the future cannot be from
+/// this agent and counts as now.
 fn lapse(admissions: &Admissions, beat: Beat, lapse_ms: u32) -> Moment {
     let now = admissions.now();
     let from =
@@ -142,7 +147,8 @@ impl Agent {
     /// Connects and registers.
     ///
     /// # Errors
-    /// In words what stood in the way.
+    /// # Errors
+    /// The reason as text.
     pub(crate) async fn start(config: AgentConfig) -> Result<(Rc<Agent>, Connection), String> {
         let devices = config.namespaces.iter().map(|namespace| namespace.backing().attach());
         let devices = devices.collect();
@@ -154,7 +160,7 @@ impl Agent {
                 Ok(connection) => return Ok((agent, connection)),
                 Err(error) if tries == 0 => return Err(error),
                 Err(error) => {
-                    tracing::info!(error, "no contact with the metadata service yet, trying on");
+                    tracing::info!(error, "no contact with the metadata service yet, trying again");
                     sleep(RECONNECT_PAUSE).await;
                 }
             }
@@ -187,7 +193,7 @@ impl Agent {
                 Ok(connection)
             }
             Answer::Refused(why) => Err(why),
-            other => Err(format!("{other:?} is no answer to a registration")),
+            other => Err(format!("{other:?} is not an answer to a registration")),
         }
     }
 
@@ -195,28 +201,29 @@ impl Agent {
     pub(crate) async fn keep(self: Rc<Self>, first: Connection) {
         let mut connection = first;
         loop {
-            self.tell_counts(&connection).await;
+            self.report_counts(&connection).await;
             tracing::warn!("lost the connection to the metadata service");
             connection = loop {
                 sleep(RECONNECT_PAUSE).await;
                 match self.connect().await {
                     Ok(connection) => break connection,
                     Err(error) => {
-                        tracing::warn!(error, "no contact with the metadata service, trying on");
+                        tracing::warn!(error, "no contact with the metadata service, trying again");
                     }
                 }
             };
         }
     }
 
-    /// Tells counts until the connection is lost: at once when they change, else as a heartbeat.
-    async fn tell_counts(&self, connection: &Connection) {
-        let mut told = Vec::new();
+    /// Reports counts until the connection is lost: at once when they change, otherwise as a
+    /// heartbeat.
+    async fn report_counts(&self, connection: &Connection) {
+        let mut reported = Vec::new();
         let mut silent = Duration::ZERO;
         let period = COUNTS_PERIOD.min(self.config.times.heartbeat);
         while connection.closed_reason().is_none() {
             let counts = self.counts();
-            if counts != told || silent >= self.config.times.heartbeat {
+            if counts != reported || silent >= self.config.times.heartbeat {
                 let beat = beat(&self.config.admissions);
                 let call = Call::Heartbeat { beat, counts: counts.clone() };
                 let answer = connection.call(&call, Some(self.config.times.session_deadline)).await;
@@ -224,7 +231,7 @@ impl Agent {
                     connection.close(&error.to_string());
                     return;
                 }
-                told = counts;
+                reported = counts;
                 silent = Duration::ZERO;
             }
             sleep(period).await;

@@ -13,40 +13,42 @@ use tls::{Holder, JobKey, KeyError, Psk};
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-/// How a node is run.
+/// The configuration of a node.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeConfig {
-    /// The node's name; devices of the same name are near.
+    /// The node's name; devices with the same node name are near.
     pub name: String,
     /// Address of the metadata service.
     pub meta: SocketAddr,
-    /// File with the node's key, or with the job's, of which the node's is derived.
+    /// File with the node's key, or with the job's key, from which the node's is derived.
     pub secret: PathBuf,
-    /// Speak with the metadata service without TLS, as one that was started with `--plain` does: for tests and
-    /// measurements.
+    /// Connect to the metadata service without TLS, if that was started with `--plain`: for tests
+    /// and measurements.
     #[serde(default)]
     pub plain: bool,
-    /// Data between this node and the others travels in the clear: its target takes no TLS, and its mount connects to
-    /// targets that take none. Without it, and without `plain`, data travels under TLS alone.
+    /// Send data between this node and the others in the clear: its target uses no TLS, and its
+    /// mount connects to targets without TLS. Without it, and without `plain`, data travels only
+    /// under TLS.
     #[serde(default)]
     pub plain_data: bool,
     /// Network namespace in which sockets are opened (such as `/run/netns/node1`).
     #[serde(default)]
     pub network_namespace: Option<PathBuf>,
-    /// Where the target listens; port 0 takes a free one.
+    /// Address on which the target listens; port 0 takes a free one.
     #[serde(default = "any_port")]
     pub listen: SocketAddr,
-    /// Where to mount; without it the node only exports its devices.
+    /// The mount point; without it the node only exports its devices.
     #[serde(default)]
     pub mount: Option<PathBuf>,
-    /// Let other users use the mount.
+    /// Lets other users use the mount.
     #[serde(default)]
     pub allow_other: bool,
-    /// How FUSE requests travel.
+    /// The transport of FUSE requests.
     #[serde(default)]
     pub transport: FuseTransport,
-    /// Whether the mount makes checksums of what it writes, and checks those of what it reads.
+    /// Whether the mount makes checksums of data that it writes, and checks those of data that it
+    /// reads.
     #[serde(default)]
     pub checksum: Checksum,
     /// How long both threads spin before they sleep.
@@ -55,14 +57,14 @@ pub struct NodeConfig {
     /// Divides all deadlines, as `tsumugi meta --faster` does: for tests of failures.
     #[serde(default = "as_they_are")]
     pub faster: u32,
-    /// Whether the mount stops itself when it has had no contact with the metadata service for long;
-    /// false is for tests of fencing, which must hold whatever a client does.
+    /// Whether the mount stops itself when it has had no contact with the metadata service for a
+    /// long time. False is for tests of fencing, which must work even if a client does not stop.
     #[serde(default = "yes")]
     pub stops_itself: bool,
-    /// File that shows, locked, that the node lives, and which process it is.
+    /// A file that the node locks while it runs, with its process number.
     #[serde(default)]
     pub pid_file: Option<PathBuf>,
-    /// Where Prometheus gets what the node has counted, over HTTP.
+    /// Address at which Prometheus reads the node's counts, over HTTP.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
     /// The node's devices.
@@ -70,11 +72,11 @@ pub struct NodeConfig {
     pub devices: Vec<DeviceConfig>,
 }
 
-/// How FUSE requests travel.
+/// The transport of FUSE requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FuseTransport {
-    /// `io_uring` where the kernel has it enabled, else `/dev/fuse`.
+    /// `io_uring` if the kernel has it enabled, otherwise `/dev/fuse`.
     #[default]
     Auto,
     /// `/dev/fuse`.
@@ -83,14 +85,14 @@ pub enum FuseTransport {
     Uring,
 }
 
-/// Whether checksums of data are made and checked.
+/// Whether the mount makes and checks checksums of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Checksum {
-    /// They are.
+    /// Make and check them.
     #[default]
     On,
-    /// Neither: blocks are written without one, and read unchecked.
+    /// Do neither: write blocks without checksums, and read without a check.
     Off,
 }
 
@@ -101,14 +103,14 @@ pub struct DeviceConfig {
     /// File or block device.
     #[serde(default)]
     pub path: Option<PathBuf>,
-    /// Bytes: of the file, which is created and written once if it is missing; or of memory, if
-    /// there is no path.
+    /// Size in bytes: of the file, which is created and written once if it is missing; or of
+    /// memory, if there is no path.
     #[serde(default, deserialize_with = "bytes")]
     pub size: Option<u64>,
     /// Block size in bytes, 512 to 65536, a power of two.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
-    /// Names the device for good; made from node and path if absent.
+    /// The permanent name of the device; made from node and path if absent.
     #[serde(default)]
     pub uuid: Option<Uuid>,
 }
@@ -133,9 +135,9 @@ fn default_block_size() -> u32 {
 /// and so on).
 ///
 /// # Errors
-/// In words what is wrong.
+/// The reason as text.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size in bytes; write for example 4096, 512M or 2GiB");
+    let wrong = || format!("{text:?} is not a size in bytes; write for example 4096, 512M or 2GiB");
     let digits = text.trim().trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match &text.trim()[digits.len()..] {
         "" | "B" => 0,
@@ -164,7 +166,7 @@ fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
 }
 
 impl NodeConfig {
-    /// Reads a file.
+    /// Reads a configuration file.
     ///
     /// # Errors
     /// [`NodeError::Read`], [`NodeError::Config`] with line and key.
@@ -174,7 +176,7 @@ impl NodeConfig {
         let wrong = |reason: String| NodeError::Config { path: path.into(), reason };
         let mut config: NodeConfig =
             toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        // Where the metadata service speaks without TLS it has no keys to hand out.
+        // A metadata service without TLS has no keys to hand out.
         config.plain_data |= config.plain;
         for device in &config.devices {
             if device.path.is_none() && device.size.is_none() {
@@ -184,14 +186,14 @@ impl NodeConfig {
         Ok(config)
     }
 
-    /// The times that the pool goes by.
+    /// Returns the times that hold in the pool.
     pub(crate) fn times(&self) -> Times {
         let times = Times::faster(self.faster);
         let self_stop = if self.stops_itself { times.self_stop } else { Duration::MAX };
         Times { self_stop, ..times }
     }
 
-    /// Reads what the node proves itself with: its own key, or one that is derived from the job's.
+    /// Reads the node's credential: its own key, or one that is derived from the job's.
     ///
     /// # Errors
     /// [`NodeError::Read`], [`NodeError::Config`].
@@ -230,8 +232,8 @@ impl NodeConfig {
 mod tests {
     use super::*;
 
-    /// Goal: a node's own key and the job's are taken; another node's, a tool's, a damaged one, and a file that is
-    /// open to others are refused, and no message shows any of the key.
+    /// Goal: a node accepts its own key and the job's. It refuses another node's, a tool's, a
+    /// damaged one, and a file that other users can open; no message shows any part of the key.
     #[test]
     fn only_its_own_key_is_taken() {
         let directory = std::env::temp_dir().join(format!("tsumugi-key-{}", std::process::id()));
@@ -265,7 +267,7 @@ mod tests {
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
-    /// Goal: sizes are read as people write them, and nothing else is.
+    /// Goal: sizes with the usual suffixes are read, and other texts are refused.
     #[test]
     fn sizes_have_suffixes() {
         assert_eq!(parse_bytes("2G"), Ok(2 << 30));
@@ -276,7 +278,7 @@ mod tests {
         }
     }
 
-    /// Goal: a key that is not known is named, so that a typing error is found.
+    /// Goal: the error for an unknown key names it, so that a typing error is found.
     #[test]
     fn unknown_keys_are_refused() {
         let text = "name='a'\nmeta='127.0.0.1:1'\nsecret='s'\nmuont='/mnt'\n";

@@ -12,11 +12,11 @@ use uuid::Uuid;
 /// A device of this node.
 #[derive(Clone)]
 pub struct NodeDevice {
-    /// Its name for good.
+    /// Its permanent name.
     pub uuid: Uuid,
-    /// Its life since unflushed writes may last have been lost.
+    /// Identifies the time since unflushed writes may last have been lost.
     pub incarnation: Incarnation,
-    /// Nothing on it outlives its incarnation: it is memory.
+    /// Whether its data ends with its incarnation, because it is memory.
     pub is_volatile: bool,
     /// Its blocks.
     pub backing: Arc<dyn Backing>,
@@ -28,8 +28,9 @@ impl std::fmt::Debug for NodeDevice {
     }
 }
 
-/// Creates and writes once each missing file of a configuration, with `progress` told of the path,
-/// the bytes done and all bytes. Apart from opening, as only this needs a directory to write in.
+/// Creates and writes once each missing file of a configuration. `progress` gets the path, the
+/// bytes done and all bytes. This is separate from opening because only this needs a writable
+/// directory.
 ///
 /// # Errors
 /// [`NodeError::Device`].
@@ -62,7 +63,7 @@ pub async fn open_devices(config: &NodeConfig) -> Result<Vec<NodeDevice>, NodeEr
     Ok(devices)
 }
 
-/// Opens one device of a configuration, the `index`th: its name depends on its place there.
+/// Opens the device at `index` of a configuration: its name depends on that index.
 ///
 /// # Errors
 /// [`NodeError::Device`].
@@ -101,7 +102,8 @@ async fn open(
     Ok(NodeDevice { uuid, incarnation, is_volatile: device.path.is_none(), backing })
 }
 
-/// A device's name, made from what stays the same: node, place in the list, path.
+/// Returns a device's name, made from properties that stay the same: node, position in the list,
+/// path.
 fn name_of(node: &str, index: usize, path: &Path) -> Uuid {
     let mut hasher = blake3::Hasher::new();
     for part in [node.as_bytes(), &index.to_le_bytes(), path.as_os_str().as_encoded_bytes()] {
@@ -113,7 +115,7 @@ fn name_of(node: &str, index: usize, path: &Path) -> Uuid {
     uuid::Builder::from_custom_bytes(bytes).into_uuid()
 }
 
-/// The namespace that exports a device: identifiers count from 1 in the order of the configuration.
+/// Returns the namespace of a device: identifiers count from 1 in the order of the configuration.
 pub(crate) fn namespace(index: usize, device: &NodeDevice) -> Namespace {
     let nsid = Nsid(index as u32 + 1);
     Namespace::new(nsid, *device.uuid.as_bytes(), Arc::clone(&device.backing), false)

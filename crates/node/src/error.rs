@@ -1,10 +1,10 @@
-//! Why a node cannot start, or had to end.
+//! The errors with which a node cannot start, or had to end.
 
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// What went wrong, where, and what to do.
+/// An error of a node: what went wrong, where, and what to do.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -13,7 +13,7 @@ pub enum NodeError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The configuration is wrong.
@@ -21,7 +21,7 @@ pub enum NodeError {
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with line and key where they are known.
+        /// The error, with line and key where they are known.
         reason: String,
     },
     /// A device cannot be used.
@@ -29,19 +29,19 @@ pub enum NodeError {
     Device {
         /// Its file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: block::Error,
     },
     /// The target cannot run.
     #[error("target: {0}")]
     Target(#[from] target::Error),
-    /// The metadata service does not take this node's devices.
+    /// The metadata service does not accept this node's devices.
     #[error("metadata service: {0}")]
     Agent(String),
     /// The mount failed.
     #[error("mount: {0}")]
     Mount(String),
-    /// A thread or ring cannot be made.
+    /// A thread or reactor cannot be made.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }

@@ -1,11 +1,11 @@
 //! A node of a job: its target, its agent and its mount, in one process.
 //!
 //! Only this process opens the node's devices. The target exports them to other nodes; the mount of
-//! this node reaches them past the socket, through the same admission check and counts. The agent
-//! is the target's line to the metadata service, which alone decides who is admitted.
+//! this node accesses them without a socket, through the same admission check and counts. The agent
+//! is the target's connection to the metadata service, which alone decides about admissions.
 //!
-//! Two threads: one runs target and agent, one runs the mount. They share the devices' files and the
-//! table of admissions, and nothing else. (A third, the client's own, only sends heartbeats.)
+//! There are two threads: one runs target and agent, one runs the mount. They share only the
+//! devices' files and the table of admissions. (A third, the client's own, only sends heartbeats.)
 
 mod agent;
 mod config;

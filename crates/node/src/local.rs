@@ -1,4 +1,4 @@
-//! The way to a node's own devices past the socket.
+//! Access to a node's own devices without a socket.
 
 use block::Backing;
 use client::LocalDevices;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use target::{Admissions, LocalAccess, Namespace};
 use uuid::Uuid;
 
-/// A node's own namespaces by the device's name, for clients of the same process: the same
-/// admission check and counts as over the socket. May be handed to another thread.
+/// A node's own namespaces by the device's name, for clients in the same process, with the same
+/// admission check and counts as over the socket. Can be sent to another thread.
 #[derive(Clone, Debug)]
 pub struct Local {
     pub(crate) admissions: Arc<Admissions>,
@@ -15,7 +15,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// As a client takes it.
+    /// Returns the devices in the form that a client takes.
     pub fn devices(self) -> LocalDevices {
         Box::new(move |info, host, _epoch| {
             let (_, namespace) = self.namespaces.iter().find(|(uuid, _)| *uuid == info.uuid)?;

@@ -17,20 +17,20 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the mount's thread needs.
+/// The configuration of the mount's thread.
 pub(crate) struct Mounting {
     pub(crate) config: NodeConfig,
     pub(crate) mountpoint: PathBuf,
-    /// Who mounts, if not this process.
+    /// The process that mounts, if this one cannot.
     pub(crate) mounter: Option<Arc<Mounter>>,
     pub(crate) credential: Credential,
     /// The node's own namespaces.
     pub(crate) local: Local,
 }
 
-/// Tells the node's main thread how the mount is getting on.
+/// A report of the mount's thread to the node's main thread.
 pub(crate) enum Progress {
-    /// It is mounted and served.
+    /// The file system is mounted and served.
     Mounted(Served),
     /// It could not be mounted.
     Failed(String),
@@ -38,23 +38,23 @@ pub(crate) enum Progress {
 
 /// A mount that is served.
 pub(crate) struct Served {
-    /// Ends it.
+    /// Ends the mount.
     pub(crate) unmounter: Unmounter,
-    /// Is to hear of the end.
+    /// Receives a message when the mount point is gone.
     pub(crate) unmounted: mailbox::Sender<Unmounted>,
     /// What was agreed with the kernel.
     pub(crate) agreed: Negotiated,
 }
 
-/// Tells the mount's thread that its mount point is gone.
+/// A message to the mount's thread: its mount point is gone.
 pub(crate) struct Unmounted;
 
-/// How long a mount that was unmounted is served on for those who still have files open, or a copy of
-/// the mount in another mount namespace, as containers have: the kernel ends a mount only with the
-/// last of them.
+/// How long the mount's thread serves an unmounted mount. Processes may still have files open, or a
+/// copy of the mount in another mount namespace, as containers have. The kernel ends a mount only
+/// with the last of them.
 const SERVED_ON: Duration = Duration::from_secs(5);
 
-/// How a node mounts.
+/// Returns the settings of a node's mount.
 fn settings(
     config: &NodeConfig,
     mountpoint: &Path,
@@ -73,8 +73,8 @@ fn settings(
     }
 }
 
-/// Mounts and unmounts for a node of this configuration, which runs in another process and confines
-/// itself, until that closes the other end of `socket`.
+/// Mounts and unmounts for a node with this configuration, which runs in another process and
+/// confines itself. Returns when that process closes the other end of `socket`.
 ///
 /// # Errors
 /// [`NodeError::Mount`] if the configuration names no mount point or the socket fails.
@@ -86,7 +86,7 @@ pub fn serve_mounter(config: &NodeConfig, socket: &OwnedFd) -> Result<(), NodeEr
 }
 
 impl Mounting {
-    /// Starts the thread; its end is that of the mount.
+    /// Starts the thread; it ends with the mount.
     ///
     /// # Errors
     /// [`NodeError::Thread`].
@@ -120,14 +120,14 @@ impl Mounting {
             let result = mount.run(serving, agreed).await;
             let _ = ended.send(result);
         });
-        // Until then the mount may still fail, and answers nothing.
+        // Until then the mount may still fail, and answers no requests.
         let agreed = match reactor::race(&mut end, agreement).await {
             Either::Second(Ok(agreed)) => agreed,
             Either::Second(Err(_)) => return Err(never_served(end.await)),
             Either::First(served) => return Err(never_served(served)),
         };
         if let Err(error) = unmounter.widen_read_ahead() {
-            tracing::info!(error, "the kernel reads ahead of its pages by 128 KiB");
+            tracing::info!(error, "the kernel reads ahead by only 128 KiB");
         }
         let (unmounted, gone) = mailbox::channel(1);
         if progress.send(Progress::Mounted(Served { unmounter, unmounted, agreed })).await.is_err()
@@ -174,7 +174,7 @@ impl Mounting {
     }
 }
 
-/// Shows what did not have its checksum to those who look at this process.
+/// Adds the counts of checksum errors to this process's metrics.
 fn show_checksums(view: ChecksumView) {
     let noted = view.clone();
     metrics::add_source(Box::new(move || {
@@ -190,7 +190,7 @@ fn show_checksums(view: ChecksumView) {
     metrics::add_notes(Box::new(move || checksum_notes(&noted.counts())));
 }
 
-/// Sentences about data that did not have its checksum.
+/// Returns sentences about data with a wrong checksum.
 fn checksum_notes(counts: &ChecksumCounts) -> Vec<String> {
     let ChecksumCounts { checksum_repaired: repaired, checksum_wrong: wrong, checksum_last } =
         counts;
@@ -209,7 +209,7 @@ fn checksum_notes(counts: &ChecksumCounts) -> Vec<String> {
     notes
 }
 
-/// Why a mount was not served at all.
+/// Returns the reason why a mount was never served.
 fn never_served(served: Result<Result<(), fuse::FuseError>, Canceled>) -> String {
     match served {
         Ok(Err(error)) => error.to_string(),
@@ -218,10 +218,10 @@ fn never_served(served: Result<Result<(), fuse::FuseError>, Canceled>) -> String
     }
 }
 
-/// Completes when a mount was unmounted so long ago that nobody is waited for any more.
+/// Completes [`SERVED_ON`] after the mount was unmounted.
 async fn served_on(mut gone: mailbox::Receiver<Unmounted>) {
     if gone.recv().await.is_none() {
-        // The node's thread waits for the mount's end and is not going to unmount.
+        // The node's thread waits for the mount's end and will not unmount.
         std::future::pending::<()>().await;
     }
     reactor::time::sleep(SERVED_ON).await;

@@ -1,4 +1,4 @@
-//! A node from start to end.
+//! The lifecycle of a node.
 
 use crate::agent::{Agent, AgentConfig};
 use crate::config::NodeConfig;
@@ -26,31 +26,31 @@ use target::{
 /// How long to wait for an address that a killed predecessor still holds.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a node is run from.
+/// A node's configuration and credential.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Its configuration.
     pub config: NodeConfig,
-    /// What it proves itself with.
+    /// The credential.
     pub credential: Credential,
-    /// Who mounts, where this process is confined and cannot.
+    /// The process that mounts, if this process is confined and cannot.
     pub mounter: Option<Arc<Mounter>>,
 }
 
 /// A node that is up.
 #[derive(Clone, Debug)]
 pub struct Ready {
-    /// Where the target listens.
+    /// Address on which the target listens.
     pub target: SocketAddr,
     /// NQN of the node's subsystem.
     pub subnqn: String,
-    /// Where the file system is mounted, if it is. It answers.
+    /// The mount point, if the node mounts. The mount answers by now.
     pub mount: Option<PathBuf>,
-    /// How the mount's requests travel, and why so.
+    /// The transport of the mount's requests, and the reason for it.
     pub transport: Option<(Transport, String)>,
 }
 
-/// The node's target with what belongs to it.
+/// The node's target with its namespaces and admissions.
 #[derive(Debug)]
 pub struct Exports {
     server: Server,
@@ -61,12 +61,11 @@ pub struct Exports {
     subnqn: String,
 }
 
-/// Runs a node, whose devices are there, until `shutdown` completes or the file system is unmounted
-/// by somebody else, then takes everything down in order: mount, session, target. Needs a running
-/// reactor.
+/// Runs a node with existing devices until `shutdown` completes or the file system is unmounted
+/// from outside. Then ends everything in order: mount, session, target. Needs a running reactor.
 ///
 /// # Errors
-/// Any [`NodeError`]; whatever had been started is taken down.
+/// Any [`NodeError`]; everything that was started is ended.
 pub async fn run(
     node: &Node,
     ready: impl FnOnce(&Ready),
@@ -88,7 +87,7 @@ fn sockets(config: &NodeConfig) -> SocketOptions {
 }
 
 impl Exports {
-    /// Starts the target on these devices. Nobody is admitted yet.
+    /// Starts the target on these devices. It admits no host yet.
     ///
     /// # Errors
     /// [`NodeError::Target`].
@@ -137,10 +136,10 @@ impl Exports {
         Ok(Exports { server, admissions, takes_tls, namespaces, infos, subnqn })
     }
 
-    /// Registers the devices with the metadata service; a task keeps in contact for ever.
+    /// Registers the devices with the metadata service. A task keeps in contact for ever.
     ///
     /// # Errors
-    /// [`NodeError::Agent`] if the service does not take them, or is out of reach.
+    /// [`NodeError::Agent`] if the service does not accept them, or is out of reach.
     pub async fn join(
         &self,
         config: &NodeConfig,
@@ -161,7 +160,7 @@ impl Exports {
         Ok(reactor::spawn(agent.keep(connection)))
     }
 
-    /// The way past the socket for clients of this process.
+    /// Returns the access without a socket for clients in this process.
     pub fn local(&self) -> Local {
         let uuids = self.infos.iter().map(|info| info.uuid);
         Local {
@@ -170,7 +169,7 @@ impl Exports {
         }
     }
 
-    /// Shows what the namespaces have counted to those who look at this process.
+    /// Adds the counts of the namespaces to this process's metrics.
     fn show_counts(&self) {
         let namespaces: Vec<_> = self.namespaces.iter().map(Arc::downgrade).collect();
         metrics::add_source(Box::new(move || {
@@ -179,7 +178,7 @@ impl Exports {
         }));
     }
 
-    /// What the namespaces have counted, in the order of the devices.
+    /// Returns the namespaces, with their counts, in the order of the devices.
     pub fn namespaces(&self) -> &[Arc<Namespace>] {
         &self.namespaces
     }
@@ -263,13 +262,13 @@ async fn serve_mount(
     let ended = match reactor::race3(answers, &mut thread, shutdown.as_mut()).await {
         Either3::First(answer) => {
             if let Err(error) = answer.unwrap_or_else(|_| Err("the thread panicked".into())) {
-                // Why it does not answer tells more than how it ended.
+                // The reason why it does not answer is more useful than how it ended.
                 let _ = end_mount(&served, thread).await;
                 return Err(NodeError::Mount(error));
             }
             ready((served.agreed.transport, served.agreed.transport_reason.clone()));
             match reactor::race(shutdown, &mut thread).await {
-                // Somebody else has unmounted it.
+                // The file system was unmounted from outside.
                 Either::Second(ended) => ended,
                 Either::First(()) => end_mount(&served, thread).await?,
             }

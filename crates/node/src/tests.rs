@@ -1,5 +1,5 @@
-//! What the tests of this crate share: a metadata service, a bare client of it, and the tests of a
-//! client whose serving thread stalls.
+//! Shared code of this crate's tests (a metadata service, and a bare client of it), and the tests
+//! of a client with a stalled serving thread.
 
 mod data_keys;
 
@@ -24,12 +24,12 @@ use std::time::Duration;
 pub(crate) const SECRET: Secret = Secret([7; 32]);
 pub(crate) const CREDENTIAL: Credential = Credential::Plain(SECRET);
 
-/// A metadata service on a store in memory.
+/// Returns a metadata service on a store in memory.
 pub(crate) fn service(times: Times) -> Service {
     service_with_keys(times, None)
 }
 
-/// The same, with keys for targets that take TLS.
+/// Returns a metadata service with keys for targets that use TLS.
 fn service_with_keys(times: Times, data_keys: Option<tls::JobKey>) -> Service {
     Service::start(Config {
         listen: "127.0.0.1:0".parse().unwrap(),
@@ -53,7 +53,8 @@ pub(crate) struct TestClient {
     sequence: Rc<Cell<u64>>,
 }
 
-/// Gives back whatever is asked for, but says nothing while it is silent.
+/// A handler that gives back every right that the service asks for, but does not answer while it is
+/// silent.
 struct Obliging(Rc<Cell<bool>>);
 
 impl rpc::Handler<Connector<rpc::Client>> for Obliging {
@@ -123,8 +124,8 @@ impl TestClient {
     }
 }
 
-/// A client on a thread of its own that is blocked for a while; answers its session's number before
-/// and after.
+/// Runs a client on a thread of its own that is blocked for a while. Returns its session's number
+/// before and after.
 fn stalled(
     meta: SocketAddr,
     times: Times,
@@ -149,7 +150,7 @@ fn stalled(
         let client = Client::start(config).await.unwrap();
         let before = client.session_id();
         std::thread::sleep(stall);
-        // Whatever happened meanwhile is noticed within a heartbeat.
+        // The client notices within a heartbeat what happened meanwhile.
         sleep(times.heartbeat * 2).await;
         while client.pool_use().await.is_err() {
             sleep(times.heartbeat).await;
@@ -164,7 +165,7 @@ fn stalled(
 type Sessions = (Option<SessionId>, Option<SessionId>);
 
 /// Goal: a serving thread that is blocked for longer than the session's deadline does not end the
-/// session, for the heartbeats have a thread of their own.
+/// session, because the heartbeats have a thread of their own.
 #[test]
 fn a_stall_does_not_end_a_session() {
     let times = Times { stall_max: Duration::from_mins(1), ..Times::faster(20) };
@@ -177,7 +178,7 @@ fn a_stall_does_not_end_a_session() {
     });
 }
 
-/// Goal: a serving thread that does not come back loses its session all the same.
+/// Goal: a client whose serving thread never continues loses its session.
 #[test]
 fn a_wedged_client_does_not_keep_its_session() {
     let times = Times { stall_max: Times::faster(20).session_deadline, ..Times::faster(20) };

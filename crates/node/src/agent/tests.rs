@@ -1,4 +1,4 @@
-//! The agent against a real metadata service, with a line between them that can hold messages back.
+//! Tests of the agent with a real metadata service, over a line that can hold messages back.
 
 use super::*;
 use crate::tests::{CREDENTIAL, TestClient, service};
@@ -10,8 +10,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use target::{AdmissionMode, Limits as TargetLimits, Target};
 
-/// A line whose way from the service to the agent can be held: what was sent arrives later, in order,
-/// as if it had been stuck in TCP. While it is held no new connections are made.
+/// A line that can hold messages from the service to the agent: they arrive later, in order, as if
+/// TCP had delayed them. While it holds messages it accepts no new connections.
 struct Line {
     address: SocketAddr,
     is_held: Arc<AtomicBool>,
@@ -32,7 +32,7 @@ impl Line {
             for agent in listener.incoming() {
                 let agent = agent.unwrap();
                 if !takes.load(Ordering::SeqCst) {
-                    // Left without an answer.
+                    // The connection gets no answer.
                     refused.push(agent);
                     continue;
                 }
@@ -68,7 +68,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, held: &AtomicBool) {
 
 fn config(line: &Line, times: Times) -> AgentConfig {
     let admissions = Admissions::new(AdmissionMode::Controlled);
-    // Nothing is exported for real: only who is admitted matters here.
+    // The target exports nothing; only the admissions matter here.
     drop(Target::new(TargetLimits::default(), Arc::clone(&admissions)).unwrap());
     AgentConfig {
         meta: line.address,
@@ -97,8 +97,8 @@ fn config(line: &Line, times: Times) -> AgentConfig {
     }
 }
 
-/// Goal: a renewal that was stuck on its way admits nobody for longer than the service counts: when
-/// it gives a silent session's rights to another, the target refuses the silent session's host.
+/// Goal: a delayed renewal admits no host for longer than the service counts: when the service
+/// gives a silent session's rights to another, the target refuses the silent session's host.
 #[test]
 fn a_renewal_that_was_stuck_extends_nothing() {
     let times = Times {
@@ -112,7 +112,7 @@ fn a_renewal_that_was_stuck_extends_nothing() {
     reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {
         let service = service(times);
         let line = Line::start(service.address());
-        // The agent waits for its answers with patience: it must still listen when the line is free.
+        // The agent waits long for answers: it must still listen when the line is free.
         let patient = Times { session_deadline: Duration::from_secs(10), ..times };
         let config = config(&line, patient);
         let admissions = Arc::clone(&config.admissions);
@@ -136,7 +136,7 @@ fn a_renewal_that_was_stuck_extends_nothing() {
                 .await
                 .unwrap();
         });
-        // Renewals are sent meanwhile, and arrive before what came earlier has lapsed.
+        // Renewals are sent meanwhile, and arrive before the earlier admission has lapsed.
         sleep(Duration::from_millis(600)).await;
         line.is_held.store(false, Ordering::SeqCst);
         taken.await.unwrap();
@@ -145,8 +145,8 @@ fn a_renewal_that_was_stuck_extends_nothing() {
     });
 }
 
-/// Goal: an admission counts from the beat it names, whatever time has passed since; a beat that
-/// is yet to come counts as one of now.
+/// Goal: an admission counts from its beat, no matter when it arrives; a beat in the future counts
+/// as one of now.
 #[test]
 fn admissions_count_from_beats() {
     reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {

@@ -1,5 +1,5 @@
-//! The life of a session's key at a node: made when the session is admitted, good for that session at that node, void
-//! after its end.
+//! The lifetime of a session's key at a node: made when the session is admitted, valid for that
+//! session at that node, void after its end.
 
 use super::{TestClient, service_with_keys};
 use crate::config::NodeConfig;
@@ -20,7 +20,7 @@ async fn node(name: &str, meta: SocketAddr) -> (Exports, reactor::JoinHandle<()>
         "name='{name}'\nmeta='{meta}'\nsecret='none'\nplain=true\nfaster=20\n\
          [[device]]\nsize='32M'\n"
     );
-    // The agent speaks without TLS, the target does not: `NodeConfig::read` would have both alike.
+    // The agent uses no TLS, the target does: `NodeConfig::read` would set both alike.
     let config: NodeConfig = toml::from_str(&text).unwrap();
     let devices = open_devices(&config).await.unwrap();
     let exports = Exports::start(&config, &devices).await.unwrap();
@@ -28,7 +28,7 @@ async fn node(name: &str, meta: SocketAddr) -> (Exports, reactor::JoinHandle<()>
     (exports, agent)
 }
 
-/// What a session is given for a device.
+/// Returns the key that a session gets for a device.
 async fn admitted(client: &TestClient, device: u32) -> DataKey {
     let call = Call::Session(SessionCall::Admit(protocol::DeviceId(device)));
     match client.call(call).await {
@@ -37,7 +37,7 @@ async fn admitted(client: &TestClient, device: u32) -> DataKey {
     }
 }
 
-/// Connects to a node as a session would, with this key.
+/// Connects to a node like a session, with this key.
 async fn connect(exports: &Exports, client: &TestClient, key: &DataKey) -> Result<(), Error> {
     let id = HostId(client.host.0);
     let name = Nqn::new(&format!("{}:1", Nqn::from_uuid(id.0))).unwrap();
@@ -59,8 +59,8 @@ async fn refused(exports: &Exports, client: &TestClient, key: &DataKey, what: &s
     }
 }
 
-/// Goal: each session gets a key of its own at each node, the same each time it asks. It opens that node to that session,
-/// and no other node, to no other session, and nothing once the session has ended.
+/// Goal: each session gets a key of its own at each node, the same each time it asks. The key opens
+/// that node to that session only, and nothing once the session has ended.
 #[test]
 fn a_key_opens_one_node_to_one_session_until_its_end() {
     reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {
@@ -88,7 +88,7 @@ fn a_key_opens_one_node_to_one_session_until_its_end() {
 
         client.is_silent.set(true);
         client.call(Call::Session(SessionCall::End)).await.unwrap();
-        // It is answered before the fences are.
+        // The end of the session is answered before the fences are.
         while connect(&one, &client, &key).await.is_ok() {
             reactor::time::sleep(Duration::from_millis(5)).await;
         }
