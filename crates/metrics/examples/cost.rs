@@ -1,4 +1,5 @@
-//! Measures what counting an operation costs: nanoseconds of CPU time for a plain one, and for one with a wait inside.
+//! Measures the cost of counting an operation: nanoseconds of CPU time for a plain one, and for one
+//! with a wait inside.
 //!
 //! `cargo run --release -p tsumugi-metrics --example cost`
 
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 const OUTER: Point = Point::new(Family::Fuse, 15, "READ");
 const INNER: Point = Point::new(Family::Client, 0, "read_local");
-/// Operations of a round.
+/// Operations in a round.
 const OPERATIONS: u32 = 1_000_000;
 /// Rounds; the fastest is the least disturbed.
 const ROUNDS: u32 = 7;

@@ -1,10 +1,11 @@
-//! What one thread has counted of one operation. Only that thread writes, so that adding needs no locked instruction.
+//! The counts of one operation on one thread. Only that thread writes, so adding needs no locked
+//! instruction.
 
 use crate::histogram::{BUCKETS, Histogram, bucket};
 use crate::snapshot::Counts;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Adds to a cell that this thread alone writes.
+/// Adds to a cell that only this thread writes.
 pub(crate) fn add(cell: &AtomicU64, more: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
@@ -42,7 +43,7 @@ impl Cells {
         }
     }
 
-    /// Adds the counts of a thread that has ended. (The caller keeps other writers away.)
+    /// Adds the counts of a thread that has ended. (The caller excludes other writers.)
     pub(crate) fn merge(&self, other: &Cells) {
         let pairs = [
             (&self.errors, &other.errors),
@@ -54,7 +55,7 @@ impl Cells {
         }
     }
 
-    /// Adds what was counted to `counts`.
+    /// Adds these counts to `counts`.
     pub(crate) fn add_to(&self, counts: &mut Counts) {
         counts.errors += self.errors.load(Ordering::Relaxed);
         counts.bytes += self.bytes.load(Ordering::Relaxed);

@@ -1,23 +1,24 @@
-//! What operations are called.
+//! The names of operations.
 
 use serde::{Deserialize, Serialize};
 
-/// Operations of one kind and place. Each crate names the operations of its families.
+/// Operations of one kind in one part of the program. Each crate names the operations of its
+/// families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Family {
     /// A request of the kernel, from its receipt to its answer.
     Fuse,
-    /// What a client does beside calls: data on devices, near and far, and waits for its own work.
+    /// A client's work beside calls: data on devices, near and far, and waits for its own work.
     Client,
     /// A call to the metadata service, as its caller sees it.
     Call,
     /// A call that the metadata service serves.
     Serve,
-    /// Taking rights back from clients, as the metadata service sees it.
+    /// A recall of rights from clients, as the metadata service sees it.
     Recall,
-    /// Giving rights back, as a client sees it.
+    /// A return of rights, as a client sees it.
     Return,
     /// An NVMe command that the target carries out.
     Target,
@@ -28,7 +29,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// All of them.
+    /// All families.
     pub const ALL: [Family; 9] = [
         Family::Fuse,
         Family::Client,
@@ -41,7 +42,7 @@ impl Family {
         Family::Union,
     ];
 
-    /// Its name, as in labels and output.
+    /// Returns its name, as in labels and output.
     pub const fn name(self) -> &'static str {
         match self {
             Family::Fuse => "fuse",
@@ -56,7 +57,7 @@ impl Family {
         }
     }
 
-    /// What the number of an operation's subject counts, if it has one.
+    /// Returns the kind of number that identifies an operation's subject, if it has one.
     pub const fn subject(self) -> &'static str {
         match self {
             Family::Fuse | Family::Call | Family::Serve | Family::Return | Family::Union => "inode",
@@ -76,17 +77,17 @@ pub struct Point {
 }
 
 impl Point {
-    /// The operation `index` of a family. Each index has one name.
+    /// Names the operation `index` of a family. Each index has one name.
     pub const fn new(family: Family, index: u8, name: &'static str) -> Point {
         Point { family, index, name }
     }
 
-    /// A number that is never 0.
+    /// Returns a number for the operation that is never 0.
     pub(crate) const fn code(self) -> u32 {
         (self.family as u32) << 8 | self.index as u32 | 1 << 16
     }
 
-    /// Family and index of a [`Point::code`].
+    /// Returns family and index of a [`Point::code`].
     pub(crate) fn of_code(code: u32) -> Option<(Family, u8)> {
         if code == 0 {
             return None;

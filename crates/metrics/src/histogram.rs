@@ -1,18 +1,19 @@
-//! Buckets of latencies, whose width is a quarter of a power of two: an error of at most an eighth.
+//! Buckets of latencies. A bucket's width is a quarter of a power of two: an error of at most an
+//! eighth.
 
 use serde::{Deserialize, Serialize};
 
-/// Everything below is in the first bucket, in powers of two of a nanosecond.
+/// Latencies below this are in the first bucket, in powers of two of a nanosecond.
 const FIRST: u32 = 8;
-/// Everything from here on is in the last bucket (69 s).
+/// Latencies from this on are in the last bucket (69 s).
 const LAST: u32 = 36;
-/// Buckets for each power of two, as a power of two.
+/// Number of buckets for each power of two, as a power of two.
 const PARTS: u32 = 2;
 
 /// Number of buckets.
 pub(crate) const BUCKETS: usize = ((LAST - FIRST) << PARTS) as usize + 1;
 
-/// The bucket of a latency.
+/// Returns the bucket of a latency.
 pub(crate) fn bucket(ns: u64) -> usize {
     let ns = ns.max(1 << FIRST);
     let power = ns.ilog2();
@@ -23,7 +24,7 @@ pub(crate) fn bucket(ns: u64) -> usize {
     (((power - FIRST) << PARTS) as u64 + part) as usize
 }
 
-/// The first latency, in nanoseconds, that is beyond a bucket.
+/// Returns the first latency, in nanoseconds, that is beyond a bucket.
 pub(crate) fn end_ns(bucket: usize) -> u64 {
     let next = bucket as u32 + 1;
     let (power, part) = (FIRST + (next >> PARTS), u64::from(next & ((1 << PARTS) - 1)));
@@ -36,13 +37,13 @@ pub(crate) fn end_ns(bucket: usize) -> u64 {
 pub struct Histogram(pub(crate) Vec<(u8, u64)>);
 
 impl Histogram {
-    /// Number of latencies.
+    /// Returns the number of latencies.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|(_, count)| count).sum()
     }
 
-    /// The latency in nanoseconds that a share of them (0 to 1) does not exceed: the end of its bucket. 0 if there
-    /// are none.
+    /// Returns the latency in nanoseconds that a share of them (0 to 1) does not exceed: the end of
+    /// its bucket. 0 if there are none.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = (self.count() as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -55,7 +56,7 @@ impl Histogram {
         0
     }
 
-    /// What was added since `before`.
+    /// Returns the latencies that were added since `before`.
     #[must_use]
     pub fn since(&self, before: &Histogram) -> Histogram {
         let old = |bucket| before.0.iter().find(|(it, _)| *it == bucket).map_or(0, |(_, n)| *n);
@@ -63,7 +64,7 @@ impl Histogram {
         Histogram(left.filter(|(_, n)| *n > 0).collect())
     }
 
-    /// Adds another one's.
+    /// Adds the latencies of another histogram.
     pub fn add(&mut self, other: &Histogram) {
         for &(bucket, count) in &other.0 {
             match self.0.binary_search_by_key(&bucket, |(it, _)| *it) {
@@ -73,8 +74,8 @@ impl Histogram {
         }
     }
 
-    /// The ends of the powers of two from 1 µs on in seconds, each with the count since the one before, as Prometheus
-    /// wants them; the last end is infinite.
+    /// Returns the ends of the powers of two from 1 µs on in seconds, each with the count since the
+    /// previous one, as Prometheus requires; the last end is infinite.
     pub fn powers(&self) -> Vec<(f64, u64)> {
         let mut powers = Vec::new();
         let mut rest = self.0.iter().peekable();

@@ -1,13 +1,15 @@
-//! Counts and times of every operation of this process: what has been done, what runs, what was slow, and why.
+//! Counts and times of every operation of this process: finished, running and slow ones, and why
+//! they were slow.
 //!
-//! An [`Operation`] is started where work begins and is dropped where it ends; that costs two readings of the clock.
-//! Each thread writes to memory of its own, which no other thread writes, so no cache line moves between CPUs; a
-//! reader adds the threads up ([`snapshot`]). Latencies go to buckets whose width is a quarter of a power of two.
+//! An [`Operation`] is started where work begins and is dropped where it ends; that costs two
+//! readings of the clock. Each thread writes to memory that no other thread writes, so no cache
+//! line moves between CPUs; a reader adds the threads up ([`snapshot`]). Latencies go to buckets
+//! with a width of a quarter of a power of two.
 //!
-//! An operation that starts while another one is polled on the same thread ([`Operation::during`]) is a *wait* of
-//! that one. This is how a slow operation knows its reason: the longest of its waits.
+//! An operation that starts while another one is polled on the same thread ([`Operation::during`])
+//! is a *wait* of that one. So a slow operation has a reason: the longest of its waits.
 //!
-//! Nothing here does I/O: who asks for a [`snapshot`] or a trace ([`trace::Tracer`]) is elsewhere.
+//! This crate does no I/O: other crates ask for a [`snapshot`] or a trace ([`trace::Tracer`]).
 
 mod cells;
 mod family;

@@ -1,7 +1,7 @@
 //! An operation from its start to its end.
 
 use crate::family::Point;
-use crate::slots::{Place, Slot};
+use crate::slots::{Slot, SlotId};
 use crate::slow::Ended;
 use crate::thread::{Local, with_local};
 use crate::trace;
@@ -12,8 +12,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// An operation that runs. Its end is its drop: one that is given up counts as failed unless [`Operation::done`]
-/// was called.
+/// A running operation. It ends when it is dropped. An operation that is given up (without a call
+/// of [`Operation::done`]) counts as failed.
 #[derive(Debug)]
 #[must_use = "an operation ends when this is dropped"]
 pub struct Operation {
@@ -21,12 +21,12 @@ pub struct Operation {
     started_ns: u64,
     subject: u64,
     pid: u32,
-    place: Option<Place>,
-    within: Option<Place>,
+    slot_id: Option<SlotId>,
+    within: Option<SlotId>,
     bytes: u64,
     errno: i32,
     is_done: bool,
-    /// It belongs to its thread.
+    /// An operation belongs to its thread.
     _thread: PhantomData<Rc<()>>,
 }
 
@@ -35,30 +35,30 @@ pub fn start(point: Point, subject: u64) -> Operation {
     start_at(point, subject, 0, now())
 }
 
-/// As [`start`], for a process, where the clock has been read already.
+/// Starts an operation for a process, if the caller has read the clock already.
 pub fn start_at(point: Point, subject: u64, pid: u32, started: Instant) -> Operation {
     let started_ns = started.as_ns();
-    let places = with_local(|local| {
+    let slot_ids = with_local(|local| {
         let within = local.current.get();
-        if let Some(outer) = within.and_then(|place| local.block.slot(place)) {
+        if let Some(outer) = within.and_then(|slot_id| local.block.slot(slot_id)) {
             outer.wait(point.code(), subject, started_ns);
         }
-        // Its name is known from now on.
+        // Reserves the counts under this name.
         let _ = local.block.cells(point);
-        let place = local.take_slot().map(|index| {
+        let slot_id = local.take_slot().map(|index| {
             let slot = local.slot_at(index);
             slot.begin(point.code(), started_ns, subject, pid, within.is_some());
-            Place { index, generation: slot.generation.load(Relaxed) }
+            SlotId { index, generation: slot.generation.load(Relaxed) }
         });
-        (place, within)
+        (slot_id, within)
     });
-    let (place, within) = places.unwrap_or_default();
+    let (slot_id, within) = slot_ids.unwrap_or_default();
     Operation {
         point,
         started_ns,
         subject,
         pid,
-        place,
+        slot_id,
         within,
         bytes: 0,
         errno: 0,
@@ -68,38 +68,40 @@ pub fn start_at(point: Point, subject: u64, pid: u32, started: Instant) -> Opera
 }
 
 impl Operation {
-    /// It is about this subject, which was not known before.
+    /// Sets the subject of an operation that started without one.
     pub fn about(&mut self, subject: u64) {
         self.subject = subject;
-        if let Some(place) = self.place {
-            with_local(|local| local.slot_at(place.index).subject.store(subject, Relaxed));
+        if let Some(slot_id) = self.slot_id {
+            with_local(|local| local.slot_at(slot_id.index).subject.store(subject, Relaxed));
         }
     }
 
-    /// It has carried data.
+    /// Adds to the bytes of data that the operation has carried.
     pub fn carried(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
 
-    /// It was answered: with this errno, 0 if it went well.
+    /// Sets the answer: an errno, 0 for success.
     pub fn done(&mut self, errno: i32) {
         self.is_done = true;
         self.errno = errno;
     }
 
-    /// Ends it: with this errno, 0 if it went well.
+    /// Ends the operation with this errno, 0 for success.
     pub fn end(mut self, errno: i32) {
         self.done(errno);
     }
 
-    /// Until the result is dropped, what starts on this thread is a wait of this operation.
+    /// Enters the operation: until the result is dropped, operations that start on this thread are
+    /// waits of this one.
     pub fn enter(&self) -> Inside {
-        let place = self.place;
-        let before = with_local(|local| local.current.replace(place)).flatten();
+        let slot_id = self.slot_id;
+        let before = with_local(|local| local.current.replace(slot_id)).flatten();
         Inside { before, _thread: PhantomData }
     }
 
-    /// Runs a future as the work of this operation: what it starts is a wait of it.
+    /// Runs a future as the work of this operation: operations that it starts are waits of this
+    /// one.
     pub async fn during<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         poll_fn(|context| {
@@ -110,7 +112,7 @@ impl Operation {
     }
 
     fn account(&self, local: &Local, ended_ns: u64) {
-        let own = self.place.and_then(|place| local.block.slot(place));
+        let own = self.slot_id.and_then(|slot_id| local.block.slot(slot_id));
         let ended = Ended {
             code: self.point.code(),
             subject: self.subject,
@@ -121,23 +123,23 @@ impl Operation {
         };
         let errno = if self.is_done { self.errno } else { trace::GIVEN_UP };
         account(local, self.point, ended, self.within, (self.bytes, errno));
-        if let Some(place) = self.place {
-            local.free_slot(place.index);
+        if let Some(slot_id) = self.slot_id {
+            local.free_slot(slot_id.index);
         }
     }
 }
 
-/// Counts what has ended.
+/// Counts an operation that has ended.
 fn account(
     local: &Local,
     point: Point,
     ended: Ended,
-    within: Option<Place>,
+    within: Option<SlotId>,
     (bytes, errno): (u64, i32),
 ) {
     let block = &local.block;
     block.cells(point).count(ended.ns, bytes, errno != 0);
-    if let Some(outer) = within.and_then(|place| block.slot(place)) {
+    if let Some(outer) = within.and_then(|slot_id| block.slot(slot_id)) {
         outer.wait_ends(ended.code, ended.subject, ended.ns);
     } else if block.slowest.wants(ended.at_ns, ended.ns) {
         block.slowest.keep(ended);
@@ -158,7 +160,8 @@ fn account(
     );
 }
 
-/// Counts an operation that ends now, where it costs too much to follow it while it runs. Errno 0 is none.
+/// Counts an operation that ends now, if it costs too much to follow it while it runs. Errno 0 is
+/// none.
 pub fn record(point: Point, subject: u64, started: Instant, bytes: u64, errno: i32) {
     let ended_ns = now().as_ns();
     let ns = ended_ns.saturating_sub(started.as_ns());
@@ -173,11 +176,11 @@ impl Drop for Operation {
     }
 }
 
-/// While this lives, what starts on this thread is a wait of an operation.
+/// A guard: while it lives, operations that start on this thread are waits of its operation.
 #[derive(Debug)]
 #[must_use = "the operation is left when this is dropped"]
 pub struct Inside {
-    before: Option<Place>,
+    before: Option<SlotId>,
     _thread: PhantomData<Rc<()>>,
 }
 

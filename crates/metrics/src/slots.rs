@@ -1,19 +1,20 @@
-//! The operations of one thread that run now. The thread writes, others read: what they see of an operation that ends
-//! meanwhile may be mixed with the next one's, which is good enough to look at.
+//! The running operations of one thread. The thread writes, others read. If an operation ends while
+//! it is read, the reader may see a mixture of it and the next one, which is good enough for
+//! display.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Operations of one thread that are shown while they run; further ones are counted only.
+/// Most running operations of one thread that are shown; further ones are only counted.
 pub(crate) const SLOTS: usize = 512;
 
-/// A slot and the operation that it was taken for.
+/// A slot and the generation of the operation in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SlotId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// An operation that runs.
+/// A running operation.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     /// The [`crate::Point::code`]; 0 if there is none.
@@ -22,7 +23,7 @@ pub(crate) struct Slot {
     pub(crate) started_ns: AtomicU64,
     pub(crate) subject: AtomicU64,
     pub(crate) pid: AtomicU32,
-    /// Waits that run.
+    /// Number of running waits.
     pub(crate) waits: AtomicU32,
     /// The wait that started last, if one runs.
     pub(crate) wait_code: AtomicU32,
@@ -32,12 +33,12 @@ pub(crate) struct Slot {
     pub(crate) longest_code: AtomicU32,
     pub(crate) longest_subject: AtomicU64,
     pub(crate) longest_ns: AtomicU64,
-    /// It is itself a wait of another one.
+    /// Whether it is itself a wait of another operation.
     pub(crate) is_inner: AtomicU32,
 }
 
 impl Slot {
-    /// Begins an operation.
+    /// Starts an operation in this slot.
     pub(crate) fn begin(&self, code: u32, started_ns: u64, subject: u64, pid: u32, is_inner: bool) {
         self.generation.store(self.generation.load(Relaxed).wrapping_add(1), Relaxed);
         self.started_ns.store(started_ns, Relaxed);
@@ -51,7 +52,7 @@ impl Slot {
         self.code.store(code, Relaxed);
     }
 
-    /// A wait begins.
+    /// Records the start of a wait.
     pub(crate) fn wait(&self, code: u32, subject: u64, started_ns: u64) {
         self.waits.store(self.waits.load(Relaxed) + 1, Relaxed);
         self.wait_code.store(code, Relaxed);
@@ -59,7 +60,7 @@ impl Slot {
         self.wait_started_ns.store(started_ns, Relaxed);
     }
 
-    /// A wait ends.
+    /// Records the end of a wait.
     pub(crate) fn wait_ends(&self, code: u32, subject: u64, ns: u64) {
         let left = self.waits.load(Relaxed).saturating_sub(1);
         self.waits.store(left, Relaxed);
@@ -73,7 +74,7 @@ impl Slot {
         }
     }
 
-    /// The longest wait so far: code, subject and nanoseconds.
+    /// Returns the longest wait so far: code, subject and nanoseconds.
     pub(crate) fn longest(&self) -> Option<(u32, u64, u64)> {
         let code = self.longest_code.load(Relaxed);
         (code != 0)

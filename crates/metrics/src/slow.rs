@@ -1,13 +1,13 @@
-//! The slowest operations of a thread's last minute.
+//! The slowest operations of one thread in the last minute.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Length of a window, as a power of two of a nanosecond (8.6 s).
 const WINDOW: u32 = 33;
-/// Windows that are kept: a minute.
+/// Number of windows that are kept: a minute.
 const WINDOWS: usize = 7;
-/// Operations that are kept of each window.
+/// Number of operations that are kept of each window.
 const KEPT: usize = 8;
 
 /// An operation that ended.
@@ -25,26 +25,27 @@ pub(crate) struct Ended {
 #[derive(Debug, Default)]
 struct Window {
     number: u64,
-    /// The slowest first.
+    /// The operations that are kept, the slowest first.
     kept: Vec<Ended>,
 }
 
-/// What a thread keeps.
+/// The slowest operations of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Slowest {
-    /// The window that `least_ns` is for, and what an operation has to exceed to be kept in it.
+    /// The window that `least_ns` is for, and the time that an operation has to exceed to be kept
+    /// in it.
     number: AtomicU64,
     least_ns: AtomicU64,
     windows: Mutex<[Window; WINDOWS]>,
 }
 
 impl Slowest {
-    /// Whether an operation is slow enough to be kept. This is asked for each operation.
+    /// Returns whether an operation is slow enough to be kept. Called for each operation.
     pub(crate) fn wants(&self, at_ns: u64, ns: u64) -> bool {
         ns > self.least_ns.load(Relaxed) || at_ns >> WINDOW != self.number.load(Relaxed)
     }
 
-    /// Keeps an operation that is wanted.
+    /// Keeps an operation.
     pub(crate) fn keep(&self, ended: Ended) {
         let number = ended.at_ns >> WINDOW;
         let mut windows = self.lock();
@@ -62,7 +63,7 @@ impl Slowest {
         self.number.store(number, Relaxed);
     }
 
-    /// The slowest of the last minute, in no order.
+    /// Returns the slowest of the last minute, in no order.
     pub(crate) fn since_minute(&self, now_ns: u64) -> Vec<Ended> {
         let oldest = (now_ns >> WINDOW).saturating_sub(WINDOWS as u64 - 1);
         let windows = self.lock();

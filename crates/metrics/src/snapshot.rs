@@ -1,4 +1,4 @@
-//! What all threads have counted, and what they do, at a moment.
+//! The counts and the running operations of all threads at a moment.
 
 use crate::family::Family;
 use crate::histogram::Histogram;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Slow operations that are shown.
+/// Most slow operations in a snapshot.
 const SLOW_MAX: usize = 10;
 
 /// Counts of an operation since the process started.
@@ -20,9 +20,9 @@ pub struct Counts {
     pub family: Family,
     /// Its name.
     pub name: String,
-    /// Those that failed or were given up.
+    /// Number of operations that failed or were given up.
     pub errors: u64,
-    /// Data that they carried.
+    /// Bytes of data that the operations carried.
     pub bytes: u64,
     /// Sum of their latencies.
     pub sum_ns: u64,
@@ -30,7 +30,7 @@ pub struct Counts {
     pub latencies: Histogram,
 }
 
-/// Something that an operation waits for, or waited for.
+/// A wait of an operation, running or past.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
     /// Its family.
@@ -39,11 +39,11 @@ pub struct Wait {
     pub name: String,
     /// Its subject; 0 if it has none.
     pub subject: u64,
-    /// How long.
+    /// Its duration in nanoseconds.
     pub ns: u64,
 }
 
-/// An operation that runs.
+/// A running operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Running {
     /// Its family.
@@ -52,13 +52,13 @@ pub struct Running {
     pub name: String,
     /// Its subject; 0 if it has none.
     pub subject: u64,
-    /// The thread that it is for, as the kernel names it to FUSE; 0 if that is not known.
+    /// The thread that it is for, by the kernel's number in FUSE; 0 if that is not known.
     pub pid: u32,
-    /// How long it has run.
+    /// How long it has run, in nanoseconds.
     pub ns: u64,
-    /// It is a wait of another operation.
+    /// Whether it is a wait of another operation.
     pub is_inner: bool,
-    /// What it waits for.
+    /// Its current wait.
     pub waits_for: Option<Wait>,
 }
 
@@ -71,35 +71,35 @@ pub struct Slow {
     pub name: String,
     /// Its subject; 0 if it has none.
     pub subject: u64,
-    /// The thread that it was for, as the kernel names it to FUSE; 0 if that is not known.
+    /// The thread that it was for, by the kernel's number in FUSE; 0 if that is not known.
     pub pid: u32,
-    /// How long it took.
+    /// Its duration in nanoseconds.
     pub ns: u64,
-    /// How long ago it ended.
+    /// Nanoseconds since its end.
     pub ended_ns_ago: u64,
     /// Its longest wait.
     pub longest: Option<Wait>,
 }
 
-/// A process at a moment.
+/// The operations of a process at a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// When, in nanoseconds since the machine has booted.
+    /// The moment, in nanoseconds since the boot of the machine.
     pub at_ns: u64,
-    /// By family and name.
+    /// The counts, by family and name.
     pub operations: Vec<Counts>,
-    /// What runs; the oldest first.
+    /// The running operations, the oldest first.
     pub running: Vec<Running>,
-    /// The slowest of the last minute; the slowest first.
+    /// The slowest operations of the last minute, the slowest first.
     pub slow: Vec<Slow>,
-    /// Numbers that are kept elsewhere.
+    /// Numbers from other sources.
     pub values: Vec<Value>,
-    /// Sentences about what is wrong.
+    /// Sentences about problems.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// Adds up what all threads have counted.
+/// Adds up the counts of all threads.
 pub fn snapshot() -> Snapshot {
     let at_ns = reactor::time::boot_time();
     let mut operations = BTreeMap::new();
@@ -166,18 +166,18 @@ impl Slow {
 }
 
 impl Counts {
-    /// Nothing so far.
+    /// Returns counts of 0.
     pub fn none(family: Family, name: &str) -> Counts {
         let (name, latencies) = (name.into(), Histogram::default());
         Counts { family, name, errors: 0, bytes: 0, sum_ns: 0, latencies }
     }
 
-    /// Operations that ended.
+    /// Returns the number of operations that ended.
     pub fn count(&self) -> u64 {
         self.latencies.count()
     }
 
-    /// What was added since `before`.
+    /// Returns what was added since `before`.
     #[must_use]
     pub fn since(&self, before: &Counts) -> Counts {
         Counts {
@@ -190,7 +190,7 @@ impl Counts {
         }
     }
 
-    /// Adds those of another process.
+    /// Adds the counts of another process.
     pub fn add(&mut self, other: &Counts) {
         self.errors += other.errors;
         self.bytes += other.bytes;
@@ -200,8 +200,8 @@ impl Counts {
 }
 
 impl Snapshot {
-    /// What was done since `before`, a snapshot of the same process, by operation. Operations of which nothing was done
-    /// are left out.
+    /// Returns the counts since `before`, a snapshot of the same process, by operation. Operations
+    /// without a change are left out.
     pub fn operations_since(&self, before: &Snapshot) -> Vec<Counts> {
         let old = |one: &Counts| {
             before.operations.iter().find(|it| (it.family, &it.name) == (one.family, &one.name))

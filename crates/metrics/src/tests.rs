@@ -1,4 +1,4 @@
-//! Tests of what is counted, and of what is shown of it.
+//! Tests of the counts and of their display.
 
 use crate::histogram::{self, BUCKETS, Histogram};
 use crate::trace::Tracer;
@@ -12,7 +12,7 @@ const READ: Point = Point::new(Family::Fuse, 15, "READ");
 const CALL: Point = Point::new(Family::Call, 3, "lookup");
 const NEAR: Point = Point::new(Family::Client, 1, "read_local");
 
-/// Counts are those of the process: tests take turns.
+/// Takes the turn of a test: counts are those of the process, so tests run one at a time.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -23,7 +23,7 @@ fn done_since(before: &Snapshot, point: Point) -> Option<Counts> {
     done.into_iter().find(|it| it.family == point.family && it.name == point.name)
 }
 
-/// An operation that began so long ago.
+/// Returns an operation that began `ago`.
 fn begun(point: Point, subject: u64, ago: Duration) -> Operation {
     start_at(point, subject, 42, reactor::time::now() - ago)
 }
@@ -34,8 +34,8 @@ fn running(of: &Snapshot, point: Point) -> Vec<Running> {
 }
 
 proptest! {
-    /// Goal: each latency is below the end of its bucket, and not below that of the bucket before; no bucket is wider
-    /// than a quarter of its latencies.
+    /// Goal: each latency is below the end of its bucket, and not below the end of the previous
+    /// bucket; no bucket is wider than a quarter of its latencies.
     #[test]
     fn buckets_hold_their_latencies(ns in 256_u64..1 << 36) {
         let bucket = histogram::bucket(ns);
@@ -65,7 +65,7 @@ fn quantiles_are_those_of_the_latencies() {
     assert!(near(all.quantile_ns(0.99), 1_000_000));
     assert!(near(all.quantile_ns(1.0), 50_000_000));
     assert_eq!(Histogram::default().quantile_ns(0.5), 0);
-    // For Prometheus none is lost, and each is below its bound.
+    // The form for Prometheus loses none, and each is below its bound.
     let powers = all.powers();
     assert_eq!(powers.iter().map(|(_, n)| n).sum::<u64>(), 100);
     let below =
@@ -73,7 +73,7 @@ fn quantiles_are_those_of_the_latencies() {
     assert_eq!((below(0.000_001_1), below(0.002), below(0.1)), (90, 99, 100));
 }
 
-/// Goal: what threads count is added up, and stays when they have ended.
+/// Goal: the counts of threads are added up, and stay when the threads have ended.
 #[test]
 fn threads_are_added_up() {
     let _turn = turn();
@@ -96,8 +96,8 @@ fn threads_are_added_up() {
     assert_eq!((done.count(), done.errors, done.bytes), (5 * 1002, 10, 5 * 1000 * 4096));
 }
 
-/// Goal: an operation that runs is shown with what it waits for; when it has ended, with its longest wait, and its
-/// waits are not among the slow operations themselves.
+/// Goal: a running operation is shown with its current wait, an ended one with its longest wait;
+/// waits are not themselves among the slow operations.
 #[test]
 fn slow_operations_know_their_reason() {
     let _turn = turn();
@@ -116,7 +116,7 @@ fn slow_operations_know_their_reason() {
     assert_eq!(running(&snapshot(), OPEN).pop().unwrap().waits_for, None);
     start(NEAR, 1).end(0);
     drop(inside);
-    // It is not polled: this is no wait of it.
+    // It is not polled, so the new operation is not a wait of it.
     let apart = start(CALL, 79);
     open.end(0);
     apart.end(0);
@@ -129,7 +129,7 @@ fn slow_operations_know_their_reason() {
     assert!(running(&seen, OPEN).is_empty() && running(&seen, CALL).is_empty());
 }
 
-/// Goal: the slowest of a minute are shown, however many are faster; older ones are not.
+/// Goal: the slowest of a minute are shown even among many faster ones; older ones are not.
 #[test]
 fn the_slowest_of_a_minute_are_kept() {
     let _turn = turn();
@@ -159,9 +159,9 @@ fn the_slowest_of_a_minute_are_kept() {
     assert_eq!(slowest.since_minute(270 << 30), []);
 }
 
-/// Goal: a wait that outlives its operation says nothing of the operation that has its place now.
+/// Goal: a wait that outlives its operation is not counted for the next operation in the same slot.
 #[test]
-fn late_waits_belong_to_nobody() {
+fn late_waits_are_not_counted_for_the_next() {
     let _turn = turn();
     let first = start(OPEN, 1);
     let inside = first.enter();
@@ -176,9 +176,9 @@ fn late_waits_belong_to_nobody() {
     assert!(snapshot().slow.iter().all(|it| it.subject != 2 || it.longest.is_none()));
 }
 
-/// Goal: more operations than there are places are counted all the same.
+/// Goal: operations beyond the number of slots are still counted.
 #[test]
-fn operations_without_a_place_are_counted() {
+fn operations_without_a_slot_are_counted() {
     let _turn = turn();
     let before = snapshot();
     let many: Vec<_> = (0..2000).map(|n| start(NEAR, n)).collect();

@@ -1,21 +1,21 @@
-//! The memory that a thread writes, and the list of all threads.
+//! The memory that each thread writes, and the list of all threads.
 
 use crate::cells::Cells;
 use crate::family::{Family, Point};
-use crate::slots::{Place, SLOTS, Slot};
+use crate::slots::{SLOTS, Slot, SlotId};
 use crate::slow::Slowest;
 use crate::trace::Events;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Operations of a family.
+/// Most operations of a family.
 const OPERATIONS: usize = 256;
 
 /// The counts of a family's operations, by index; each is made when it is first used.
 type Table = Box<[OnceLock<Box<Cells>>]>;
 
-/// What a thread writes.
+/// The memory that one thread writes.
 #[derive(Debug)]
 pub(crate) struct Block {
     families: [OnceLock<Table>; Family::ALL.len()],
@@ -34,14 +34,14 @@ impl Block {
         }
     }
 
-    /// The counts of an operation.
+    /// Returns the counts of an operation.
     pub(crate) fn cells(&self, point: Point) -> &Cells {
         let family = self.families[point.family as usize]
             .get_or_init(|| (0..OPERATIONS).map(|_| OnceLock::new()).collect());
         family[usize::from(point.index)].get_or_init(|| Box::new(Cells::new(point.name)))
     }
 
-    /// All operations that were counted.
+    /// Returns all operations that were counted.
     pub(crate) fn counted(&self) -> impl Iterator<Item = (Family, u8, &Cells)> {
         Family::ALL.into_iter().flat_map(|family| {
             let cells = self.families[family as usize].get().into_iter().flatten().enumerate();
@@ -49,22 +49,22 @@ impl Block {
         })
     }
 
-    /// The name of an operation by its code.
+    /// Returns the name of an operation by its code.
     pub(crate) fn point(&self, code: u32) -> Option<Point> {
         let (family, index) = Point::of_code(code)?;
         let cells = self.families[family as usize].get()?[usize::from(index)].get()?;
         Some(Point { family, index, name: cells.name })
     }
 
-    /// The slots of operations that run.
+    /// Returns the slots of running operations.
     pub(crate) fn running(&self) -> impl Iterator<Item = &Slot> {
         self.slots.iter().filter(|slot| slot.code.load(Relaxed) != 0)
     }
 
-    /// The slot of a place, if it is still that operation's.
-    pub(crate) fn slot(&self, place: Place) -> Option<&Slot> {
-        let slot = &self.slots[place.index as usize];
-        (slot.generation.load(Relaxed) == place.generation).then_some(slot)
+    /// Returns a slot, if it still belongs to the same operation.
+    pub(crate) fn slot(&self, slot_id: SlotId) -> Option<&Slot> {
+        let slot = &self.slots[slot_id.index as usize];
+        (slot.generation.load(Relaxed) == slot_id.generation).then_some(slot)
     }
 }
 
@@ -80,7 +80,7 @@ fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The blocks of all threads.
+/// Returns the blocks of all threads.
 pub(crate) fn blocks() -> Vec<Arc<Block>> {
     let registry = registry();
     registry.living.iter().chain(&registry.ended).cloned().collect()
@@ -91,7 +91,7 @@ pub(crate) fn blocks() -> Vec<Arc<Block>> {
 pub(crate) struct Local {
     pub(crate) block: Arc<Block>,
     /// The operation that is polled.
-    pub(crate) current: Cell<Option<Place>>,
+    pub(crate) current: Cell<Option<SlotId>>,
     free: RefCell<Vec<u32>>,
 }
 
@@ -103,17 +103,17 @@ impl Local {
         Local { block, current: Cell::new(None), free }
     }
 
-    /// Takes a slot.
+    /// Takes a slot, if one is free.
     pub(crate) fn take_slot(&self) -> Option<u32> {
         self.free.borrow_mut().pop()
     }
 
-    /// The slot of this index.
+    /// Returns the slot of this index.
     pub(crate) fn slot_at(&self, index: u32) -> &Slot {
         &self.block.slots[index as usize]
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     pub(crate) fn free_slot(&self, index: u32) {
         self.slot_at(index).code.store(0, Relaxed);
         self.free.borrow_mut().push(index);
@@ -121,7 +121,7 @@ impl Local {
 }
 
 impl Drop for Local {
-    /// Threads come and go; what they have counted stays.
+    /// Adds the counts of the ending thread to those of earlier ones, so that they stay.
     fn drop(&mut self) {
         let mut registry = registry();
         registry.living.retain(|block| !Arc::ptr_eq(block, &self.block));

@@ -1,7 +1,8 @@
-//! Operations as they end, for one who looks at a time.
+//! A trace of operations as they end, for one reader at a time.
 //!
-//! While nobody looks this costs a load for each operation. Each thread keeps what ended in a list of its own; what
-//! does not fit before the next look is dropped and counted.
+//! Without a reader this costs a load for each operation. Each thread keeps the operations that
+//! ended in a list of its own. Operations that do not fit before the next read are dropped and
+//! counted.
 
 use crate::family::Family;
 use crate::slow::Ended;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Operations of one thread that are kept between two looks.
+/// Most operations of one thread that are kept between two reads.
 const KEPT: usize = 16 << 10;
 
 /// The errno of an operation that was given up (`ECANCELED`).
@@ -19,7 +20,7 @@ pub(crate) const GIVEN_UP: i32 = 125;
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Whether somebody looks.
+/// Returns whether there is a reader.
 pub(crate) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
@@ -39,7 +40,7 @@ struct List {
     dropped: u64,
 }
 
-/// What a thread keeps between two looks.
+/// The operations that a thread keeps between two reads.
 #[derive(Debug, Default)]
 pub(crate) struct Events(Mutex<List>);
 
@@ -58,12 +59,12 @@ impl Events {
     }
 }
 
-/// An operation, as a trace shows it.
+/// An operation in a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When it began, in nanoseconds since the machine has booted.
+    /// Its start, in nanoseconds since the boot of the machine.
     pub started_ns: u64,
-    /// How long it took.
+    /// Its duration in nanoseconds.
     pub ns: u64,
     /// Its family.
     pub family: Family,
@@ -71,44 +72,44 @@ pub struct Event {
     pub name: String,
     /// Its subject; 0 if it has none.
     pub subject: u64,
-    /// The thread that it was for, as the kernel names it to FUSE; 0 if that is not known.
+    /// The thread that it was for, by the kernel's number in FUSE; 0 if that is not known.
     pub pid: u32,
-    /// Data that it carried.
+    /// Bytes of data that it carried.
     pub bytes: u64,
-    /// Its error; 0 if it went well.
+    /// Its error; 0 for success.
     pub errno: i32,
-    /// It was a wait of another operation, which ends later.
+    /// Whether it was a wait of another operation, which ends later.
     pub is_inner: bool,
     /// Its longest wait.
     pub longest: Option<Wait>,
 }
 
-/// Events since the last look.
+/// The events since the last read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Look {
-    /// In the order of their ends, as far as threads agree on the time.
+    /// The events in the order of their ends, as far as threads agree on the time.
     pub events: Vec<Event>,
-    /// Events that did not fit.
+    /// Number of events that did not fit.
     pub dropped: u64,
 }
 
-/// While it lives, operations are kept for it.
+/// The reader of a trace: operations are kept while it lives.
 #[derive(Debug)]
 pub struct Tracer(());
 
 impl Tracer {
-    /// Begins; `None` if somebody else looks.
+    /// Starts a trace; `None` if there is another reader.
     pub fn begin() -> Option<Tracer> {
         if IS_ON.swap(true, Ordering::Relaxed) {
             return None;
         }
         let tracer = Tracer(());
-        // What the last one has left.
+        // Drops what the previous reader has left.
         let _ = tracer.look();
         Some(tracer)
     }
 
-    /// Takes what has ended since the last look.
+    /// Returns the operations that have ended since the last read.
     pub fn look(&self) -> Look {
         let mut look = Look::default();
         for block in blocks() {

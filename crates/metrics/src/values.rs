@@ -1,4 +1,4 @@
-//! Numbers that are kept elsewhere, and read when somebody looks.
+//! Numbers from other parts of the program, which are read for a snapshot.
 
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};
@@ -8,9 +8,9 @@ use std::sync::{Mutex, PoisonError};
 pub struct Value {
     /// Its name, without the prefix of this program.
     pub name: String,
-    /// What it is, for people.
+    /// Its description, for people.
     pub help: String,
-    /// It only grows.
+    /// Whether it only grows.
     pub is_counter: bool,
     /// Names and values of its labels.
     pub labels: Vec<(String, String)>,
@@ -19,17 +19,17 @@ pub struct Value {
 }
 
 impl Value {
-    /// A number that only grows.
+    /// Returns a number that only grows.
     pub fn counter(name: &str, help: &str, value: u64) -> Value {
         Value { name: name.into(), help: help.into(), is_counter: true, labels: Vec::new(), value }
     }
 
-    /// A number that goes up and down.
+    /// Returns a number that goes up and down.
     pub fn gauge(name: &str, help: &str, value: u64) -> Value {
         Value { is_counter: false, ..Value::counter(name, help, value) }
     }
 
-    /// With a label.
+    /// Adds a label.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<String>) -> Value {
         self.labels.push((name.into(), value.into()));
@@ -37,34 +37,35 @@ impl Value {
     }
 }
 
-/// Reads numbers. It runs on the thread of one who looks, and must not wait.
+/// A function that reads numbers. It runs on the thread that takes a snapshot, and must not wait.
 pub type Source = Box<dyn Fn() -> Vec<Value> + Send>;
 
 static SOURCES: Mutex<Vec<Source>> = Mutex::new(Vec::new());
 
-/// Adds a source, for the life of the process.
+/// Adds a source for the rest of the process's life.
 pub fn add_source(source: Source) {
     SOURCES.lock().unwrap_or_else(PoisonError::into_inner).push(source);
 }
 
-/// Reads sentences about what is wrong. It runs on the thread of one who looks, and must not wait.
+/// A function that returns sentences about problems. It runs on the thread that takes a snapshot,
+/// and must not wait.
 pub type Notes = Box<dyn Fn() -> Vec<String> + Send>;
 
 static NOTES: Mutex<Vec<Notes>> = Mutex::new(Vec::new());
 
-/// Adds sentences about what is wrong, for the life of the process. They may name inodes: Prometheus does not get
-/// them.
+/// Adds a source of sentences about problems, for the rest of the process's life. The sentences may
+/// name inodes: Prometheus does not get them.
 pub fn add_notes(notes: Notes) {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).push(notes);
 }
 
-/// The sentences of all sources.
+/// Returns the sentences of all sources.
 pub(crate) fn read_notes() -> Vec<String> {
     let sources = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
     sources.iter().flat_map(|source| source()).collect()
 }
 
-/// The numbers of all sources.
+/// Returns the numbers of all sources.
 pub(crate) fn read() -> Vec<Value> {
     let sources = SOURCES.lock().unwrap_or_else(PoisonError::into_inner);
     sources.iter().flat_map(|source| source()).collect()
