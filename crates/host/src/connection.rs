@@ -1,10 +1,10 @@
-//! Drives one [`QueuePair`] over a socket: a task that receives, sends and counts time, and futures for callers
-//! that submit commands.
+//! Runs one [`QueuePair`] over a socket: a task that receives, sends and checks deadlines, and
+//! futures for callers that submit commands.
 //!
-//! One receive and at most one send are under way at any time. A command that is submitted only
-//! queues bytes in the machine and wakes the task; by its turn all others of the loop turn have
-//! queued theirs, and one vectored send takes them all. What is received goes into one large
-//! buffer, except that the remainder of a large payload goes straight into its destination.
+//! One receive and at most one send are under way at any time. Submitting a command only queues
+//! bytes in the state machine and wakes the task. By the task's turn all other commands of the loop
+//! turn are queued too, and one vectored send takes them all. Received bytes go into one large
+//! buffer, except that the remainder of a large payload goes directly into its destination.
 
 mod driver;
 mod execute;
@@ -25,9 +25,9 @@ use std::task::Waker;
 use std::time::Duration;
 use tls::{Psk, Stream};
 
-/// Most tasks that may wait for a free slot of one queue pair.
+/// Maximum number of tasks that may wait for a free slot of one queue pair.
 pub(crate) const WAITERS_MAX: usize = 65_536;
-/// How finely a command's timeout is measured.
+/// Resolution of a command's timeout: ticks per timeout.
 const TICKS_PER_TIMEOUT: u32 = 16;
 
 /// A connected queue pair; clones refer to the same one.
@@ -43,16 +43,16 @@ pub(crate) struct Inner {
     queued: RefCell<VecDeque<(u64, Waker)>>,
     next_ticket: Cell<u64>,
     driver: RefCell<Option<Waker>>,
-    /// Set when the host wants to end the connection.
+    /// The reason for which the host wants to end the connection.
     end_wanted: RefCell<Option<ConnectionEnd>>,
-    /// Why it ends, from the moment that this is certain.
+    /// The reason for the end of the connection, from the time at which the end is certain.
     reason: RefCell<Option<ConnectionEnd>>,
-    /// Set once the connection has ended.
+    /// The reason for the end of the connection, after it has ended.
     end: RefCell<Option<ConnectionEnd>>,
     /// Reports changes of state.
     changed: Notify,
     command_timeout: Duration,
-    /// The target is on this machine.
+    /// Whether the target is on this machine.
     is_local: bool,
 }
 
@@ -81,7 +81,7 @@ impl Connection {
         let reason = connection.0.reason.borrow().clone();
         match reason {
             None => Ok(connection),
-            // What fails under TLS before the first answer is the handshake.
+            // A failure under TLS before the first answer is a failure of the handshake.
             Some(end @ ConnectionEnd::Tls(_)) => Err(Error::SecureChannel(end)),
             Some(end) => Err(end.into()),
         }
@@ -131,33 +131,33 @@ impl Connection {
         }
     }
 
-    /// Why the connection ended, if it has.
+    /// Returns the reason for the end of the connection, if it has ended.
     pub(crate) fn end(&self) -> Option<ConnectionEnd> {
         self.0.end.borrow().clone()
     }
 
-    /// Why the connection ends or ended, for errors.
+    /// Returns the reason for the end of the connection, for errors.
     pub(crate) fn reason(&self) -> ConnectionEnd {
         self.0.reason.borrow().clone().unwrap_or(ConnectionEnd::Closed)
     }
 
-    /// Ends the connection; commands that are outstanding are lost.
+    /// Ends the connection. Outstanding commands are lost.
     pub(crate) fn close(&self, why: ConnectionEnd) {
         self.0.end_wanted.borrow_mut().get_or_insert(why);
         self.0.wake_driver();
     }
 
-    /// Whether the target is on this machine.
+    /// Returns whether the target is on this machine.
     pub(crate) fn is_local(&self) -> bool {
         self.0.is_local
     }
 
-    /// Commands that may be outstanding.
+    /// Returns the maximum number of outstanding commands.
     pub(crate) fn depth(&self) -> u16 {
         self.0.pair.borrow().depth()
     }
 
-    /// Whether header and data digests are in force.
+    /// Returns whether header and data digests are in use.
     pub(crate) fn digests(&self) -> (bool, bool) {
         self.0.pair.borrow().digests()
     }
@@ -166,18 +166,18 @@ impl Connection {
         self.0.pair.borrow_mut().set_in_capsule_data_bytes_max(bytes);
     }
 
-    /// Executes a command, waiting for a free slot first if there is none.
+    /// Executes a command, after a wait for a free slot if there is none.
     pub(crate) fn execute(&self, sqe: SubmissionQueueEntry, data: Data) -> Execute {
         Execute::new(self.clone(), sqe, data, true)
     }
 
-    /// As [`Self::execute`], for a command that may stay unanswered for ever.
+    /// Executes a command that may stay unanswered without a limit of time.
     pub(crate) fn execute_without_deadline(&self, sqe: SubmissionQueueEntry) -> Execute {
         Execute::new(self.clone(), sqe, Data::None, false)
     }
 }
 
-/// The connection under TLS. The handshake comes with the first bytes that are received.
+/// Puts the connection under TLS. The handshake runs with the first received bytes.
 fn secure(stream: TcpStream, tls: &TlsOptions, options: &ConnectOptions) -> Result<Stream, Error> {
     let psks: Result<Vec<Psk>, _> = tls
         .psks(&options.hostnqn, &options.subsystem_nqn)?
@@ -202,7 +202,7 @@ impl Inner {
         }
     }
 
-    /// Wakes those whose commands finished.
+    /// Wakes the callers whose commands have finished.
     fn wake_finished(&self) {
         let mut pair = self.pair.borrow_mut();
         let mut waiting = self.waiting.borrow_mut();
@@ -211,7 +211,7 @@ impl Inner {
                 waker.wake();
             }
         }
-        // Slots of commands that nobody waited for became free without a word.
+        // Slots of commands without a waiting caller become free without a report.
         let (depth, occupied) = (pair.depth(), pair.occupied());
         assert!(occupied <= depth, "{occupied} of {depth} commands are outstanding");
         let free = usize::from(depth - occupied);
@@ -240,7 +240,7 @@ impl Inner {
     }
 }
 
-/// The outcome of a command, for callers that need no details.
+/// Returns the outcome of a command, for callers that need no details.
 pub(crate) fn check_outcome(
     command: &'static str,
     outcome: Outcome,

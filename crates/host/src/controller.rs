@@ -1,9 +1,10 @@
 //! A controller: an admin queue pair and I/O queue pairs, kept connected by a supervisor task.
 //!
-//! One set of live connections is a [`Link`]. When any of its connections ends, the whole link is
-//! taken down and a new one made (the controller of the old one is gone by then: fabrics know no way
-//! to resume it), at once at first and then with a growing pause, until `ctrl_loss_tmo`. Requests
-//! never hold a link across a reconnect: they ask for the live one, and wait for it, each time.
+//! A [`Link`] is one set of live connections. When one of its connections ends, the whole link is
+//! closed and a new one is created, because fabrics cannot resume the controller of the old link.
+//! The first attempt follows at once, later ones after growing pauses, until `ctrl_loss_tmo`.
+//! Requests never hold a link across a reconnect: each time they ask for the live one and wait for
+//! it.
 
 mod admin;
 mod establish;
@@ -26,30 +27,31 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Most events kept for a user that does not fetch them.
+/// Maximum number of events that are kept for a user that does not fetch them.
 const EVENTS_MAX: usize = 256;
 
-/// Events that a controller reports unasked.
+/// Events of a controller that the user has not requested.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ControllerEvent {
-    /// These namespaces came, went or changed; an empty list: more than can be listed.
+    /// These namespaces were added, removed or changed. An empty list means more than can be
+    /// listed.
     NamespacesChanged(Vec<Nsid>),
-    /// The discovery log page changed.
+    /// The discovery log page has changed.
     DiscoveryChanged,
-    /// The asymmetric access of namespaces changed.
+    /// The asymmetric access of namespaces has changed.
     AnaChanged,
     /// The connection was lost; the host tries to reconnect.
     Disconnected(Error),
-    /// The connection is there again.
+    /// The host has reconnected.
     Reconnected,
-    /// The controller was given up.
+    /// The host has given the controller up.
     Lost(Error),
     /// Events were dropped because they were not fetched: read everything again.
     Missed,
 }
 
-/// What the host learned of a controller when it connected.
+/// Properties of a controller that the host read when it connected.
 #[derive(Clone, Debug)]
 pub struct ControllerInfo {
     /// Its identifier.
@@ -58,26 +60,26 @@ pub struct ControllerInfo {
     pub capabilities: Capabilities,
     /// Its version.
     pub version: Version,
-    /// Identify Controller.
+    /// The data of Identify Controller.
     pub identify: Rc<IdentifyController>,
-    /// I/O queue pairs granted.
+    /// Number of granted I/O queue pairs.
     pub nr_io_queues: u16,
-    /// Commands that may be outstanding on each.
+    /// Maximum number of outstanding commands on each of them.
     pub queue_size: u16,
-    /// Header digests are in force.
+    /// Whether header digests are in use.
     pub hdr_digest: bool,
-    /// Data digests are in force.
+    /// Whether data digests are in use.
     pub data_digest: bool,
-    /// How long the stages of connecting took.
+    /// The stages of connecting, with their durations.
     pub stages: Vec<Stage>,
 }
 
 /// A stage of connecting.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage {
-    /// What was done.
+    /// The name of the stage.
     pub name: &'static str,
-    /// How long it took.
+    /// The duration of the stage.
     pub duration: Duration,
 }
 
@@ -87,28 +89,30 @@ pub(crate) enum LinkState {
     Failed(Error),
 }
 
-/// What supervisor and handles share.
+/// State that the supervisor and the handles share.
 pub(crate) struct Inner {
     pub(crate) options: ConnectOptions,
     pub(crate) is_discovery: bool,
     link: RefCell<LinkState>,
     pub(crate) link_changed: Notify,
-    /// A connection ended, or the user wants to stop.
+    /// Notified when a connection has ended or the user wants to stop.
     attention: Notify,
-    /// The controller is being shut down in order: that its connections end is no loss.
+    /// Whether the controller is being shut down cleanly, so that the end of its connections is not
+    /// a loss.
     is_ending: Cell<bool>,
     is_stopping: Cell<bool>,
     events: RefCell<VecDeque<ControllerEvent>>,
     events_changed: Notify,
     reconnects: Cell<u64>,
-    /// Changes of asymmetric access that were reported.
+    /// Number of reported changes of asymmetric access.
     pub(crate) ana_changes: Cell<u64>,
-    /// There are other paths to the same namespace: a silent one is given up after `keep_alive_tmo`.
+    /// Whether there are other paths to the same namespace: then a silent path is given up after
+    /// `keep_alive_tmo`.
     pub(crate) is_path: Cell<bool>,
 }
 
-/// A handle to a connected controller; clones refer to the same one. When the last is dropped, the
-/// connections are closed without ceremony; [`Self::disconnect`] does it in order.
+/// A handle to a connected controller; clones refer to the same one. Dropping the last handle
+/// closes the connections without a shutdown; [`Self::disconnect`] shuts the controller down first.
 #[derive(Clone)]
 pub struct Controller {
     guard: Rc<Guard>,
@@ -125,7 +129,7 @@ impl Drop for Guard {
 
 impl Controller {
     /// Connects to a subsystem: admin queue pair, enabling, I/O queue pairs. Fails if the first
-    /// attempt does; later losses are repaired in the background.
+    /// attempt fails. Later losses are repaired in the background.
     pub async fn connect(options: ConnectOptions) -> Result<Self, Error> {
         Self::connect_as(options, false).await
     }
@@ -162,12 +166,13 @@ impl Controller {
         &self.guard.0
     }
 
-    /// The options that it was connected with.
+    /// Returns the options of the connection.
     pub fn options(&self) -> &ConnectOptions {
         &self.inner().options
     }
 
-    /// What is known of the controller of the present connection, or [`None`] while there is none.
+    /// Returns the properties of the present connection's controller, or [`None`] while there is no
+    /// connection.
     pub fn info(&self) -> Option<ControllerInfo> {
         match &*self.inner().link.borrow() {
             LinkState::Live(link) => Some(link.info.clone()),
@@ -175,12 +180,12 @@ impl Controller {
         }
     }
 
-    /// How often it was reconnected.
+    /// Returns the number of reconnects.
     pub fn reconnects(&self) -> u64 {
         self.inner().reconnects.get()
     }
 
-    /// The next event, in order.
+    /// Waits for the next event and returns it. Events are returned in order.
     pub async fn next_event(&self) -> ControllerEvent {
         let inner = self.inner();
         loop {
@@ -191,7 +196,7 @@ impl Controller {
         }
     }
 
-    /// The live link, waiting for it until `deadline`, if any.
+    /// Returns the live link, and waits for one until `deadline` if there is none.
     pub(crate) async fn link(&self, deadline: Option<Instant>) -> Result<Rc<Link>, Error> {
         self.inner().live_link(deadline).await
     }
@@ -208,7 +213,7 @@ impl Controller {
             Some(link) => link.shut_down(inner.options.connect_timeout).await,
             None => Ok(()),
         };
-        // Only now: the supervisor would close the link under the commands.
+        // Only now, because the supervisor would close the link under the commands.
         inner.is_stopping.set(true);
         inner.attention.notify();
         if let Some(link) = link {
@@ -220,7 +225,7 @@ impl Controller {
 }
 
 impl Inner {
-    /// The live link if there is one; cheap.
+    /// Returns the live link if there is one, at little cost.
     pub(crate) fn live_link_now(&self) -> Result<Option<Rc<Link>>, Error> {
         match &*self.link.borrow() {
             LinkState::Live(link) => Ok(Some(Rc::clone(link))),

@@ -1,26 +1,26 @@
-//! The discovery service: which subsystems a target offers, and where.
+//! The discovery service: lists the subsystems of a target and their addresses.
 
 use crate::controller::Controller;
 use crate::error::Error;
 use nvme::Nsid;
 use nvme::log_page::{DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader, lid};
 
-/// Most entries read of a discovery log page.
+/// Maximum number of entries that are read from a discovery log page.
 pub const DISCOVERY_ENTRIES_MAX: u64 = 4096;
-/// How often the page is read anew because it changed meanwhile.
+/// Maximum number of times that the page is read again because it has changed meanwhile.
 const READS_MAX: usize = 10;
 
 /// A discovery log page.
 #[derive(Clone, Debug)]
 pub struct DiscoveryLog {
-    /// Its generation: it changes with every change of the page.
+    /// Its generation, which every change of the page changes.
     pub generation: u64,
     /// The entries.
     pub entries: Vec<DiscoveryEntry>,
 }
 
 impl Controller {
-    /// Reads the discovery log page, until header and entries are of one generation.
+    /// Reads the discovery log page until header and entries have the same generation.
     pub async fn discover(&self) -> Result<DiscoveryLog, Error> {
         let mut before = self.discovery_header().await?;
         for _ in 0..READS_MAX {

@@ -1,7 +1,7 @@
-//! The crate's one error type, and what can be wrong with a connection.
+//! The crate's error type, and the reasons for the end of a connection.
 //!
-//! An error's text is complete. Causes that it contains are not sources too, because printing the chain would
-//! repeat them.
+//! An error's text is complete. Causes in the text are not sources too, because printing the chain
+//! would repeat them.
 
 use nvme::tcp::{FatalErrorStatus, PduError};
 use nvme::{CommandId, Nsid, Status};
@@ -10,14 +10,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the controller did wrong on a connection, which therefore had to be ended.
+/// A violation of the protocol by the controller, which ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
     /// A PDU violates the transport.
     #[error("the target violated the transport: {0}")]
     Pdu(#[from] PduError),
-    /// The controller ended the connection and said why.
+    /// The controller ended the connection and sent a reason.
     #[error("the target ended the connection: {status} (information {information:#x})")]
     TerminatedByTarget {
         /// Its reason, FES.
@@ -28,25 +28,25 @@ pub enum ProtocolError {
     /// An answer to a command that is not outstanding.
     #[error("the target answered {0}, which is not outstanding")]
     UnknownCommand(CommandId),
-    /// The memory that a command's data belongs into is not there.
-    #[error("data came for {0}, but its memory is gone")]
+    /// The memory for a command's data is missing.
+    #[error("data arrived for {0}, but its memory is missing")]
     DestinationGone(CommandId),
 }
 
-/// Why a connection ended.
+/// Reason for the end of a connection.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionEnd {
     /// The host closed it.
     #[error("closed by this host")]
     Closed,
-    /// The target closed it without saying why.
+    /// The target closed it without a reason.
     #[error("closed by the target")]
     ClosedByTarget,
     /// The socket failed.
     #[error("the socket failed: {0}")]
     Socket(Arc<io::Error>),
-    /// TLS failed, most often for want of a common key.
+    /// TLS failed, most often because the two sides have no common key.
     #[error(
         "TLS with the target failed: {0}; does the target expect TLS, with this key for this host \
          and subsystem?"
@@ -55,22 +55,22 @@ pub enum ConnectionEnd {
     /// The key cannot be used.
     #[error("the TLS key cannot be used: {0}")]
     TlsKey(tls::KeyError),
-    /// The target broke the protocol, or said that this host did.
+    /// The target violated the protocol, or reported that this host did.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
     /// A command was not answered in time.
     #[error("a command was not answered within {0:?}")]
     CommandTimeout(Duration),
-    /// Another connection of the same controller ended, and the controller with it.
+    /// Another connection of the same controller ended, and the controller ends with it.
     #[error("the controller is being reset")]
     ControllerReset,
 }
 
-/// Why an operation failed.
+/// Reason for the failure of an operation.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The TCP connection could not be made.
+    /// The TCP connection could not be established.
     #[error("cannot connect to {address}: {error}")]
     Connect {
         /// The peer.
@@ -78,14 +78,14 @@ pub enum Error {
         /// The socket's error.
         error: Arc<io::Error>,
     },
-    /// The target took the TCP connection but did not go on in time.
+    /// The target accepted the TCP connection but did not continue in time.
     #[error("{address} did not answer {what} within {timeout:?}")]
     Timeout {
         /// The host or target that failed.
         address: SocketAddr,
-        /// What was waited for.
+        /// The missing step.
         what: &'static str,
-        /// How long.
+        /// The time that the host waited.
         timeout: Duration,
     },
     /// The connection ended before the answer; whether the command took effect is unknown.
@@ -98,7 +98,7 @@ pub enum Error {
         command: &'static str,
         /// The controller's status.
         status: Status,
-        /// What may be done about it; begins with a colon unless empty.
+        /// A possible remedy; begins with a colon unless empty.
         hint: &'static str,
     },
     /// The controller refused an I/O command.
@@ -118,108 +118,108 @@ pub enum Error {
     /// Received data did not match its digest, repeatedly.
     #[error("received data does not match its digest")]
     DataDigest,
-    /// The controller reported success but sent less data than was asked for.
+    /// The controller reported success but sent less data than requested.
     #[error("the target sent {received_bytes} of {expected_bytes} bytes and reported success")]
     DataUnderrun {
-        /// Bytes that came.
+        /// Received bytes.
         received_bytes: u32,
-        /// Bytes asked for.
+        /// Requested bytes.
         expected_bytes: u32,
     },
-    /// An answer has a field that makes no sense.
+    /// An answer has an invalid field.
     #[error("the target's {structure} is invalid: {fault}")]
     InvalidResponse {
-        /// Which structure.
+        /// The structure.
         structure: &'static str,
-        /// Which field.
+        /// The fault of its field.
         fault: nvme::Error,
     },
     /// The controller did not become ready, or reported a fatal state.
     #[error("the controller {0}")]
     ControllerFailed(&'static str),
-    /// The target wants something that this host cannot do.
+    /// The target demands a feature that this host does not support.
     #[error("the target demands {0}, which this host does not support yet")]
     Unsupported(&'static str),
-    /// The namespace is not there.
+    /// The namespace does not exist.
     #[error("{0} does not exist behind this controller; see `tsumugi nvme list`")]
     NoSuchNamespace(Nsid),
-    /// The caller's request cannot be expressed.
+    /// The caller's request is invalid.
     #[error("{what} of {bytes} bytes at {offset_bytes}: {why}")]
     InvalidRequest {
         /// The kind of request.
         what: &'static str,
-        /// Where.
+        /// Start of the request.
         offset_bytes: u64,
-        /// How much.
+        /// Length of the request.
         bytes: u64,
-        /// What is wrong.
+        /// The fault of the request.
         why: &'static str,
     },
-    /// An option has a value that is not possible.
+    /// An option has an invalid value.
     #[error("option {option}: {why}")]
     InvalidOption {
         /// The option's name.
         option: &'static str,
-        /// What is wrong.
+        /// The fault of the value.
         why: &'static str,
     },
     /// The controller could not be reached again in time, and was given up.
     #[error("the controller is lost: no connection for {0:?} (ctrl_loss_tmo)")]
     ControllerLost(Duration),
-    /// The request could not be done within its deadline.
-    #[error("the request was not done within {0:?}")]
+    /// The request was not completed within its deadline.
+    #[error("the request was not completed within {0:?}")]
     DeadlineExceeded(Duration),
-    /// A write was under way when the connection ended and may not be sent again.
+    /// A write was under way when the connection ended, and may not be repeated.
     #[error("a write was under way when the connection was lost ({0}), and may not be repeated")]
     WriteInterrupted(ConnectionEnd),
-    /// The device came back without writes that it may not have had flushed. The namespace handle
+    /// The device has a new incarnation and may have lost unflushed writes. The namespace handle
     /// stays failed until [`Namespace::adopt_incarnation`](crate::Namespace::adopt_incarnation).
     #[error("the device lost unflushed writes: its incarnation was {was} and is {now}")]
     WritesLost {
-        /// The incarnation that the handle was opened with.
+        /// The incarnation at the opening of the handle.
         was: uuid::Uuid,
-        /// The present one.
+        /// The present incarnation.
         now: uuid::Uuid,
     },
-    /// What is behind the namespace's identifier is now another namespace.
-    #[error("{0} is now another namespace than the one that was opened")]
+    /// The namespace's identifier now belongs to another namespace.
+    #[error("{0} is no longer the namespace that was opened")]
     NamespaceReplaced(Nsid),
-    /// A path does not lead where the others do.
+    /// A path does not lead to the same namespace as the others.
     #[error("the path through {address} cannot be used with the others: {what}")]
     PathMismatch {
         /// The target's address.
         address: SocketAddr,
-        /// What differs.
+        /// The difference.
         what: &'static str,
     },
-    /// No path to the namespace worked for as long as a command may wait.
+    /// No path to the namespace worked for the longest time that a command may wait.
     #[error("no path to the namespace for {0:?} (ctrl_loss_tmo)")]
     NoPath(Duration),
-    /// TLS could not be agreed on: most often the two have no key in common.
+    /// TLS could not be negotiated, most often because the two sides have no common key.
     #[error(transparent)]
     SecureChannel(ConnectionEnd),
-    /// The target asks for a proof of this host.
-    #[error("the target asks this host for a proof of its identity: give its --dhchap-secret")]
+    /// The target demands a proof of this host.
+    #[error("the target demands a proof of this host's identity: give its --dhchap-secret")]
     SecretNeeded,
-    /// The target asks for a proof that generates a TLS key.
+    /// The target demands a proof that generates a TLS key.
     #[error(
-        "the target asks for an authentication that generates a TLS key (secure channel concatenation): give --concat \
-         beside --dhchap-secret"
+        "the target demands an authentication that generates a TLS key (secure channel \
+         concatenation): give --concat beside --dhchap-secret"
     )]
     ConcatenationNeeded,
-    /// The target lets this host in without a proof, so that none generates a TLS key.
+    /// The target accepts this host without a proof, so no proof generates a TLS key.
     #[error(
-        "no TLS key can be generated: the target asks this host for no authentication; configure it there, or connect \
-         without --concat"
+        "no TLS key can be generated: the target demands no authentication of this host; configure \
+         it there, or connect without --concat"
     )]
     NothingToConcatenate,
-    /// Host and controller did not prove themselves to each other.
+    /// Host and controller did not authenticate each other.
     #[error("authentication failed: {0}")]
     Authentication(auth::Fault),
-    /// The controller was disconnected by its user.
+    /// The user disconnected the controller.
     #[error("the controller was disconnected")]
     Disconnected,
-    /// More tasks wait for a queue slot than this host keeps track of.
+    /// More tasks wait for a queue slot than this host allows.
     #[error("more than {0} requests wait for the queue pair")]
     TooManyWaiters(usize),
 }
@@ -239,7 +239,7 @@ impl From<ConnectionEnd> for Error {
     }
 }
 
-/// The name of a status: the same numbers mean something else for Connect.
+/// Returns the name of a status. Some numbers have another meaning for Connect.
 fn name_of(command: &str, status: Status) -> String {
     match status.connect_name() {
         Some(name) if command == "Connect" => name.to_owned(),
@@ -248,13 +248,13 @@ fn name_of(command: &str, status: Status) -> String {
 }
 
 impl Error {
-    /// Whether the error is of the connection and not of the request: it may succeed when there is
-    /// a new connection.
+    /// Returns whether the error concerns the connection and not the request, so that the request
+    /// may succeed on a new connection.
     pub fn is_connection_error(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::Timeout { .. } | Self::ConnectionLost(_))
     }
 
-    /// The errno that says it best to callers of POSIX functions.
+    /// Returns the closest errno for callers of POSIX functions.
     pub fn to_errno(&self) -> i32 {
         const EIO: i32 = 5;
         const ENOENT: i32 = 2;

@@ -1,8 +1,8 @@
-//! The NVMe-oF/TCP host: discovery, controllers, queue pairs; gives a block device.
+//! The NVMe-oF/TCP host: discovery, controllers, queue pairs; provides a block device.
 //!
 //! From the bottom: [`queue_pair`] is one connection's protocol as a state machine without I/O; a
-//! driver task runs it over a socket of the `reactor` reactor; a [`Controller`] is an admin queue pair
-//! and I/O queue pairs, kept connected; a [`Namespace`] is a handle for reads and writes that
+//! driver task runs it over a socket of the `reactor` reactor; a [`Controller`] is an admin queue
+//! pair and I/O queue pairs, kept connected; a [`Namespace`] is a handle for reads and writes that
 //! outlives connections. Everything of one controller lives on one thread: a program that wants a
 //! queue pair per thread connects a controller per thread, so that nothing is shared and a lost
 //! connection is one thread's affair.

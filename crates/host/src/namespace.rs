@@ -1,15 +1,15 @@
-//! A handle to a namespace: reads, writes, flushes, that outlive connections.
+//! A handle to a namespace for reads, writes and flushes, which outlives connections.
 //!
 //! A request is split at the controller's transfer limit into commands that run in parallel. A
-//! command whose connection ends is repeated on the next one, as far as that is right: reads and
-//! flushes always, writes as [`InterruptedWrites`](crate::InterruptedWrites) says. Before anything is
-//! sent on a new connection the handle looks whether the namespace behind it is still the same
-//! *incarnation* of the same namespace. If not, acknowledged writes may be gone, and the handle fails
-//! every request with [`Error::WritesLost`] until its owner has seen to it: nothing pretends that a
-//! flush on the new incarnation made writes to the old one durable.
+//! command whose connection ends is repeated on the next one: reads and flushes always, writes
+//! according to [`InterruptedWrites`](crate::InterruptedWrites). Before commands use a new
+//! connection, the handle checks that the namespace behind it is still the same *incarnation* of
+//! the same namespace. If it is not, acknowledged writes may be lost, and every request fails with
+//! [`Error::WritesLost`] until the owner of the handle adopts the new incarnation. So a flush on
+//! the new incarnation is never taken for one that made writes to the old incarnation durable.
 //!
-//! Only Tsumugi's target reports incarnations. Behind another target a power failure of the target
-//! looks like any lost connection, for this host as for Linux's.
+//! Only Tsumugi's target reports incarnations. With another target, a power failure of the target
+//! looks like any lost connection, to this host as to Linux's.
 
 mod device;
 mod paths;
@@ -51,7 +51,7 @@ struct Inner {
     transfer_bytes_max: u32,
     limits: NvmLimits,
     is_write_zeroes_supported: bool,
-    /// Number of the link on which the namespace was last found to be the same.
+    /// Number of the link on which the namespace was last verified.
     checked_link: Cell<u64>,
     check_turn: Semaphore,
     failed: RefCell<Option<Error>>,
@@ -60,7 +60,7 @@ struct Inner {
     paths: Option<Paths>,
 }
 
-/// A namespace as one controller shows it.
+/// The properties of a namespace according to one controller.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     identity: NamespaceIdentity,
@@ -69,7 +69,7 @@ struct Found {
     transfer_bytes_max: u32,
     limits: NvmLimits,
     is_write_zeroes_supported: bool,
-    /// ANAGRPID; 0: none.
+    /// ANAGRPID; 0 means none.
     ana_group: u32,
 }
 
@@ -84,38 +84,38 @@ impl Namespace {
         Ok(Self(Rc::new(Inner::new(controller, nsid, found, link.number, None))))
     }
 
-    /// The controller; of several paths the first.
+    /// Returns the controller; with several paths, the first one.
     pub fn controller(&self) -> &Controller {
         &self.0.controller
     }
 
-    /// The identifier.
+    /// Returns the identifier.
     pub fn nsid(&self) -> Nsid {
         self.0.nsid
     }
 
-    /// The names.
+    /// Returns the identity: UUID, NGUID, EUI64 and incarnation.
     pub fn identity(&self) -> NamespaceIdentity {
         self.0.identity
     }
 
-    /// The shape.
+    /// Returns the geometry.
     pub fn geometry(&self) -> Geometry {
         self.0.geometry
     }
 
-    /// The incarnation that the handle is good for, if the target reports one.
+    /// Returns the incarnation that the handle accepts, if the target reports one.
     pub fn incarnation(&self) -> Option<u128> {
         self.0.incarnation.get()
     }
 
-    /// Most bytes of one command.
+    /// Returns the most bytes of one command.
     pub fn transfer_bytes_max(&self) -> u32 {
         self.0.transfer_bytes_max
     }
 
-    /// Ends the failed state after [`Error::WritesLost`]: the caller knows what it lost, and uses
-    /// the device as it is now.
+    /// Ends the failed state after [`Error::WritesLost`]: the caller accepts the loss and uses the
+    /// device in its present state.
     pub fn adopt_incarnation(&self) {
         let mut failed = self.0.failed.borrow_mut();
         if let Some(Error::WritesLost { was, now }) = &*failed {
@@ -128,7 +128,7 @@ impl Namespace {
         }
     }
 
-    /// Fills all visible bytes of `buffer` from `offset_bytes` on.
+    /// Reads from `offset_bytes` on until all visible bytes of `buffer` are filled.
     pub async fn read(&self, offset_bytes: u64, buffer: Buffer) -> Result<Buffer, Error> {
         let len = buffer.len();
         self.check("read", offset_bytes, len as u64)?;
@@ -157,18 +157,18 @@ impl Namespace {
         self.run(&request, Data::Write(bytes), self.lane()).await.map(drop)
     }
 
-    /// Makes all writes that completed before durable.
+    /// Makes all completed writes durable.
     pub async fn flush(&self) -> Result<(), Error> {
         let sqe = SubmissionQueueEntry::flush(self.0.nsid);
         let request = Request { command: "Flush", sqe, start_lba: 0, blocks: 0, is_write: false };
         if !self.0.geometry.has_volatile_cache {
-            // Nothing to flush; but the handle may have failed.
+            // There is nothing to flush, but the handle may have failed.
             return self.route(self.deadline(), &mut Trouble::default()).await.map(drop);
         }
         self.run(&request, Data::None, self.lane()).await.map(drop)
     }
 
-    /// Returns `bytes` from `offset_bytes` on to the medium, if the target supports that (see
+    /// Deallocates `bytes` from `offset_bytes` on, if the target supports that (see
     /// [`Geometry::discard`]).
     pub async fn discard(&self, offset_bytes: u64, bytes: u64) -> Result<(), Error> {
         self.check("discard", offset_bytes, bytes)?;
@@ -178,8 +178,8 @@ impl Namespace {
         self.discard_split(offset_bytes, bytes).await
     }
 
-    /// Makes `bytes` from `offset_bytes` on read as zeros, by Write Zeroes if the target has it,
-    /// else by writing zeros.
+    /// Makes `bytes` from `offset_bytes` on read as zeros: by Write Zeroes if the target supports
+    /// it, otherwise by writing zeros.
     pub async fn write_zeroes(&self, offset_bytes: u64, bytes: u64) -> Result<(), Error> {
         self.check("write zeroes", offset_bytes, bytes)?;
         self.zero_split(offset_bytes, bytes).await
@@ -216,7 +216,7 @@ impl Namespace {
         Ok(Request { command, sqe, start_lba, blocks, is_write })
     }
 
-    /// Which of the link's queue pairs the next request uses.
+    /// Returns the number of the link's queue pair for the next request.
     fn lane(&self) -> usize {
         let lane = self.0.next_lane.get();
         self.0.next_lane.set(lane.wrapping_add(1));
@@ -227,7 +227,7 @@ impl Namespace {
         self.0.controller.options().fast_io_fail_tmo.map(|total| time::now() + total)
     }
 
-    /// The live link, once the namespace behind it is known to be the same.
+    /// Returns the live link, after the namespace behind it was verified.
     async fn link(&self, deadline: Option<Instant>) -> Result<Rc<Link>, Error> {
         loop {
             if let Some(error) = &*self.0.failed.borrow() {
@@ -267,7 +267,7 @@ impl Namespace {
                 self.0.checked_link.set(link.number);
                 verdict
             }
-            // That link is gone too: the next one will be looked at.
+            // That link has ended too: the check repeats on the next one.
             Err(error) if error.is_connection_error() => {
                 link.admin.ended().await;
                 reactor::yield_now().await;
@@ -320,7 +320,7 @@ impl Found {
         })
     }
 
-    /// What holds for both paths; what makes that impossible otherwise.
+    /// Returns properties that hold for both paths, or the difference that makes this impossible.
     fn merge(mut self, other: Self) -> Result<Self, &'static str> {
         let names = |it: &Self| (it.identity.uuid, it.identity.nguid, it.identity.eui64);
         if names(&self) != names(&other) {
@@ -328,7 +328,7 @@ impl Found {
         }
         let shape = |it: &Self| (it.geometry.block_size, it.geometry.blocks, it.geometry.discard);
         if shape(&self) != shape(&other) {
-            return Err("its block size, size or effect of discarding is another one");
+            return Err("its block size, size or effect of discarding is different");
         }
         self.geometry.has_volatile_cache |= other.geometry.has_volatile_cache;
         self.transfer_bytes_max = self.transfer_bytes_max.min(other.transfer_bytes_max);
@@ -367,7 +367,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Ends the tasks that look after the paths.
+        // Ends the tasks that watch the paths.
         for path in self.paths.iter().flat_map(|paths| &paths.all) {
             path.controller.inner().link_changed.notify();
         }

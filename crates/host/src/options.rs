@@ -1,4 +1,4 @@
-//! How to connect: the options of a host, named as in libnvme where it has them.
+//! The options of a host's connections, named as in libnvme if it has them.
 
 use crate::error::Error;
 use crate::queue_pair::DEPTH_MAX;
@@ -9,15 +9,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What to do with a write that was under way when its connection ended.
+/// Treatment of a write that was under way when its connection ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InterruptedWrites {
-    /// Send it again on the next connection, as the Linux host does. It is right whenever no two
-    /// overlapping writes are under way at once and the target ends an old connection's I/O before
-    /// it lets the host connect anew (ours does).
+    /// Send it again on the next connection, as the Linux host does. This is correct if no two
+    /// overlapping writes are under way at once, and if the target ends an old connection's I/O
+    /// before it lets the host connect again (ours does).
     #[default]
     Resend,
-    /// Fail it with [`Error::WriteInterrupted`]: the caller sorts out what happened.
+    /// Fail it with [`Error::WriteInterrupted`]; the caller decides what to do.
     Fail,
 }
 
@@ -26,21 +26,23 @@ pub enum InterruptedWrites {
 pub struct TlsOptions {
     /// The key that host and target share (`tls_key`).
     pub key: TlsKey,
-    /// Which derivation is meant where a PSK's identity does not show it.
+    /// The derivation to use if a PSK's identity does not show it.
     pub derivation: Derivation,
-    /// The only identity to offer; [`None`] offers all that the key has for host and subsystem. Targets with
-    /// `GnuTLS` look at the first alone.
+    /// The only identity to offer; [`None`] offers all identities of the key for host and
+    /// subsystem. Targets with `GnuTLS` evaluate only the first.
     pub identity: Option<String>,
-    /// A target that refuses the key ends the controller, as one does that refuses the host: the key may have ended
-    /// with an admission. Else connecting is tried on, as the target may have been given the key later.
+    /// Whether the host gives the controller up when the target refuses the key, because the key
+    /// may have ended with an admission. Otherwise it keeps trying, because the target may get the
+    /// key later.
     pub is_refusal_final: bool,
 }
 
 impl TlsOptions {
-    /// The options for the key of an admission, of which a target knows the newest identity alone.
+    /// Creates the options for the key of an admission. A target knows only the newest identity of
+    /// such a key.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] if no identity can be made of the names.
+    /// [`Error::InvalidOption`] if the names cannot be part of an identity.
     pub fn of_admission(key: TlsKey, host: &Nqn, subsystem: &Nqn) -> Result<Self, Error> {
         if host.as_str().contains(' ') {
             let why = "the host's name has a space, which separates names in an identity";
@@ -50,21 +52,22 @@ impl TlsOptions {
         let psk = key.psk(host, subsystem, IdentityVersion::V1, derivation).map_err(|_| {
             Error::InvalidOption {
                 option: "tls_key",
-                why: "host and subsystem have too long names",
+                why: "the names of host and subsystem are too long",
             }
         })?;
         Ok(Self { key, derivation, identity: Some(psk.identity), is_refusal_final: true })
     }
 
-    /// The options for a key that this host and the target have generated. Another attempt generates another.
+    /// Creates the options for a key that this host and the target have generated. Each attempt
+    /// generates a new key.
     pub(crate) fn of_generated(key: TlsKey) -> Self {
         Self { key, derivation: Derivation::Standard, identity: None, is_refusal_final: false }
     }
 
-    /// The PSKs to offer for a subsystem, best first.
+    /// Returns the PSKs to offer for a subsystem, best first.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] if the key has no such identity.
+    /// [`Error::InvalidOption`] if the key does not have the requested identity.
     pub(crate) fn psks(&self, host: &Nqn, subsystem: &Nqn) -> Result<Vec<TlsPsk>, Error> {
         let mut psks = self.key.psks(host, subsystem, self.derivation);
         if let Some(wanted) = &self.identity {
@@ -89,50 +92,50 @@ pub struct ConnectOptions {
     pub hostnqn: Nqn,
     /// Identifier of this host (hostid).
     pub hostid: HostId,
-    /// I/O queue pairs of the controller, all used by the thread that connects; the target may
-    /// grant fewer.
+    /// Number of I/O queue pairs of the controller, all used by the connecting thread. The target
+    /// may grant fewer.
     pub nr_io_queues: u16,
-    /// Commands that may be outstanding on an I/O queue pair; the target may grant fewer.
+    /// Maximum number of outstanding commands on an I/O queue pair. The target may grant fewer.
     pub queue_size: u16,
-    /// Keep-alive timeout; zero is off. Sent twice as often.
+    /// Keep-alive timeout; zero turns it off. The host sends Keep Alive twice per timeout.
     pub keep_alive_tmo: Duration,
-    /// Longest pause between attempts to reconnect; the first attempt is made at once, then the
+    /// Longest pause between attempts to reconnect. The first attempt follows at once, then the
     /// pause doubles from 50 ms.
     pub reconnect_delay: Duration,
-    /// How long to try to reconnect before the controller is given up; [`None`] is for ever.
+    /// Time after which the host gives up reconnecting to the controller; [`None`] means never.
     pub ctrl_loss_tmo: Option<Duration>,
-    /// The longest that a request may take in all, reconnecting included; [`None`]: as long as the
-    /// controller is not given up (libnvme: `fast_io_fail_tmo`).
+    /// Longest total time of a request, including reconnects; [`None`] means until the controller
+    /// is given up (libnvme: `fast_io_fail_tmo`).
     pub fast_io_fail_tmo: Option<Duration>,
-    /// The longest that a command may stay unanswered; then the connection is ended.
+    /// Longest time that a command may stay unanswered; after it the connection is ended.
     pub io_timeout: Duration,
-    /// The longest that connecting may take, per queue pair.
+    /// Longest time for connecting a queue pair.
     pub connect_timeout: Duration,
-    /// Ask for header digests.
+    /// Whether to request header digests.
     pub hdr_digest: bool,
-    /// Ask for data digests.
+    /// Whether to request data digests.
     pub data_digest: bool,
-    /// The host's secret, for targets that ask for it, and the controller's, whose proof is demanded then
-    /// (`dhchap_secret`, `dhchap_ctrl_secret`).
+    /// The host's secret, for targets that demand its proof. With the controller's secret, the host
+    /// demands the controller's proof too (`dhchap_secret`, `dhchap_ctrl_secret`).
     pub dhchap: Option<KeyPair>,
-    /// Hash functions and groups that are offered for authentication.
+    /// Hash functions and groups to offer for authentication.
     pub dhchap_policy: Policy,
     /// Connect under TLS (`tls`, `tls_key`); [`None`] connects in the clear.
     pub tls: Option<TlsOptions>,
-    /// Prove this host in the clear, generate a TLS key by that and connect again under TLS with it: secure channel
-    /// concatenation (`concat`). Discovery stays in the clear.
+    /// Prove this host in the clear, generate a TLS key in that proof, and connect again under TLS
+    /// with the key: secure channel concatenation (`concat`). Discovery stays in the clear.
     pub concat: bool,
-    /// What becomes of writes whose connection ended.
+    /// Treatment of writes whose connection has ended.
     pub interrupted_writes: InterruptedWrites,
-    /// Network namespace to open sockets in, e.g. `/run/netns/node1`.
+    /// Network namespace for sockets, for example `/run/netns/node1`.
     pub network_namespace: Option<PathBuf>,
-    /// Socket buffer size in bytes, each way; [`None`] leaves it to the kernel.
+    /// Size of the socket's buffers in bytes, in each direction; [`None`] leaves it to the kernel.
     pub socket_buffer_bytes: Option<usize>,
 }
 
 impl ConnectOptions {
-    /// The defaults of libnvme, but for the keep-alive of a controller that is never idle for long,
-    /// and a random host.
+    /// Creates options with the defaults of libnvme, except for the keep-alive, which suits a
+    /// controller that is never idle for long, and a random host.
     pub fn new(address: SocketAddr, subsystem_nqn: Nqn) -> Self {
         let hostid = random_host_id();
         Self {
@@ -160,7 +163,7 @@ impl ConnectOptions {
         }
     }
 
-    /// Names the host; the identifier is taken for its name too.
+    /// Sets the host's identifier and name.
     #[must_use]
     pub fn with_host(mut self, hostid: HostId, hostnqn: Nqn) -> Self {
         self.hostid = hostid;
@@ -168,7 +171,7 @@ impl ConnectOptions {
         self
     }
 
-    /// Checks what the types do not.
+    /// Checks the values beyond their types.
     pub fn check(&self) -> Result<(), Error> {
         let wrong = |option, why| Err(Error::InvalidOption { option, why });
         if self.concat && self.tls.is_some() {
@@ -195,7 +198,7 @@ impl ConnectOptions {
         Ok(())
     }
 
-    /// How long a command may stay unanswered.
+    /// Returns the time that a command may stay unanswered.
     pub(crate) fn command_timeout(&self) -> Duration {
         self.fast_io_fail_tmo.map_or(self.io_timeout, |total| total.min(self.io_timeout))
     }
@@ -210,7 +213,7 @@ impl ConnectOptions {
     }
 }
 
-/// A random (version 4) identifier.
+/// Returns a random (version 4) identifier.
 fn random_host_id() -> HostId {
     let mut bytes = [0; 16];
     reactor::random::fill(&mut bytes);

@@ -1,13 +1,13 @@
-//! One queue pair's NVMe/TCP connection as a state machine without I/O.
+//! The NVMe/TCP connection of one queue pair, as a state machine without I/O.
 //!
-//! Bytes that arrived go in with [`QueuePair::receive`], in pieces of any size; chunks to send come
-//! out of [`QueuePair::transmit`]; commands go in with [`QueuePair::submit`] and finished ones come
-//! out of [`QueuePair::next_finished`]. All of a command's memory is a slot created at the start, so a command
-//! costs no allocation. The driver of the machine decides when to send: everything submitted in one turn of its
-//! loop leaves in one vectored send.
+//! [`QueuePair::receive`] takes received bytes, in pieces of any size, and [`QueuePair::transmit`]
+//! returns chunks to send. [`QueuePair::submit`] takes commands, and [`QueuePair::next_finished`]
+//! returns finished ones. The memory of each command is a slot created at the start, so a command
+//! costs no allocation. The driver of the machine decides when to send: all commands of one turn of
+//! its loop leave in one vectored send.
 //!
-//! Why no I/O here: the same machine runs on sockets, in the simulation and under property tests
-//! that split the byte stream anywhere and let the peer lie.
+//! The machine does no I/O, so that it runs on sockets, in the simulation, and under property tests
+//! that split the byte stream anywhere and simulate a lying peer.
 
 mod data;
 mod receive;
@@ -29,62 +29,62 @@ use slots::{Slot, SlotState, Slots};
 use std::collections::VecDeque;
 use transmit::Outbox;
 
-/// Most commands outstanding on a queue pair, so that 4 bits of a command identifier remain for the
-/// generation.
+/// Maximum number of outstanding commands on a queue pair, so that 4 bits of a command identifier
+/// remain for the generation.
 pub const DEPTH_MAX: u16 = 4095;
 
-/// What a queue pair is made with.
+/// Configuration of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairConfig {
-    /// Commands that may be outstanding, 1 to [`DEPTH_MAX`]; out of range values are clamped.
+    /// Maximum number of outstanding commands, 1 to [`DEPTH_MAX`]; values out of range are clamped.
     pub depth: u16,
-    /// Ask for header digests.
+    /// Whether to request header digests.
     pub has_header_digest: bool,
-    /// Ask for data digests.
+    /// Whether to request data digests.
     pub has_data_digest: bool,
-    /// How many ticks a command with a deadline may take; see [`QueuePair::tick`].
+    /// Number of ticks that a command with a deadline may take; see [`QueuePair::tick`].
     pub timeout_ticks: u32,
 }
 
-/// How far the connection is.
+/// The progress of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueuePairState {
-    /// `ICReq` is out (or queued); commands may not be submitted yet.
+    /// `ICReq` was sent or queued; commands may not be submitted yet.
     Initializing,
-    /// `ICResp` came; commands flow.
+    /// `ICResp` has arrived; commands may be submitted.
     Ready,
     /// The connection has ended or must be ended; no command is outstanding any more.
     Closed,
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The controller answered; its status may still be an error.
     Completed(CompletionQueueEntry),
-    /// The data that came does not match its digest; the command may be repeated.
+    /// The received data does not match its digest; the command may be repeated.
     DataDigestMismatch,
-    /// The controller reported success but sent less data than was asked for.
+    /// The controller reported success but sent less data than requested.
     DataUnderrun {
-        /// Bytes that came.
+        /// Received bytes.
         received_bytes: u32,
-        /// Bytes asked for.
+        /// Requested bytes.
         expected_bytes: u32,
     },
     /// The connection ended before the answer; whether the command took effect is unknown.
     ConnectionLost,
 }
 
-/// Why a command was not taken.
+/// Reason for refusing a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitError {
-    /// As many commands as the queue's depth are outstanding.
+    /// The number of outstanding commands has reached the queue's depth.
     QueueFull,
     /// The connection is not ready for commands.
     NotReady,
 }
 
-/// The state machine; see the module's head.
+/// The state machine; see the module's description.
 #[derive(Debug)]
 pub struct QueuePair {
     config: QueuePairConfig,
@@ -103,7 +103,7 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    /// A queue pair whose first output is `ICReq`.
+    /// Creates a queue pair whose first output is `ICReq`.
     pub fn new(config: QueuePairConfig) -> Self {
         let depth = config.depth.clamp(1, DEPTH_MAX);
         let config = QueuePairConfig { depth, ..config };
@@ -127,43 +127,43 @@ impl QueuePair {
         }
     }
 
-    /// How far the connection is.
+    /// Returns the progress of the connection.
     pub fn state(&self) -> QueuePairState {
         self.state
     }
 
-    /// Commands that may be outstanding.
+    /// Returns the maximum number of outstanding commands.
     pub fn depth(&self) -> u16 {
         self.config.depth
     }
 
-    /// Commands outstanding or finished and not yet taken.
+    /// Returns the number of commands that are outstanding, or finished but not taken yet.
     pub fn occupied(&self) -> u16 {
         self.slots.occupied()
     }
 
-    /// Number of the slot of a command, below [`Self::depth`] for identifiers given by this queue
-    /// pair.
+    /// Returns the number of a command's slot, which is below [`Self::depth`] for identifiers from
+    /// this queue pair.
     pub fn index_of(&self, cid: CommandId) -> usize {
         self.slots.index(cid)
     }
 
-    /// Whether header and data digests are in force.
+    /// Returns whether header and data digests are in use.
     pub fn digests(&self) -> (bool, bool) {
         (self.encoder.has_header_digest, self.encoder.has_data_digest)
     }
 
-    /// Sets how much data commands may carry in their capsule: 8192 bytes at first, as every admin
-    /// and Fabrics command may; for I/O queues what IOCCSZ of Identify Controller says.
+    /// Sets the most data in a command's capsule. The initial value is 8192 bytes, which admin and
+    /// Fabrics commands may have; for I/O queues it comes from IOCCSZ of Identify Controller.
     pub fn set_in_capsule_data_bytes_max(&mut self, bytes: u32) {
         self.in_capsule_data_bytes_max = bytes;
     }
 
-    /// Takes a command and queues its capsule, with the data in it if it is to the controller and
-    /// fits, else with a descriptor that lets the controller ask for it.
+    /// Takes a command and queues its capsule. Data to the controller is in the capsule if it fits;
+    /// otherwise a descriptor lets the controller request it.
     ///
     /// `sqe` needs neither command identifier nor data pointer. With `has_deadline` the command
-    /// counts for [`Self::tick`]. On failure the data comes back.
+    /// counts for [`Self::tick`]. A failure returns the data.
     pub fn submit(
         &mut self,
         sqe: &SubmissionQueueEntry,
@@ -189,7 +189,7 @@ impl QueuePair {
             }
         }
         let requested_bytes = match &data {
-            // All of it is in the capsule: no R2T may ask for it.
+            // The capsule contains all of the data: no R2T may request it.
             Data::Write(_) if length_bytes <= self.in_capsule_data_bytes_max => length_bytes,
             _ => 0,
         };
@@ -204,12 +204,13 @@ impl QueuePair {
         Ok(cid)
     }
 
-    /// A command that has finished since; [`Self::take`] gives its outcome.
+    /// Returns a newly finished command; [`Self::take`] returns its outcome.
     pub fn next_finished(&mut self) -> Option<CommandId> {
         self.finished.pop_front()
     }
 
-    /// The outcome of a finished command, with its data; frees its slot. [`None`] while it runs.
+    /// Takes the outcome of a finished command, with its data, and frees its slot. [`None`] while
+    /// it runs.
     pub fn take(&mut self, cid: CommandId) -> Option<(Outcome, Data)> {
         let slot = self.slots.get_mut(cid)?;
         let SlotState::Finished(outcome) = slot.state else { return None };
@@ -218,7 +219,7 @@ impl QueuePair {
         Some((outcome, data))
     }
 
-    /// Marks that no caller waits for the command: its slot is freed when its answer arrives.
+    /// Marks a command as one without a waiting caller: its slot is freed when its answer arrives.
     pub fn forget(&mut self, cid: CommandId) {
         let Some(slot) = self.slots.get_mut(cid) else { return };
         match slot.state {
@@ -230,16 +231,16 @@ impl QueuePair {
         }
     }
 
-    /// Counts time: true if a command with a deadline has been outstanding for more than the
-    /// configured number of ticks. The connection should then be ended, as nothing else makes sure
-    /// that the controller does not touch the command any more.
+    /// Advances the time by a tick. Returns true if a command with a deadline has been outstanding
+    /// for more than the configured number of ticks. The caller should then end the connection,
+    /// because nothing else ensures that the controller no longer touches the command.
     pub fn tick(&mut self) -> bool {
         self.tick = self.tick.wrapping_add(1);
         self.slots.any_older_than(self.tick, self.config.timeout_ticks)
     }
 
-    /// Ends everything: all outstanding commands finish as lost, nothing more is sent but a
-    /// terminate request if `fault` says what the controller did wrong.
+    /// Ends everything: all outstanding commands finish as lost, and nothing more is sent, except a
+    /// terminate request if `fault` names a violation by the controller.
     pub fn close(&mut self, fault: Option<&ProtocolError>) {
         if self.state == QueuePairState::Closed {
             return;
@@ -279,7 +280,8 @@ impl QueuePair {
     }
 }
 
-/// The host takes data PDUs of any length: each is checked against its command instead.
+/// Returns a configuration that accepts data PDUs of any length: each is checked against its
+/// command instead.
 fn parser_config(has_header_digest: bool, has_data_digest: bool) -> ParserConfig {
     ParserConfig {
         receiver: Receiver::Host,

@@ -1,4 +1,4 @@
-//! The task behind a connection.
+//! The task of a connection.
 
 use super::Inner;
 use crate::error::{ConnectionEnd, ProtocolError};
@@ -17,21 +17,21 @@ use tls::{Receiving, Sending, Stream};
 
 /// Size of the receive buffer.
 const RECEIVE_BUFFER_BYTES: usize = 256 * 1024;
-/// How much is received beside a payload's remainder, or while large payloads come: enough for
-/// headers, and little to copy of the next payload.
+/// Bytes to receive in addition to a payload's remainder, or while large payloads arrive: enough
+/// for headers, with little of the next payload to copy.
 const TAIL_BYTES: usize = 4096;
-/// How long a terminate request, and the socket's end, may take.
+/// Longest time for a terminate request, and for the end of the socket.
 const CLOSING_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// See the module's head.
+/// The state of the task; see the module's description.
 pub(super) struct Driver {
     inner: Rc<Inner>,
     stream: Stream,
     receive: Option<Receiving>,
-    /// Bytes of the first segment of the receive if that is a command's buffer.
+    /// Length of the first segment of the receive if that segment is a command's buffer.
     direct_bytes: Option<usize>,
     receive_buffer: Option<Buffer>,
-    /// The last receive ended in or just behind a large payload.
+    /// Whether the last receive ended in or just behind a large payload.
     is_bulk: bool,
     send: Option<Sending>,
     chunks: Vec<Chunk>,
@@ -46,9 +46,9 @@ struct Closing {
     deadline: Sleep,
 }
 
-/// How far the shutting down of the socket is.
+/// The progress of shutting down the socket.
 enum Shutting {
-    /// A terminate request goes out first.
+    /// A terminate request is sent first.
     Later,
     Running(Op<io::Result<()>>),
     Done,
@@ -91,7 +91,7 @@ impl Driver {
         self.receive = Some(self.stream.receive(segments));
     }
 
-    /// Handles what came; fails when the connection is over.
+    /// Handles received bytes. Fails when the connection is over.
     fn received(
         &mut self,
         result: io::Result<usize>,
@@ -123,7 +123,7 @@ impl Driver {
         }
     }
 
-    /// Ends the connection: the machine lets go of all commands, the socket is shut down.
+    /// Ends the connection: the state machine drops all commands, and the socket is shut down.
     fn begin_closing(&mut self, why: ConnectionEnd) {
         if self.closing.is_some() {
             return;
@@ -133,15 +133,17 @@ impl Driver {
             _ => None,
         };
         *self.inner.reason.borrow_mut() = Some(why.clone());
-        // While a receive is under way the kernel may write into a command's buffer, which thus
-        // cannot be given back yet; then the machine is closed when the receive has ended.
+        // While a receive is under way the kernel may write into a command's buffer, which
+        // therefore cannot be returned yet. The state machine is closed after the receive has
+        // ended.
         if self.receive.is_none() {
             self.inner.pair.borrow_mut().close(fault.as_ref());
         }
         let deadline = time::sleep(CLOSING_TIME_MAX);
         let is_polite = fault.is_some() && self.receive.is_none() && self.send.is_none();
         if !is_polite {
-            // What the kernel has not sent yet must not reach the target after a repetition elsewhere did.
+            // Bytes that the kernel has not sent yet must not reach the target after a repetition
+            // on another path.
             self.stream.tcp().discard_unsent_on_close();
         }
         let shutdown = if is_polite {
@@ -207,7 +209,7 @@ impl Driver {
         }
     }
 
-    /// True when everything has ended.
+    /// Returns true when everything has ended.
     fn poll_closing(&mut self, cx: &mut Context<'_>) -> bool {
         let is_sending = self.send.is_some() || self.inner.pair.borrow().has_output();
         let is_receiving = self.receive.is_some();

@@ -8,9 +8,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// Submits a command when there is a slot, and completes with its outcome and its data. Dropped
-/// early, the command goes on by itself and its answer is thrown away: there is no way to take back
-/// a command that is with the controller.
+/// A future that submits a command when there is a slot, and completes with its outcome and its
+/// data. If it is dropped early, the command continues and its answer is discarded: a command that
+/// the controller has cannot be withdrawn.
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub(crate) struct Execute {
@@ -23,7 +23,7 @@ pub(crate) struct Execute {
 
 #[derive(Debug)]
 enum State {
-    /// Not submitted; in the queue of those that wait for a slot if there is a ticket.
+    /// Not submitted. With a ticket, it is in the queue of those that wait for a slot.
     Waiting(Option<u64>),
     Submitted(CommandId),
     Over,
@@ -40,7 +40,7 @@ impl Execute {
         Self { connection, sqe, data: Some(data), has_deadline, state }
     }
 
-    /// True once the command is submitted or cannot be.
+    /// Submits the command if there is a slot. Returns [`None`] if there is none.
     fn try_submit(&mut self, waker: &Waker) -> Result<Option<CommandId>, Error> {
         let inner = &self.connection.0;
         let data = self.data.take().unwrap_or_default();
@@ -113,7 +113,7 @@ impl Future for Execute {
         if let State::Submitted(cid) = this.state {
             return this.poll_finished(cid, cx.waker()).map(|(outcome, data)| (Ok(outcome), data));
         }
-        // Who comes later waits behind those who wait already.
+        // A later command waits behind those that already wait.
         let is_behind = matches!(this.state, State::Waiting(None))
             && !this.connection.0.queued.borrow().is_empty();
         let submitted = if is_behind { Ok(None) } else { this.try_submit(cx.waker()) };
@@ -138,7 +138,8 @@ impl Future for Execute {
 }
 
 impl Execute {
-    /// Leaves the queue. With `pass_on`, a wake-up that was meant for this one goes to the next.
+    /// Leaves the queue. With `pass_on`, a wake-up that was meant for this command goes to the next
+    /// one.
     fn forget_ticket(&mut self, pass_on: bool) {
         let State::Waiting(Some(ticket)) = self.state else { return };
         let inner = &self.connection.0;

@@ -1,4 +1,4 @@
-//! Admin commands for users: what there is behind the controller.
+//! Admin commands for users: identify and read what a controller provides.
 
 use super::{Controller, Link};
 use crate::error::Error;
@@ -11,12 +11,12 @@ use nvme::identify::{
 use nvme::{CompletionQueueEntry, Nsid, Status, SubmissionQueueEntry};
 use reactor::Buffer;
 
-/// Most namespaces that a subsystem is asked for.
+/// Maximum number of namespaces that are listed for a subsystem.
 const NAMESPACES_MAX: usize = 65_536;
-/// Most bytes of a log page read with one command.
+/// Most bytes of a log page that one command reads.
 const LOG_PAGE_BYTES_MAX: usize = 4096;
 
-/// What a namespace is known by; all zero or [`None`] where the target gives none.
+/// The identifiers of a namespace; all zero or [`None`] if the target reports none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceIdentity {
     /// UUID.
@@ -25,13 +25,13 @@ pub struct NamespaceIdentity {
     pub nguid: Option<[u8; 16]>,
     /// EUI64.
     pub eui64: Option<[u8; 8]>,
-    /// What a Tsumugi target calls the device's incarnation.
+    /// The device's incarnation, which only a Tsumugi target reports.
     pub incarnation: Option<u128>,
 }
 
 impl Controller {
-    /// Executes an admin command on the present connection and expects success. For reads, the data
-    /// comes back as a buffer of `read_bytes`.
+    /// Executes an admin command on the present connection and expects success. For reads, returns
+    /// the data as a buffer of `read_bytes`.
     pub async fn admin_command(
         &self,
         command: &'static str,
@@ -47,7 +47,7 @@ impl Controller {
         Ok((cqe, data.into_buffer()))
     }
 
-    /// The active namespaces.
+    /// Returns the active namespaces.
     pub async fn namespace_ids(&self) -> Result<Vec<Nsid>, Error> {
         let link = self.link(None).await?;
         let mut nsids: Vec<Nsid> = Vec::new();
@@ -73,13 +73,13 @@ impl Controller {
         Ok(nsids)
     }
 
-    /// Identify Namespace.
+    /// Returns the data of Identify Namespace.
     pub async fn identify_namespace(&self, nsid: Nsid) -> Result<Box<IdentifyNamespace>, Error> {
         let link = self.link(None).await?;
         link.identify_namespace(nsid).await
     }
 
-    /// The names of a namespace.
+    /// Returns the identifiers of a namespace.
     pub async fn namespace_identity(&self, nsid: Nsid) -> Result<NamespaceIdentity, Error> {
         let link = self.link(None).await?;
         let identify = link.identify_namespace(nsid).await?;
@@ -119,11 +119,12 @@ impl Link {
         Ok(Box::new(*identify))
     }
 
-    /// Limits of commands that move no data; none if the controller states none.
+    /// Returns the limits of commands that move no data, or no limits if the controller states
+    /// none.
     pub(crate) async fn nvm_limits(&self) -> Result<NvmLimits, Error> {
         let command = "Identify Controller (NVM command set)";
         let page = match identify(self, command, cns::CONTROLLER_BY_COMMAND_SET, Nsid(0)).await {
-            // Not there before version 2.0.
+            // Does not exist before version 2.0.
             Err(Error::Refused { .. }) => return Ok(NvmLimits::default()),
             other => other?,
         };
@@ -170,7 +171,7 @@ impl Link {
         self.log_page_of(lid, 0, nsid, offset, bytes).await
     }
 
-    /// As [`Self::log_page`], with the page's own parameter (LSP).
+    /// Reads a log page as [`Self::log_page`] does, with the page's own parameter (LSP).
     pub(crate) async fn log_page_of(
         &self,
         lid: u8,
@@ -226,7 +227,7 @@ pub(crate) struct NvmLimits {
 }
 
 impl Default for NvmLimits {
-    /// Those of the commands' fields.
+    /// Returns the limits of the commands' fields.
     fn default() -> Self {
         Self {
             zero_bytes_max: u64::MAX,
@@ -238,7 +239,7 @@ impl Default for NvmLimits {
 }
 
 impl NvmLimits {
-    /// The stated limits; 0 means no limit.
+    /// Returns the stated limits; 0 means no limit.
     fn new(stated: &IdentifyControllerNvm, mpsmin: u64) -> Self {
         let none = Self::default();
         let stated_or = |stated: u64, none: u64| if stated == 0 { none } else { stated.min(none) };
@@ -256,7 +257,7 @@ impl NvmLimits {
         }
     }
 
-    /// The limits that hold for both.
+    /// Returns the limits that hold for both.
     pub(crate) fn merge(self, other: Self) -> Self {
         let least = |of: fn(&Self) -> u64| of(&self).min(of(&other));
         Self {
@@ -267,7 +268,8 @@ impl NvmLimits {
         }
     }
 
-    /// Blocks of a range, and ranges of a command, with which no command exceeds a limit.
+    /// Returns the blocks of a range and the ranges of a command with which no command exceeds a
+    /// limit.
     pub(crate) fn discard(&self) -> (u64, usize) {
         let blocks = self.discard_range_blocks_max.min(self.discard_blocks_max).max(1);
         let ranges = (self.discard_blocks_max / blocks).min(self.discard_ranges_max as u64);
@@ -285,7 +287,7 @@ mod tests {
     use nvme::{U32, U64};
 
     /// Goal: limits that are not stated are those of the commands' fields, and no command of the
-    /// sizes that come out exceeds any stated one.
+    /// resulting sizes exceeds a stated limit.
     #[test]
     fn limits_are_kept() {
         assert_eq!(NvmLimits::new(&IdentifyControllerNvm::default(), 0), NvmLimits::default());

@@ -1,4 +1,4 @@
-//! Making a link: `ICReq`, Connect, enabling the controller, identifying it, I/O queue pairs.
+//! Creating a link: `ICReq`, Connect, enabling the controller, identifying it, I/O queue pairs.
 
 use super::{ControllerInfo, Inner, Stage, proof};
 use crate::connection::{Connection, check_outcome};
@@ -22,14 +22,14 @@ use std::time::Duration;
 
 /// Entries of the admin queue, as in Linux.
 const ADMIN_QUEUE_ENTRIES: u32 = 32;
-/// How often CSTS is read while waiting.
+/// Interval between reads of CSTS during a wait.
 const READY_POLL: Duration = Duration::from_millis(5);
-/// Most bytes of one command if the controller says nothing (or more).
+/// Most bytes of one command if the controller states no limit or a larger one.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 
 /// A set of live connections to one controller.
 pub(crate) struct Link {
-    /// Counts links of one [`Controller`](super::Controller), from 1.
+    /// Number of this link among those of one [`Controller`](super::Controller), from 1.
     pub(crate) number: u64,
     pub(crate) info: ControllerInfo,
     pub(crate) admin: Connection,
@@ -46,7 +46,7 @@ impl Link {
         }
     }
 
-    /// Whether the target is on this machine.
+    /// Returns whether the target is on this machine.
     pub(crate) fn is_local(&self) -> bool {
         self.admin.is_local()
     }
@@ -61,7 +61,7 @@ impl Link {
         run(&self.admin, command, sqe, data).await
     }
 
-    /// Asks the controller to shut down and waits until it has, at most `timeout`.
+    /// Shuts the controller down and waits for the end of the shutdown, at most `timeout`.
     pub(super) async fn shut_down(&self, timeout: Duration) -> Result<(), Error> {
         let deadline = time::now() + timeout;
         let configuration = Configuration::ENABLE.with_shn(1);
@@ -105,7 +105,7 @@ impl Stages {
     }
 }
 
-/// Makes a link.
+/// Creates a link.
 pub(super) async fn establish(inner: &Inner, number: u64) -> Result<Rc<Link>, Error> {
     let mut stages = Stages { since: time::now(), stages: Vec::new() };
     let mut options = Cow::Borrowed(&inner.options);
@@ -122,8 +122,8 @@ pub(super) async fn establish(inner: &Inner, number: u64) -> Result<Rc<Link>, Er
     result
 }
 
-/// Proves this host in the clear, on a connection for that alone, and returns the options for connecting under TLS
-/// with the key that came of it. There is no way on without one.
+/// Proves this host in the clear, on a connection of its own, and returns the options for
+/// connecting under TLS with the generated key. Fails without a generated key.
 async fn concatenate(options: &ConnectOptions) -> Result<ConnectOptions, Error> {
     let mut clear = options.clone();
     clear.dhchap_policy.concatenation = true;
@@ -136,7 +136,8 @@ async fn concatenate(options: &ConnectOptions) -> Result<ConnectOptions, Error> 
     let generated = generating.await;
     admin.close(ConnectionEnd::Closed);
     let tls = Some(TlsOptions::of_generated(generated?));
-    // The target has proved itself by now if it had to, and knowing the generated key proves it again.
+    // If the target had to prove itself, it has done so by now, and its knowledge of the generated
+    // key proves it again.
     let dhchap = options.dhchap.clone().map(|keys| KeyPair { controller: None, ..keys });
     Ok(ConnectOptions { tls, dhchap, concat: false, ..options.clone() })
 }
@@ -186,7 +187,7 @@ async fn establish_over(
     Ok(Rc::new(Link { number, info, admin, io, transfer_bytes_max }))
 }
 
-/// Fabrics Connect, and the proof that it asks for; answers the controller's identifier.
+/// Executes a Fabrics Connect and the proof that it demands. Returns the controller's identifier.
 async fn connect_queue(
     connection: &Connection,
     options: &ConnectOptions,
@@ -202,7 +203,7 @@ async fn connect_queue(
     Ok(result.cntlid)
 }
 
-/// Fabrics Connect.
+/// Executes a Fabrics Connect.
 async fn connect(
     connection: &Connection,
     options: &ConnectOptions,
@@ -234,15 +235,16 @@ fn explain_connect(error: Error) -> Error {
     } else if status.is(Status::CONNECT_INVALID_PARAMETERS) {
         ": is the subsystem's NQN right? see `tsumugi nvme discover`"
     } else if status.is(Status::CONNECT_CONTROLLER_BUSY) {
-        ": the target has no controller left, or too many attempts came without a proof"
+        ": the target has no controller left, or has seen too many attempts without a proof"
     } else {
         ""
     };
     Error::Refused { command, status, hint }
 }
 
-/// A target that has lost the admin connection knows no such controller, and refuses its I/O queues for
-/// good. What happened then is that the connection was lost.
+/// Returns the loss of the admin connection instead of a refusal that follows from it: a target
+/// that has lost the admin connection knows no such controller, and refuses its I/O queues with Do
+/// Not Retry.
 async fn explain_refusal(admin: &Connection, error: Error) -> Error {
     if !matches!(error, Error::Refused { .. }) {
         return error;
@@ -268,7 +270,7 @@ async fn set_property(admin: &Connection, offset: u32, value: u64) -> Result<(),
     run(admin, "Property Set", sqe, Data::None).await.map(drop)
 }
 
-/// Sets CC.EN and waits for CSTS.RDY, as long as CAP.TO says.
+/// Sets CC.EN and waits for CSTS.RDY for the time in CAP.TO.
 async fn enable(admin: &Connection, capabilities: Capabilities) -> Result<(), Error> {
     let timeout = Duration::from_millis(u64::from(capabilities.ready_timeout_ms()).max(500));
     let deadline = time::now() + timeout;
@@ -315,7 +317,7 @@ async fn open_io_queues(
     let count = wanted.min(granted.submission).min(granted.completion);
     // A queue of n entries holds n - 1 commands at a time.
     let entries = (u32::from(options.queue_size) + 1).min(capabilities.queue_entries_max()).max(2);
-    // MAXCMD is the other bound; 0 where a controller does not say.
+    // MAXCMD is the other bound; 0 if the controller does not state it.
     let commands_max = match identify.maxcmd.get() {
         0 => DEPTH_MAX,
         commands_max => commands_max.min(DEPTH_MAX),
@@ -357,7 +359,7 @@ async fn open_io_queue(
     }
 }
 
-/// Asks for the notices that this host understands, as far as the controller has them.
+/// Enables the notices that this host understands, as far as the controller supports them.
 async fn enable_events(admin: &Connection, identify: &IdentifyController) -> Result<(), Error> {
     let understood = AsyncEventConfig::NAMESPACE_ATTRIBUTES
         | AsyncEventConfig::ANA_CHANGE
@@ -368,7 +370,8 @@ async fn enable_events(admin: &Connection, identify: &IdentifyController) -> Res
     }
     let sqe = SetFeatures { fid: fid::ASYNC_EVENT_CONFIG, dword11: wanted, ..Default::default() };
     match run(admin, "Set Features (events)", sqe.encode(Nsid(0)), Data::None).await {
-        // Events are a convenience: a controller may announce them and not let them be set.
+        // Events are optional for this host: a controller may announce them and refuse to enable
+        // them.
         Ok(_) | Err(Error::Refused { .. }) => Ok(()),
         Err(error) => Err(error),
     }

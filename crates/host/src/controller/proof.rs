@@ -1,4 +1,4 @@
-//! Proving this host to a controller, and the controller to it: DH-HMAC-CHAP on one queue pair (base 8.3.4).
+//! Mutual proofs of this host and a controller: DH-HMAC-CHAP on one queue pair (base 8.3.4).
 
 use super::Controller;
 use super::establish::run;
@@ -11,19 +11,21 @@ use nvme::auth::{Authentication, Message};
 use reactor::Buffer;
 use reactor::time;
 
-/// Room for a message of the controller, as the Linux host has it.
+/// Buffer for a message of the controller, of the same size as the Linux host's.
 const MESSAGE_BYTES: usize = 4096;
 
 impl Controller {
-    /// Proves both sides anew on all queue pairs. What is under way goes on meanwhile; a target that finds
-    /// the proof wrong ends the connection.
+    /// Repeats the proofs of both sides on all queue pairs. Running commands continue meanwhile. A
+    /// target that finds the proof wrong ends the connection.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] without a secret, and with secure channel concatenation; [`Error::Authentication`], and what commands fail with.
+    /// [`Error::InvalidOption`] without a secret, and with secure channel concatenation;
+    /// [`Error::Authentication`], and the errors of commands.
     pub async fn reauthenticate(&self) -> Result<(), Error> {
         let options = self.options();
         if options.concat {
-            let why = "its connections are under a generated TLS key; connect anew for another";
+            let why =
+                "its connections are under a generated TLS key; connect again for another one";
             return Err(Error::InvalidOption { option: "concat", why });
         }
         if options.dhchap.is_none() {
@@ -38,8 +40,9 @@ impl Controller {
     }
 }
 
-/// Does what a Connect asked for: nothing, or a proof. A host that demands one of the controller does not
-/// go on without it; but what discovery says is a hint, and a subsystem that it leads to proves itself.
+/// Gives the proof that a Connect demands, if it demands one. A host that demands the controller's
+/// proof does not continue without it. Discovery is an exception, because its answers are only
+/// hints: each subsystem that it names proves itself.
 pub(super) async fn satisfy(
     connection: &Connection,
     options: &ConnectOptions,
@@ -55,7 +58,7 @@ pub(super) async fn satisfy(
     }
 }
 
-/// Does what a Connect asked for by a proof that generates a TLS key, which it returns.
+/// Gives the proof that a Connect demands and that generates a TLS key. Returns the key.
 pub(super) async fn concatenate(
     connection: &Connection,
     options: &ConnectOptions,
@@ -67,8 +70,8 @@ pub(super) async fn concatenate(
     prove(connection, options).await?.ok_or(Error::NothingToConcatenate)
 }
 
-/// Carries a transaction out, within the time for connecting. Returns the TLS key that it has generated, if
-/// the policy asks for one.
+/// Runs a transaction, within the time for connecting. Returns the generated TLS key, if the policy
+/// demands one.
 async fn prove(connection: &Connection, options: &ConnectOptions) -> Result<Option<TlsKey>, Error> {
     let timeout = options.connect_timeout;
     let what = "authentication";
@@ -108,10 +111,10 @@ async fn transact(
     Ok(generated)
 }
 
-/// Sends the controller the reason why this host gives up, unless it knows.
+/// Sends the controller the reason for which this host gives up, unless the controller knows it.
 async fn give_up(connection: &Connection, transaction: u16, fault: Fault) -> Error {
     if let Some(reason) = fault.reason() {
-        // Whether it arrives or not, the connection ends.
+        // The connection ends in either case.
         let _ = send(connection, &Message::Failure2(reason).encode(transaction)).await;
     }
     Error::Authentication(fault)

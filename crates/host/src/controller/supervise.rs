@@ -17,7 +17,7 @@ use std::time::Duration;
 /// The first pause between attempts to reconnect.
 const RECONNECT_DELAY_MIN: Duration = Duration::from_millis(50);
 
-/// Starts the tasks of a new link; they end with it.
+/// Starts the tasks of a new link, which end with it.
 pub(super) fn start(inner: &Rc<Inner>, link: &Rc<Link>) {
     for connection in link.io.iter().chain([&link.admin]) {
         let (inner, connection) = (Rc::clone(inner), connection.clone());
@@ -32,9 +32,9 @@ pub(super) fn start(inner: &Rc<Inner>, link: &Rc<Link>) {
     let _listener = reactor::spawn(listen(Rc::clone(inner), Rc::clone(link)));
 }
 
-/// Sends Keep Alive until the link ends. A controller that does not answer is noticed by the
-/// command's deadline, one that refuses is of no use. With other paths the deadline is the timeout itself,
-/// as in Linux: then commands need not wait longer for an answer that will not come.
+/// Sends Keep Alive until the link ends. The command's deadline detects a controller that does not
+/// answer, and a refusal ends the link. With other paths the deadline is the timeout itself, as in
+/// Linux: then commands do not wait longer for an answer that will not arrive.
 async fn keep_alive(inner: Rc<Inner>, link: Rc<Link>) {
     let total = inner.options.keep_alive_tmo;
     loop {
@@ -56,7 +56,7 @@ async fn keep_alive(inner: Rc<Inner>, link: Rc<Link>) {
     }
 }
 
-/// Keeps one Asynchronous Event Request outstanding and reports what comes.
+/// Keeps one Asynchronous Event Request outstanding and reports the events.
 async fn listen(inner: Rc<Inner>, link: Rc<Link>) {
     loop {
         let sqe = SubmissionQueueEntry::async_event_request();
@@ -86,7 +86,7 @@ async fn listen(inner: Rc<Inner>, link: Rc<Link>) {
     }
 }
 
-/// Reads the log page of changed namespaces, which also lets the next such event come.
+/// Reads the log page of changed namespaces, which also unmasks the next such event.
 async fn changed_namespaces(link: &Link) -> Result<Vec<Nsid>, Error> {
     let page = read_page(link, lid::CHANGED_NAMESPACES, NamespaceList::BYTES).await?;
     let list = ChangedNamespaces::from_prefix(&page).map_err(|source| Error::InvalidResponse {
@@ -98,7 +98,7 @@ async fn changed_namespaces(link: &Link) -> Result<Vec<Nsid>, Error> {
     Ok(if nsids.first() == Some(&Nsid::BROADCAST) { Vec::new() } else { nsids })
 }
 
-/// Reads the page that an event of another kind points to, so that it is not masked for ever.
+/// Reads the page that an event of another kind names, so that the event does not stay masked.
 async fn clear_event(link: &Link, event: AsyncEvent) {
     if let Err(error) = read_page(link, event.log_page, 512).await {
         tracing::debug!(?event, %error, "the log page of an event could not be read");
@@ -115,8 +115,8 @@ async fn read_page(link: &Link, lid: u8, bytes: usize) -> Result<Buffer, Error> 
     Ok(data.into_buffer().unwrap_or_else(|| Buffer::zeroed(bytes)))
 }
 
-/// Waits for the link to end and makes a new one, until the user stops or the controller is given
-/// up.
+/// Waits for the end of the link and creates a new one, until the user stops or the controller is
+/// given up.
 pub(super) async fn supervise(inner: Rc<Inner>) {
     let mut number = 1;
     loop {
@@ -125,7 +125,7 @@ pub(super) async fn supervise(inner: Rc<Inner>) {
             if inner.is_stopping.get() {
                 return stop(&inner, &link).await;
             }
-            // A target may end the I/O queue pairs as soon as it is told to shut down.
+            // A target may end the I/O queue pairs as soon as it gets the order to shut down.
             if !inner.is_ending.get()
                 && let Some(end) = link_end(&link)
             {
@@ -168,13 +168,14 @@ async fn stop(inner: &Inner, link: &Rc<Link>) {
     link.admin.ended().await;
 }
 
-/// Why the link ended, if it has: the reason of the connection that ended first is the best.
+/// Returns the reason for the end of the link, if it has ended: that of the first ended connection
+/// in the list, with the I/O queue pairs first.
 fn link_end(link: &Link) -> Option<ConnectionEnd> {
     link.io.iter().chain([&link.admin]).find_map(crate::connection::Connection::end)
 }
 
-/// Tries until it succeeds, `ctrl_loss_tmo` has passed, the target says that trying is in vain, or
-/// the user stops ([`None`]).
+/// Tries until it succeeds, `ctrl_loss_tmo` has passed, or another attempt would be in vain.
+/// Returns [`None`] if the user stops.
 async fn reconnect(inner: &Rc<Inner>, number: u64) -> Result<Option<Rc<Link>>, Error> {
     let start = time::now();
     let mut delay = RECONNECT_DELAY_MIN.min(inner.options.reconnect_delay);
@@ -192,7 +193,7 @@ async fn reconnect(inner: &Rc<Inner>, number: u64) -> Result<Option<Rc<Link>>, E
         {
             return Err(Error::ControllerLost(total));
         }
-        // Either way the loop looks at what has changed.
+        // In either case the loop checks what has changed.
         let _ = time::timeout(delay, stopped(inner)).await;
         delay = (delay * 2).min(inner.options.reconnect_delay);
     }
@@ -204,9 +205,10 @@ async fn stopped(inner: &Inner) {
     }
 }
 
-/// Whether trying again leads nowhere: the target says so with Do Not Retry, or wants what this
-/// host cannot do, or this host's key may have ended. A host that generates TLS keys is told all that in the
-/// clear, where anybody can say it: nothing but `ctrl_loss_tmo` ends its attempts.
+/// Returns whether another attempt would be in vain: the target has set Do Not Retry or demands
+/// something that this host cannot do, or this host's key may have ended. A host that generates TLS
+/// keys gets these answers in the clear, where an attacker can forge them. So only `ctrl_loss_tmo`
+/// ends its attempts.
 fn is_in_vain(inner: &Inner, error: &Error) -> bool {
     if inner.options.concat {
         return false;

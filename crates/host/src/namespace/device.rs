@@ -32,7 +32,7 @@ fn begin<T: 'static>(
     }
 }
 
-/// Keeps the error as the source, under the kind that fits best.
+/// Converts an error and keeps it as the source, under the kind that fits best.
 fn to_io_error(error: Error) -> io::Error {
     let kind = io::Error::from_raw_os_error(error.to_errno()).kind();
     io::Error::new(kind, error)
@@ -78,7 +78,7 @@ impl Namespace {
         }
     }
 
-    /// Segments that are no whole blocks: through a buffer.
+    /// Reads into segments that are not whole blocks, through a buffer.
     async fn read_scattered(&self, offset: u64, segments: Segments) -> Result<Segments, Error> {
         let len = segments.iter().map(Segment::len).sum();
         let mut buffer = Buffer::with_capacity(len);
@@ -105,7 +105,7 @@ impl Namespace {
     }
 }
 
-/// Several chunks as one.
+/// Returns several chunks as one.
 fn gather(chunks: Vec<Chunk>) -> Shared {
     let mut chunks = chunks.into_iter();
     match (chunks.next(), chunks.len()) {
@@ -127,8 +127,8 @@ impl Device for Namespace {
         self.0.geometry
     }
 
-    /// What the target reports; for targets that report none, a name made of the namespace's, so
-    /// that it is at least stable.
+    /// Returns the incarnation that the target reports. If it reports none, returns a name made
+    /// from the namespace's identity, which is at least stable.
     fn incarnation(&self) -> Incarnation {
         let identity = &self.0.identity;
         let name = identity.uuid.map(|uuid| uuid.as_u128());

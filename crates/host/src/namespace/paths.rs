@@ -1,16 +1,18 @@
 //! Several paths to one namespace: controllers of one subsystem, each with its own connections.
 //!
-//! Every command takes a path that works, as the policy chooses. A task per path ([`watch`]) looks at each new
-//! connection before commands may use it: whether the namespace behind it is the same, and which access it has
-//! (the ANA log page). The task looks again when the controller reports a change, and when a command was refused.
-//! So a path comes back by itself, and no command waits for a path while another one works.
+//! The policy chooses a working path for each command. A task per path ([`watch`]) checks each new
+//! connection before commands may use it: whether the namespace behind it is the same, and which
+//! access it has (the ANA log page). The task checks again when the controller reports a change,
+//! and when a command was refused. So a repaired path is used again without other help, and no
+//! command waits for a path while another one works.
 //!
-//! *Writes that may have been executed.* When a connection ends, nobody knows whether the target has executed the
-//! writes under way. They are sent again on another path, with the same data. Before that the host ends the
-//! old connection with a reset, which discards what its kernel has not sent, as Linux does. It also waits for
-//! [`SETTLE_TIME`], in which a target ends what it has begun. What remains: a target that is alive, has received
-//! the write, and holds it back longer than that can execute it after a later write to the same blocks through another
-//! path. NVMe gives no means against this while that target is out of reach (docs/paths.md).
+//! *Writes that may have been executed.* When a connection ends, the host does not know whether the
+//! target has executed the writes under way. It sends them again on another path, with the same
+//! data. Before that it ends the old connection with a reset, which discards what its kernel has
+//! not sent, as Linux does. It also waits for [`SETTLE_TIME`], in which a target ends what it has
+//! begun. A gap remains: a live target that has received the write and delays it for longer can
+//! execute it after a later write to the same blocks through another path. NVMe has no means
+//! against this while that target cannot be reached (docs/paths.md).
 
 mod watch;
 
@@ -27,34 +29,35 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Most paths of a namespace.
+/// Maximum number of paths of a namespace.
 pub const PATHS_MAX: usize = 32;
 /// Pause between the end of a connection and the repetition of a write that was under way on it.
 pub(super) const SETTLE_TIME: Duration = Duration::from_millis(100);
-/// How long a path is not chosen that reported an error of the path but no change of access.
+/// Time for which a path is not chosen after it has reported an error of the path without a change
+/// of access.
 const REST_TIME: Duration = Duration::from_millis(100);
-/// Longest wait before paths are looked at again although none has reported a change.
+/// Longest wait before paths are checked again although none has reported a change.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
-/// One path.
+/// One path to a namespace.
 #[derive(Debug)]
 pub(super) struct Path {
     pub(super) controller: Controller,
-    /// Number of the link behind which the namespace was last found to be the same.
+    /// Number of the link on which the namespace was last verified.
     checked_link: Cell<u64>,
     /// Number of the link on which a connection was last lost.
     lost_link: Cell<u64>,
     access: Cell<AnaState>,
-    /// Reports of changed access that `access` includes.
+    /// Number of reported changes of access that `access` includes.
     ana_changes_seen: Cell<u64>,
-    /// A command was refused for its path: `access` has to be read anew.
+    /// Whether a command was refused because of its path, so that `access` has to be read again.
     is_stale: Cell<bool>,
     rests_until: Cell<Option<Instant>>,
     incarnation: Cell<Option<u128>>,
     is_local: Cell<bool>,
     in_flight: Cell<usize>,
     commands: Cell<u64>,
-    /// Why it cannot be used although it is connected.
+    /// The reason why it cannot be used although it is connected.
     fault: RefCell<Option<Error>>,
 }
 
@@ -65,27 +68,27 @@ pub(super) struct Paths {
     policy: IoPolicy,
     last: Cell<usize>,
     changed: Notify,
-    /// How long a command waits for a path; [`None`] is for ever.
+    /// Longest time that a command waits for a path; [`None`] means no limit.
     patience: Option<Duration>,
 }
 
-/// What one path is like, for reports.
+/// The state of one path, for reports.
 #[derive(Clone, Debug)]
 pub struct PathStatus {
     /// Address of the target.
     pub address: SocketAddr,
-    /// The access through it, if commands can be sent on it now.
+    /// The access through the path, if it can take commands now.
     pub access: Option<AnaState>,
-    /// Commands sent on it so far, repeated ones included.
+    /// Number of commands sent on it so far, including repeated ones.
     pub commands: u64,
-    /// How often it was connected anew.
+    /// Number of its reconnects.
     pub reconnects: u64,
 }
 
-/// The chosen path; the command counts as under way until this is dropped.
+/// The chosen path of a command. The command counts as under way until this is dropped.
 pub(super) struct Route<'a> {
     pub(super) link: Rc<Link>,
-    /// [`None`] for a namespace with a single path that is not managed here.
+    /// [`None`] for a namespace with a single path, which this module does not manage.
     pub(super) path: Option<&'a Path>,
 }
 
@@ -107,7 +110,7 @@ impl Drop for Route<'_> {
     }
 }
 
-/// When a command first had no path or failed for its path.
+/// The time at which a command first had no path or failed because of its path.
 #[derive(Debug, Default)]
 pub(super) struct Trouble(Option<Instant>);
 
@@ -133,7 +136,7 @@ impl Path {
         self.controller.options().address
     }
 
-    /// The live link, if commands may use it.
+    /// Returns the live link, if commands may use it.
     fn usable(&self) -> Option<Rc<Link>> {
         let link = self.controller.inner().live_link_now().ok().flatten()?;
         let is_checked = link.number == self.checked_link.get();
@@ -149,12 +152,12 @@ impl Path {
         Some(link)
     }
 
-    /// A connection of the link has ended.
+    /// Records that a connection of the link has ended.
     pub(super) fn note_lost(&self, link: &Link) {
         self.lost_link.set(self.lost_link.get().max(link.number));
     }
 
-    /// A command ended with a status of the path.
+    /// Records that a command ended with a status of the path.
     pub(super) fn note_status(&self, link: &Link, status: Status) {
         let access = if status.is(Status::ANA_INACCESSIBLE) {
             AnaState::Inaccessible
@@ -165,7 +168,7 @@ impl Path {
         } else {
             return self.rests_until.set(Some(time::now() + REST_TIME));
         };
-        // A later link has been looked at anew.
+        // A later link was checked again since.
         if link.number == self.checked_link.get() {
             self.access.set(access);
             self.is_stale.set(true);
@@ -193,7 +196,7 @@ impl Paths {
         path.usable().map(|link| Route::new(link, Some(path)))
     }
 
-    /// The error of a path if all controllers were given up.
+    /// Returns the error of a path if all controllers were given up.
     fn given_up(&self) -> Option<Error> {
         let mut last = None;
         for path in &self.all {
@@ -206,11 +209,11 @@ impl Paths {
     async fn wait(&self, deadline: Option<Instant>) {
         let look = time::now() + LOOK_PERIOD;
         let until = deadline.map_or(look, |deadline| look.min(deadline));
-        // What ends the wait makes no difference: the caller looks at everything.
+        // The caller checks everything, whether a change or the timeout ends the wait.
         let _ = time::timeout_at(until, self.changed.notified()).await;
     }
 
-    /// The paths' first incarnation that is `was` becomes `now`.
+    /// Replaces the incarnation `was` of paths by `now`.
     pub(super) fn adopt(&self, was: u128, now: u128) {
         for path in &self.all {
             if path.incarnation.get() == Some(was) {
@@ -223,14 +226,15 @@ impl Paths {
 }
 
 impl Namespace {
-    /// Opens a namespace through several controllers of one subsystem. Commands use the path that `policy`
-    /// chooses; when a path fails, its commands are sent again on another one. The first error that a caller
-    /// sees is when no path worked for the longest `ctrl_loss_tmo` of all controllers.
+    /// Opens a namespace through several controllers of one subsystem. Commands use the path that
+    /// `policy` chooses. When a path fails, its commands are sent again on another one. The caller
+    /// sees an error only after no path has worked for the longest `ctrl_loss_tmo` of all
+    /// controllers.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] if there are no controllers, more than [`PATHS_MAX`], or of several subsystems or
-    /// hosts; [`Error::PathMismatch`] if the controllers do not lead to the same namespace; as for
-    /// [`Self::open`].
+    /// [`Error::InvalidOption`] if there are no controllers, or more than [`PATHS_MAX`].
+    /// [`Error::PathMismatch`] if the controllers belong to several subsystems or hosts, or do not
+    /// lead to the same namespace. The errors of [`Self::open`].
     pub async fn open_paths(
         controllers: &[Controller],
         nsid: Nsid,
@@ -268,7 +272,8 @@ impl Namespace {
         Ok(Self(inner))
     }
 
-    /// What the paths are like; empty for a namespace that was opened through one controller alone.
+    /// Returns the states of the paths. The list is empty for a namespace that was opened through
+    /// one controller alone.
     pub fn paths(&self) -> Vec<PathStatus> {
         let paths = self.0.paths.as_ref().map_or(&[][..], |paths| &paths.all);
         let status = |path: &Path| PathStatus {
@@ -280,7 +285,7 @@ impl Namespace {
         paths.iter().map(status).collect()
     }
 
-    /// The link for the next command, waiting for a path that works.
+    /// Returns the link for the next command, after a wait for a working path.
     pub(super) async fn route(
         &self,
         deadline: Option<Instant>,
@@ -338,7 +343,7 @@ fn check_controllers(controllers: &[Controller]) -> Result<(), Error> {
     for (index, controller) in controllers.iter().enumerate() {
         let options = controller.options();
         if options.subsystem_nqn != first.subsystem_nqn {
-            return Err(mismatch(controller, "it is of another subsystem"));
+            return Err(mismatch(controller, "it belongs to another subsystem"));
         }
         if (options.hostid, &options.hostnqn) != (first.hostid, &first.hostnqn) {
             return Err(mismatch(controller, "it was connected as another host"));

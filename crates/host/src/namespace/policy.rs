@@ -1,18 +1,19 @@
-//! Which of several paths the next command takes.
+//! The choice of a path for the next command.
 
 use nvme::log_page::AnaState;
 use std::str::FromStr;
 
-/// How commands are spread over the paths of a namespace, named as in Linux. A path that is optimized always
-/// goes before one that is not.
+/// Policies that distribute commands over the paths of a namespace, named as in Linux. An optimized
+/// path always goes before one that is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoPolicy {
-    /// The path to a target on this machine if there is one, else the first. The others wait for its end.
+    /// The path to a target on this machine if there is one, otherwise the first. The other paths
+    /// are spare.
     #[default]
     Numa,
-    /// One after the other.
+    /// The paths in turn.
     RoundRobin,
-    /// The one with the fewest commands under way.
+    /// The path with the fewest commands under way.
     QueueDepth,
 }
 
@@ -20,7 +21,7 @@ impl IoPolicy {
     /// All policies.
     pub const ALL: [Self; 3] = [Self::Numa, Self::RoundRobin, Self::QueueDepth];
 
-    /// The name, as Linux spells it.
+    /// Returns the name, as Linux spells it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Numa => "numa",
@@ -36,22 +37,23 @@ impl FromStr for IoPolicy {
     fn from_str(text: &str) -> Result<Self, String> {
         let policy = Self::ALL.into_iter().find(|policy| policy.name() == text);
         let names = Self::ALL.map(Self::name).join(", ");
-        policy.ok_or_else(|| format!("{text:?} is no policy: there are {names}"))
+        policy.ok_or_else(|| format!("{text:?} is not a policy; use one of {names}"))
     }
 }
 
-/// A path that works, as the choice sees it.
+/// A working path, with the properties that decide the choice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
-    /// Its place among all paths.
+    /// Its index among all paths.
     pub(super) index: usize,
     pub(super) access: AnaState,
     pub(super) is_local: bool,
-    /// Commands under way.
+    /// Number of commands under way.
     pub(super) in_flight: usize,
 }
 
-/// The path for the next command; `last` is the place of the path before. [`None`] if no candidate may be used.
+/// Returns the path for the next command. `last` is the index of the previous path. [`None`] if no
+/// candidate may be used.
 pub(super) fn choose(
     policy: IoPolicy,
     candidates: &(impl Iterator<Item = Candidate> + Clone),
@@ -79,7 +81,7 @@ mod tests {
         Candidate { index, access, is_local, in_flight }
     }
 
-    /// Goal: optimized paths go first under each policy, and each policy prefers what it is named after.
+    /// Goal: each policy prefers optimized paths, and then the paths that its name says.
     #[test]
     fn policies_choose() {
         use AnaState::{Change, Inaccessible, NonOptimized, Optimized, PersistentLoss};

@@ -1,4 +1,4 @@
-//! One command to its end, over as many connections as it takes.
+//! One command until its end, over any number of connections.
 
 use super::Namespace;
 use super::paths::{Route, SETTLE_TIME, Trouble};
@@ -12,9 +12,9 @@ use nvme::{Status, SubmissionQueueEntry};
 use reactor::time::{self, Instant};
 use std::time::Duration;
 
-/// How often a command is repeated because the controller said so, as in Linux.
+/// Maximum number of repetitions that the controller requests, as in Linux.
 const RETRIES_MAX: u32 = 5;
-/// Pause before a repetition if the controller names none.
+/// Pause before a repetition if the controller states none.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// A command of a request.
@@ -24,12 +24,12 @@ pub(super) struct Request {
     pub(super) sqe: SubmissionQueueEntry,
     pub(super) start_lba: u64,
     pub(super) blocks: u64,
-    /// Changes the medium.
+    /// Whether it changes the medium.
     pub(super) is_write: bool,
 }
 
 impl Request {
-    /// What the command is counted as.
+    /// Returns the command's entry in the metrics.
     fn point(&self) -> Point {
         let opcode = self.sqe.nvm_opcode();
         let name = match opcode {
@@ -47,18 +47,18 @@ impl Request {
 /// Whether a write was under way when its connection ended.
 type IsInterruptedWrite = bool;
 
-/// What to do after an attempt.
+/// The step after an attempt.
 enum Next {
     Done(Data),
     Fail(Error),
-    /// Try again, after a pause, if any.
+    /// Try again: after the given pause, or on the next link if there is none.
     Again(Data, Option<Duration>),
-    /// Try again on another path; a write that may have been executed waits first.
+    /// Try again on another path. A write that may have been executed waits first.
     Elsewhere(Data, IsInterruptedWrite),
 }
 
 impl Namespace {
-    /// Runs a command on queue pair number `lane` (modulo their number) of whichever link is live.
+    /// Runs a command on queue pair number `lane` (modulo their number) of the live link.
     pub(super) async fn run(
         &self,
         request: &Request,
@@ -92,7 +92,8 @@ impl Namespace {
             };
             let execute = connection.execute(request.sqe, data);
             let (outcome, returned) = match (deadline, retries) {
-                // The first attempt ends with the connection's own deadline, which is no later.
+                // The connection's own deadline ends the first attempt. It is not later than this
+                // one.
                 (None, _) | (_, 0) => execute.await,
                 (Some(deadline), _) => match time::timeout_at(deadline, execute).await {
                     Ok(ended) => ended,
@@ -114,7 +115,8 @@ impl Namespace {
                 Next::Again(returned, delay) => {
                     data = returned;
                     if delay.is_none() {
-                        // The link is ending: without this the dying one would be asked again.
+                        // The link is ending: without this wait the next attempt would use it
+                        // again.
                         self.wait_for_end(connection, deadline).await?;
                     }
                     if let Some(delay) = delay {
@@ -133,7 +135,7 @@ impl Namespace {
         Error::DeadlineExceeded(total.unwrap_or_default())
     }
 
-    /// Waits until the supervisor has seen that the connection ended.
+    /// Waits until the supervisor has seen the end of the connection.
     async fn wait_for_end(
         &self,
         connection: &Connection,
@@ -145,7 +147,7 @@ impl Namespace {
                 if link.io.iter().all(|other| other.end().is_none()) {
                     break;
                 }
-                // While the controller is disconnected that takes until it has shut down.
+                // While the controller is being disconnected, this takes until its shutdown.
                 self.0.controller.inner().link_changed.notified().await;
             }
         };
@@ -203,7 +205,7 @@ impl Namespace {
                     None => Next::Again(data, None),
                 }
             }
-            // It was not sent.
+            // The command was not sent.
             Err(error) if error.is_connection_error() => match route.path {
                 Some(path) => {
                     path.note_lost(&route.link);
@@ -232,7 +234,7 @@ impl Namespace {
         })
     }
 
-    /// The pause that the controller asks for with CRD.
+    /// Returns the pause that the controller requests with CRD.
     fn retry_delay(&self, status: Status) -> Duration {
         let Some(info) = self.0.controller.info() else { return RETRY_DELAY };
         let units = match status.retry_delay_index() {
@@ -245,7 +247,7 @@ impl Namespace {
     }
 }
 
-/// Whether another path may execute a command that ended so.
+/// Returns whether another path may execute a command with this status.
 fn may_go_elsewhere(status: Status) -> bool {
     status.is_path_error() && !status.is_do_not_retry()
 }

@@ -14,14 +14,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Most commands of one request under way at a time.
+/// Maximum number of commands of one request under way at a time.
 const PARALLEL_MAX: usize = 64;
 /// Most blocks of one Write Zeroes command.
 const ZERO_BLOCKS_MAX: u64 = 1 << 16;
 
 type Part<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
 
-/// Runs all parts, at most [`PARALLEL_MAX`] at a time, to their ends, and gives the first error.
+/// Runs all parts to their ends, at most [`PARALLEL_MAX`] at a time, and returns the first error.
 async fn run_all<'a>(mut parts: impl Iterator<Item = Part<'a>>) -> Result<(), Error> {
     let mut running: Vec<Part<'a>> = parts.by_ref().take(PARALLEL_MAX).collect();
     let mut result = Ok(());
@@ -35,7 +35,7 @@ async fn run_all<'a>(mut parts: impl Iterator<Item = Part<'a>>) -> Result<(), Er
                     if result.is_ok() && !reactor::mutant!("part-failure-dropped") {
                         result = ended;
                     }
-                    // After an error nothing new is begun.
+                    // After an error no new part begins.
                     if result.is_ok()
                         && let Some(next) = parts.next()
                     {
@@ -75,7 +75,8 @@ impl Namespace {
         shared.take().ok_or(Error::ConnectionLost(crate::ConnectionEnd::Closed))
     }
 
-    /// Reads `bytes` into the shared buffer from byte `start` on, which is visible that far.
+    /// Reads `bytes` into the shared buffer from byte `start` on. The buffer's visible part is long
+    /// enough.
     pub(super) async fn read_parts(
         &self,
         offset_bytes: u64,
@@ -100,8 +101,8 @@ impl Namespace {
         .await
     }
 
-    /// As [`Self::read_parts`], where the parts may come over several paths at a time: each has a buffer of its
-    /// own, which is copied.
+    /// Reads as [`Self::read_parts`] does, for parts that may arrive over several paths at a time:
+    /// each part has a buffer of its own, which is copied.
     async fn read_parts_apart(
         &self,
         offset_bytes: u64,

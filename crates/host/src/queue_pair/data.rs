@@ -4,7 +4,7 @@ use reactor::{Buffer, Shared};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What a command transfers.
+/// The transfer of a command.
 #[derive(Debug, Default)]
 pub enum Data {
     /// Nothing.
@@ -17,7 +17,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// Bytes to transfer.
+    /// Returns the number of bytes to transfer.
     pub fn len(&self) -> u32 {
         match self {
             Self::None => 0,
@@ -26,13 +26,13 @@ impl Data {
         }
     }
 
-    /// Whether nothing is transferred.
+    /// Returns whether nothing is transferred.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the memory is there: it is not after a connection ended so badly that the kernel
-    /// never gave it back.
+    /// Returns whether the memory is there. It is missing if a connection ended in a way that the
+    /// kernel never returned it.
     pub fn is_intact(&self) -> bool {
         match self {
             Self::Read(Destination { memory: Memory::Own(buffer), .. }) => buffer.is_some(),
@@ -41,7 +41,7 @@ impl Data {
         }
     }
 
-    /// The buffer of a read that owns it.
+    /// Returns the buffer of a read that owns it.
     pub fn into_buffer(self) -> Option<Buffer> {
         match self {
             Self::Read(Destination { memory: Memory::Own(buffer), .. }) => buffer,
@@ -50,9 +50,9 @@ impl Data {
     }
 }
 
-/// The destination of one command's data: a whole buffer, or a part of one that several commands of the same
-/// thread fill together. In the latter case the code that handles bytes takes the buffer out of the shared cell
-/// meanwhile.
+/// The destination of one command's data: a whole buffer, or a part of a buffer that several
+/// commands of the same thread fill together. In the latter case code that handles bytes takes the
+/// buffer out of the shared cell meanwhile.
 #[derive(Debug)]
 pub struct Destination {
     memory: Memory,
@@ -67,18 +67,19 @@ enum Memory {
 }
 
 impl Destination {
-    /// All visible bytes of `buffer` are to be replaced.
+    /// Returns a destination for all visible bytes of `buffer`.
     pub fn whole(buffer: Buffer) -> Self {
         let len_bytes = buffer.len() as u32;
         Self { memory: Memory::Own(Some(buffer)), offset_bytes: 0, len_bytes }
     }
 
-    /// `len_bytes` from `offset_bytes` of the shared buffer's visible bytes are to be replaced.
+    /// Returns a destination for `len_bytes` from `offset_bytes` on of the shared buffer's visible
+    /// bytes.
     pub fn part(buffer: Rc<RefCell<Option<Buffer>>>, offset_bytes: usize, len_bytes: u32) -> Self {
         Self { memory: Memory::Part(buffer), offset_bytes, len_bytes }
     }
 
-    /// Takes the buffer out, to be put back with [`Self::put_back`].
+    /// Takes the buffer out; [`Self::put_back`] returns it.
     pub(super) fn take(&mut self) -> Option<Buffer> {
         match &mut self.memory {
             Memory::Own(buffer) => buffer.take(),
@@ -93,13 +94,13 @@ impl Destination {
         }
     }
 
-    /// Where byte `offset_bytes` of the command's data lies in the buffer.
+    /// Returns the position in the buffer of byte `offset_bytes` of the command's data.
     pub(super) fn position(&self, offset_bytes: u32) -> usize {
         self.offset_bytes + offset_bytes as usize
     }
 
-    /// Copies `bytes` to `offset_bytes` of the command's data; false if the buffer is gone or too
-    /// short, which its maker caused.
+    /// Copies `bytes` to `offset_bytes` of the command's data. Returns false if the buffer is
+    /// missing or too short, which is a fault of its creator.
     pub(super) fn fill(&mut self, offset_bytes: u32, bytes: &[u8]) -> bool {
         let start = self.position(offset_bytes);
         let Some(mut buffer) = self.take() else { return false };

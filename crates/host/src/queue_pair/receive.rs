@@ -1,8 +1,8 @@
 //! The receiving half: PDUs out of a byte stream that may be split anywhere.
 //!
-//! Headers are parsed where they lie if they are whole, else gathered in the accumulator; data is
-//! copied to its command as it comes. When much of a PDU's data is still to come, the driver can
-//! take the command's buffer and receive straight into it ([`QueuePair::take_direct`]).
+//! A header is parsed in place if it is complete, otherwise it is gathered in the accumulator. Data
+//! is copied to its command when it arrives. When much of a PDU's data is still missing, the driver
+//! can take the command's buffer and receive directly into it ([`QueuePair::take_direct`]).
 
 use super::{Data, Outcome, QueuePair, QueuePairState};
 use crate::error::ProtocolError;
@@ -13,10 +13,10 @@ use nvme::{CommandId, CompletionQueueEntry, Status};
 use reactor::Buffer;
 use std::ops::Range;
 
-/// From how many missing bytes on data is received straight into its destination.
+/// Minimum number of missing bytes for a receive directly into the destination.
 pub const DIRECT_BYTES_MIN: usize = 16 * 1024;
 
-/// What the next received bytes are.
+/// The kind of the next received bytes.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "one per queue pair; a box would cost an allocation")]
 pub(super) enum Receiving {
@@ -40,26 +40,26 @@ pub(super) struct Incoming {
 }
 
 impl Receiving {
-    /// The connection ends: what is lent to the driver is not expected back.
+    /// Records that the driver will not return borrowed memory, because the connection ends.
     pub(super) fn return_nothing(&mut self) {
         *self = Self::Header;
     }
 }
 
-/// Memory into which the next bytes of the stream belong.
+/// Memory for the next bytes of the stream.
 #[derive(Debug)]
 pub struct DirectReceive {
-    /// The command's buffer, to be given back with [`QueuePair::direct_received`].
+    /// The command's buffer; [`QueuePair::direct_received`] returns it.
     pub buffer: Buffer,
-    /// The range of it that is still missing.
+    /// Its range that is still missing.
     pub range: Range<usize>,
 }
 
 impl QueuePair {
     /// Takes received bytes, all of them.
     ///
-    /// Fails if the controller violates the transport or ended the connection; the connection is
-    /// then to be closed with [`QueuePair::close`].
+    /// Fails if the controller violates the transport or ended the connection. The caller then has
+    /// to close the connection with [`QueuePair::close`].
     pub fn receive(&mut self, mut bytes: &[u8]) -> Result<(), ProtocolError> {
         if self.state == QueuePairState::Closed {
             return Ok(());
@@ -73,13 +73,13 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Length of the data of the last `C2HData` PDU: how large the next is likely to be.
+    /// Returns the length of the last `C2HData` PDU's data, as an estimate for the next one.
     pub fn last_payload_bytes(&self) -> usize {
         self.last_payload_bytes
     }
 
-    /// The buffer of the command whose data comes next, if at least [`DIRECT_BYTES_MIN`] bytes of
-    /// a PDU are missing.
+    /// Returns the buffer of the command whose data arrives next, if at least [`DIRECT_BYTES_MIN`]
+    /// bytes of a PDU are missing.
     pub fn take_direct(&mut self) -> Option<DirectReceive> {
         let Receiving::Data(incoming) = &mut self.receiving else { return None };
         let is_wanted = incoming.padding_bytes == 0
@@ -101,7 +101,7 @@ impl QueuePair {
         Some(DirectReceive { buffer, range })
     }
 
-    /// Gives the buffer back after `received_bytes` of the range were received into it.
+    /// Returns the buffer after `received_bytes` of the range were received into it.
     pub fn direct_received(
         &mut self,
         buffer: Buffer,
@@ -110,7 +110,7 @@ impl QueuePair {
         let Receiving::Data(incoming) = &mut self.receiving else { return Ok(()) };
         let Some(slot) = self.slots.outstanding(incoming.cid) else { return Ok(()) };
         let Data::Read(destination) = &mut slot.data else { return Ok(()) };
-        assert!(incoming.is_lent, "memory of {:?} comes back that was not lent", incoming.cid);
+        assert!(incoming.is_lent, "returned memory of {:?} was not lent", incoming.cid);
         incoming.is_lent = false;
         let received_bytes = received_bytes.min(incoming.remaining_bytes as usize);
         let start = destination.position(slot.received_bytes);
@@ -247,7 +247,7 @@ impl QueuePair {
         let n = bytes.len().min(incoming.remaining_bytes as usize);
         assert!(
             n == 0 || !incoming.is_lent,
-            "{n} bytes come for {:?}, whose memory is lent",
+            "{n} bytes arrive for {:?}, but its memory is lent",
             incoming.cid
         );
         if n > 0 {
@@ -280,7 +280,7 @@ impl QueuePair {
         Ok(bytes)
     }
 
-    /// Ends the `C2HData` PDU if all of it is there.
+    /// Ends the `C2HData` PDU if it is complete.
     fn finish_data_pdu(&mut self) -> Result<(), ProtocolError> {
         let Receiving::Data(incoming) = &self.receiving else { return Ok(()) };
         let is_digest_missing =
@@ -303,7 +303,7 @@ impl QueuePair {
     }
 }
 
-/// A PDU's header, copied so that the bytes it was parsed from are free again.
+/// A PDU's header, copied so that the bytes below it are free again.
 struct Header {
     kind: Kind,
     padding_bytes: usize,
@@ -326,7 +326,7 @@ impl Header {
             Pdu::C2hData(data) => Kind::Data(*data),
             Pdu::R2t(r2t) => Kind::R2t(*r2t),
             Pdu::C2hTermReq(request) => Kind::Term(*request),
-            // The parser of a host gives no other.
+            // The parser of a host returns no other PDU.
             Pdu::IcReq(_) | Pdu::H2cTermReq(_) | Pdu::CapsuleCmd(_) | Pdu::H2cData(_) => {
                 unreachable!("the parser refuses PDUs from hosts")
             }

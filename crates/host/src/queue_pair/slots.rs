@@ -1,20 +1,20 @@
 //! The table of outstanding commands, and their identifiers.
 //!
 //! A command identifier has the slot's index in its low bits and the slot's generation above, which
-//! distinguishes a late answer from an answer to the slot's next command. The index of all ones is never used,
-//! so no identifier is `FFFFh`, which some log pages reserve.
+//! distinguishes a late answer from an answer to the slot's next command. The index of all ones is
+//! never used, so no identifier is `FFFFh`, which some log pages reserve.
 
 use super::{Data, Outcome};
 use nvme::CommandId;
 
-/// What a slot is doing.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotState {
     /// No command.
     Free,
-    /// The command is with the controller, or queued to be sent.
+    /// The controller has the command, or it is queued for sending.
     Outstanding,
-    /// The command is over; its outcome waits to be taken.
+    /// The command is over; its outcome was not taken yet.
     Finished(Outcome),
 }
 
@@ -24,15 +24,15 @@ pub(super) struct Slot {
     pub(super) state: SlotState,
     generation: u16,
     pub(super) data: Data,
-    /// Bytes that came so far, all from the start without a gap.
+    /// Received bytes so far, all from the start without a gap.
     pub(super) received_bytes: u32,
-    /// Bytes to the controller that were in the capsule or asked for by R2T.
+    /// Bytes to the controller that were in the capsule or requested by R2T.
     pub(super) requested_bytes: u32,
-    /// A data digest did not match.
+    /// Whether a data digest did not match.
     pub(super) has_bad_digest: bool,
-    /// No caller waits for the outcome.
+    /// Whether no caller waits for the outcome.
     pub(super) is_forgotten: bool,
-    /// When it was submitted, if it has a deadline.
+    /// The tick of its submission, if it has a deadline.
     tick: Option<u32>,
 }
 
@@ -50,12 +50,12 @@ impl Slot {
         }
     }
 
-    /// No more than the command's data came, and no more of it was asked for.
+    /// Checks that no more than the command's data arrived or was requested.
     pub(super) fn assert_bounds(&self) {
         let bytes = self.data.len();
         assert!(
             self.received_bytes <= bytes && self.requested_bytes <= bytes,
-            "of {bytes} bytes {} came and {} were asked for, {:?}",
+            "of {bytes} bytes {} have arrived and {} were requested, {:?}",
             self.received_bytes,
             self.requested_bytes,
             self.state
@@ -101,7 +101,7 @@ impl Slots {
         CommandId(index | generation.checked_shl(self.index_bits).unwrap_or(0))
     }
 
-    /// Reserves a free slot and gives it a new identifier; [`Self::occupy`] must follow.
+    /// Reserves a free slot and gives it a new identifier. [`Self::occupy`] must follow.
     pub(super) fn take_free(&mut self) -> Option<CommandId> {
         let index = self.free.pop()?;
         let mask = self.generation_mask();
@@ -109,7 +109,7 @@ impl Slots {
         assert_eq!(
             slot.state,
             SlotState::Free,
-            "slot {index} is taken, and its command is not over"
+            "slot {index} is taken although its command is not over"
         );
         slot.generation = slot.generation.wrapping_add(1) & mask;
         let generation = slot.generation;
@@ -128,7 +128,7 @@ impl Slots {
         self.table[index] = Slot { generation, ..slot };
     }
 
-    /// The slot of a command that is outstanding or finished.
+    /// Returns the slot of a command that is outstanding or finished.
     pub(super) fn get_mut(&mut self, cid: CommandId) -> Option<&mut Slot> {
         let index = self.index(cid);
         let generation = cid.get().checked_shr(self.index_bits).unwrap_or(0);
@@ -137,7 +137,7 @@ impl Slots {
             .filter(|slot| slot.generation == generation && slot.state != SlotState::Free)
     }
 
-    /// The slot of a command that is outstanding.
+    /// Returns the slot of a command that is outstanding.
     pub(super) fn outstanding(&mut self, cid: CommandId) -> Option<&mut Slot> {
         self.get_mut(cid).filter(|slot| slot.state == SlotState::Outstanding)
     }
@@ -154,7 +154,7 @@ impl Slots {
         self.free.push(index as u16);
     }
 
-    /// Ends an outstanding command; returns false, and frees the slot, if no caller waits for it.
+    /// Ends an outstanding command. If no caller waits for it, frees the slot and returns false.
     pub(super) fn finish(&mut self, cid: CommandId, outcome: Outcome) -> bool {
         let Some(slot) = self.outstanding(cid) else { return false };
         if slot.is_forgotten {
@@ -166,7 +166,7 @@ impl Slots {
         true
     }
 
-    /// Ends all outstanding commands and returns those that a caller waits for.
+    /// Ends all outstanding commands, and calls `each` for those with a waiting caller.
     pub(super) fn finish_all(&mut self, outcome: Outcome, mut each: impl FnMut(CommandId)) {
         for index in 0..self.table.len() as u16 {
             let cid = self.id(index, self.table[usize::from(index)].generation);
@@ -176,7 +176,7 @@ impl Slots {
         }
     }
 
-    /// Whether a command is with the controller.
+    /// Returns whether the controller has a command.
     pub(super) fn any_outstanding(&self) -> bool {
         self.table.iter().any(|slot| slot.state == SlotState::Outstanding)
     }

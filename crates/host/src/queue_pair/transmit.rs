@@ -1,8 +1,8 @@
-//! What waits to be sent: headers gathered in one buffer, payload referred to where it is.
+//! The output of a queue pair: headers gathered in one buffer, payload by reference.
 //!
-//! Headers (and payloads too small to be worth a vector element) are appended to an open buffer;
-//! payloads are kept as shared views. When the driver asks, the buffer is frozen and everything
-//! becomes a short list of chunks for one vectored send.
+//! Headers, and payloads that are too small for a vector element of their own, are appended to an
+//! open buffer; other payloads are kept as shared views. When the driver asks for output, the
+//! buffer is frozen and everything becomes a short list of chunks for one vectored send.
 
 use nvme::tcp::{DataDigest, Encoder, HEADER_BYTES_MAX, PduError};
 use nvme::{CommandId, SubmissionQueueEntry, TransferTag};
@@ -10,14 +10,14 @@ use reactor::{Buffer, Chunk, Shared};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Most chunks of one send; the kernel takes 1024.
+/// Maximum number of chunks of one send; the kernel accepts 1024.
 pub const SEND_CHUNKS_MAX: usize = 512;
-/// Size of a header buffer: some 200 command capsules.
+/// Size of a header buffer: about 200 command capsules.
 const HEADER_BUFFER_BYTES: usize = 16 * 1024;
 /// Payloads up to this size are copied beside their header.
 const COPIED_BYTES_MAX: usize = 1024;
 
-/// See the module's head.
+/// The output that waits to be sent; see the module's description.
 #[derive(Debug)]
 pub(super) struct Outbox {
     open: Option<Buffer>,
@@ -46,7 +46,7 @@ impl Outbox {
         self.open = None;
     }
 
-    /// Lets `write` put up to `bytes_max` bytes at the end of the open buffer.
+    /// Calls `write` to put up to `bytes_max` bytes at the end of the open buffer.
     fn append(&mut self, bytes_max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
         if self.open.as_ref().is_none_or(|open| open.len() + bytes_max > open.capacity()) {
             self.seal();
@@ -97,7 +97,7 @@ impl Outbox {
         }
     }
 
-    /// A command, with its data in the capsule if there is any.
+    /// Appends a command, with its data in the capsule if there is any.
     pub(super) fn push_capsule(
         &mut self,
         encoder: Encoder,
@@ -114,7 +114,7 @@ impl Outbox {
         }
     }
 
-    /// The data that one R2T asked for, in PDUs of at most `maxh2cdata_bytes`.
+    /// Appends the data that one R2T requested, in PDUs of at most `maxh2cdata_bytes`.
     pub(super) fn push_data(
         &mut self,
         encoder: Encoder,
@@ -136,7 +136,8 @@ impl Outbox {
         }
     }
 
-    /// What the controller did wrong; the connection ends after it.
+    /// Appends a terminate request that names the controller's violation. The connection ends after
+    /// it.
     pub(super) fn push_term_request(&mut self, error: &PduError) {
         self.append(HEADER_BYTES_MAX, |out| Encoder::h2c_term_req(out, error, &[]).unwrap_or(0));
     }
@@ -161,12 +162,12 @@ impl Outbox {
 }
 
 impl super::QueuePair {
-    /// Whether there is something to send.
+    /// Returns whether there is something to send.
     pub fn has_output(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// Moves what waits to be sent into `chunks`, in order, at most [`SEND_CHUNKS_MAX`] of them.
+    /// Moves waiting output into `chunks`, in order, at most [`SEND_CHUNKS_MAX`] of them.
     pub fn transmit(&mut self, chunks: &mut Vec<Chunk>) {
         if self.has_output() {
             self.outbox.drain_into(chunks);

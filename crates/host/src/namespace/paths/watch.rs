@@ -1,4 +1,5 @@
-//! The task that looks after one path: before commands use a new connection, and when its access changed.
+//! The task that watches one path: before commands use a new connection, and after a change of its
+//! access.
 
 use super::{Inner, Namespace, Path};
 use crate::controller::Link;
@@ -13,17 +14,18 @@ use std::time::Duration;
 
 /// Return Groups Only: no namespace identifiers.
 const GROUPS_ONLY: u8 = 1;
-/// How often the log page is read anew because it changed meanwhile.
+/// Maximum number of times that the log page is read again because it has changed meanwhile.
 const READS_MAX: usize = 10;
 /// Pause before the page is read because a command was refused.
 const STALE_PAUSE: Duration = Duration::from_millis(10);
-/// How often a path without access, or one that failed, is looked at although nothing was reported.
+/// Interval of checks of a path without access, or of one that failed, without a report.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
-/// Starts the task; it ends with the namespace.
+/// Starts the task, which ends with the namespace.
 pub(super) fn start(inner: &Rc<Inner>, index: usize) {
     let Some(path) = inner.paths.as_ref().and_then(|paths| paths.all.get(index)) else { return };
-    // Not the handle: its last drop ends the controller, which wakes this task.
+    // The task holds no handle: dropping the last handle ends the controller, which wakes this
+    // task.
     let controller = Rc::clone(path.controller.inner());
     let inner = Rc::downgrade(inner);
     let _watcher = reactor::spawn(async move {
@@ -32,15 +34,15 @@ pub(super) fn start(inner: &Rc<Inner>, index: usize) {
             let Some(pause) = look(&inner, index).await else { return };
             match pause {
                 None => changed.await,
-                // Either way it is looked again.
+                // It checks again in either case.
                 Some(pause) => drop(time::timeout(pause, changed).await),
             }
         }
     });
 }
 
-/// Looks at the path if there is reason to; the time until the next look if it is not left to a report. [`None`]: the
-/// namespace is gone.
+/// Checks the path if there is a reason. Returns the time until the next check, if that does not
+/// depend on a report alone, or [`None`] if the namespace was dropped.
 async fn look(inner: &Weak<Inner>, index: usize) -> Option<Option<Duration>> {
     let namespace = Namespace(inner.upgrade()?);
     let paths = namespace.0.paths.as_ref()?;
@@ -77,10 +79,10 @@ async fn look(inner: &Weak<Inner>, index: usize) -> Option<Option<Duration>> {
             tracing::error!(address = %path.address(), %error, "the namespace cannot be used");
             *namespace.0.failed.borrow_mut() = Some(error);
         }
-        // That link is gone: the next one will be looked at.
+        // That link has ended: the next one will be checked.
         Err(error) if error.is_connection_error() => {}
         Err(error) => {
-            // Once, and not at each look.
+            // Logs once, not at each check.
             if path.fault.replace(Some(error.clone())).is_none() {
                 tracing::warn!(address = %path.address(), %error, "the path cannot be used");
             }
@@ -90,7 +92,7 @@ async fn look(inner: &Weak<Inner>, index: usize) -> Option<Option<Duration>> {
     Some(pause)
 }
 
-/// The access through the link, if it leads to the same namespace.
+/// Returns the access through the link, if it leads to the same namespace.
 async fn check(namespace: &Namespace, path: &Path, link: &Link) -> Result<AnaState, Error> {
     let nsid = namespace.0.nsid;
     let found = Found::look(link, nsid).await?;
@@ -104,7 +106,7 @@ async fn check(namespace: &Namespace, path: &Path, link: &Link) -> Result<AnaSta
         && found.geometry.blocks >= geometry.blocks
         && found.transfer_bytes_max >= namespace.0.transfer_bytes_max;
     if !is_shaped {
-        let what = "blocks, size or largest transfer are not those of the other paths";
+        let what = "blocks, size or largest transfer differ from those of the other paths";
         return Err(Error::PathMismatch { address: path.address(), what });
     }
     match (path.incarnation.get(), now.incarnation) {
@@ -116,7 +118,8 @@ async fn check(namespace: &Namespace, path: &Path, link: &Link) -> Result<AnaSta
     }
 }
 
-/// The state of the namespace's group in the ANA log page; optimized if the controller has no such page.
+/// Returns the state of the namespace's group in the ANA log page, or optimized if the controller
+/// has no such page.
 pub(super) async fn access(link: &Link, nsid: Nsid, group: u32) -> Result<AnaState, Error> {
     let identify = &link.info.identify;
     if identify.cmic & IdentifyController::CMIC_ANA == 0 {
