@@ -1,4 +1,5 @@
-//! Waits for the moment at which a misfortune tells most, and says whom it should strike.
+//! Waits for the moment at which a fault is most likely to reveal a bug, and chooses the machine
+//! that the fault strikes.
 
 use crate::fault::Fault;
 use crate::random::Random;
@@ -10,18 +11,18 @@ use std::fmt::{self, Display};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long a moment is waited for; without one, the misfortune strikes anyhow.
+/// How long a fault waits for its moment. After that it strikes anyway.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(8);
-/// A piece that carries data of files, in bytes.
+/// Smallest message, in bytes, that counts as one that carries file data.
 pub(crate) const DATA_BYTES: usize = 2_000;
 
-/// Whom a misfortune strikes.
+/// The machines that a fault strikes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Victim {
     pub(crate) machine: usize,
     /// The machine at the other end.
     pub(crate) other: usize,
-    /// Whether the other end is rather the metadata service; `None` if that is open.
+    /// Whether the other end is the metadata service instead; `None` if either is possible.
     pub(crate) is_meta: Option<bool>,
 }
 
@@ -38,14 +39,14 @@ impl Display for Victim {
     }
 }
 
-/// A moment.
+/// A moment that a fault waits for.
 #[derive(Clone, Copy, Debug)]
 enum Aim {
-    /// A worker does this on any machine.
+    /// A worker on any machine does this.
     Worker(Doing),
-    /// Data is on its way from one machine to another: a write's to its target, or what was read.
+    /// Data is on its way between two machines: a write to its target, or data that was read.
     Data,
-    /// A target answers a host, or asks it for a write's data.
+    /// A target answers a host, or requests the data of a write.
     TargetAnswers,
     /// A disk begins to write.
     DiskWrites,
@@ -53,18 +54,19 @@ enum Aim {
     DiskReads,
     /// A disk begins to flush.
     DiskFlushes,
-    /// The metadata service sends a client an answer or a recall: what it answers to is done.
+    /// The metadata service sends a client an answer or a recall. It has already executed the call.
     MetaAnswers,
-    /// The metadata service answers a worker's change: without the answer it is asked again.
+    /// The metadata service answers a worker's change. If the answer is lost, the client repeats
+    /// the call.
     ChangeIsAnswered,
-    /// A client asks the metadata service.
+    /// A client sends a call to the metadata service.
     MetaIsAsked,
 }
 
 const WORKERS: [Doing; 5] =
     [Doing::Wrote, Doing::Wrote, Doing::Commits, Doing::Reads, Doing::Changes];
 
-/// The moments that tell most for a misfortune.
+/// Returns the moments at which a kind of fault is most likely to reveal a bug.
 fn aims(kind: Fault) -> &'static [Aim] {
     match kind {
         Fault::Duplicate => {
@@ -109,8 +111,8 @@ fn aims(kind: Fault) -> &'static [Aim] {
     }
 }
 
-/// A machine and another, by chance.
-pub(crate) fn anybody(shared: &Shared, random: &mut Random) -> Victim {
+/// Returns two random machines.
+pub(crate) fn random_victim(shared: &Shared, random: &mut Random) -> Victim {
     let (plan, count) = (&shared.plan, shared.plan.nodes_of_seed() as u64);
     let key = random.below(count);
     let other = (key + random.between(1, count - 1)) % count;
@@ -119,11 +121,11 @@ pub(crate) fn anybody(shared: &Shared, random: &mut Random) -> Victim {
     Victim { machine, other, is_meta: None }
 }
 
-/// Waits for a moment that tells for this kind of misfortune, and mostly a little longer.
+/// Waits for a moment that suits this kind of fault, and usually a little longer.
 pub(crate) async fn meet(shared: &Rc<Shared>, kind: Fault, random: &mut Random) -> Victim {
-    let victim = anybody(shared, random);
+    let victim = random_victim(shared, random);
     let aim = match *random.of(aims(kind)) {
-        // A few of another kind.
+        // Some faults wait for a worker that does something else.
         Aim::Worker(_) if random.chance(20) => Aim::Worker(*random.of(&WORKERS)),
         aim => aim,
     };
@@ -132,7 +134,7 @@ pub(crate) async fn meet(shared: &Rc<Shared>, kind: Fault, random: &mut Random) 
         return victim;
     };
     shared.history.borrow_mut().counts.aimed += 1;
-    // What is on its way is there soon.
+    // What is on its way arrives soon, so the delay is short.
     let later_us = match aim {
         Aim::Data | Aim::TargetAnswers | Aim::ChangeIsAnswered => *random.of(&[0, 0, 0, 100]),
         _ => *random.of(&[0, 0, 100, 1_000, 20_000]),
@@ -189,11 +191,11 @@ async fn moment(shared: &Rc<Shared>, aim: Aim, victim: Victim) -> Victim {
     }
 }
 
-/// Waits until a worker does something; its machine is the victim.
+/// Waits until a worker does this. Its machine is the victim.
 async fn met(shared: &Rc<Shared>, doing: Doing, victim: Victim) -> Victim {
-    let (teller, told) = oneshot();
-    *shared.watch.borrow_mut() = Some(Watch { doing, teller });
-    let machine = told.await.unwrap_or(victim.machine);
+    let (sender, machine) = oneshot();
+    *shared.watch.borrow_mut() = Some(Watch { doing, sender });
+    let machine = machine.await.unwrap_or(victim.machine);
     let other = if machine == victim.other { victim.machine } else { victim.other };
     Victim { machine, other, is_meta: None }
 }

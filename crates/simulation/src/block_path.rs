@@ -1,10 +1,11 @@
-//! The block path by itself: one host and one target as they are shipped.
+//! The block path alone: one host and one target, the shipped code of both.
 //!
-//! What clients of a cluster ask of their devices is a small part of what host and target can do.
-//! Here workers on one host read, write (from a block to more than a command may carry), zero,
-//! discard and flush a device, another worker asks for discovery, log pages and features, and
-//! namespaces come and go, while connections break and the target is killed or loses power. Every
-//! sector read must be one that may be there ([`sectors`]), every answer of the target must be right.
+//! The clients of a cluster use only a small part of what host and target can do. Here workers on
+//! one host read, write (from one block to more than one command may carry), zero, discard and
+//! flush a device. Another worker requests discovery, log pages and features, and namespaces come
+//! and go. Meanwhile connections break, and the target is killed or loses power. Each sector that
+//! is read must have a possible content ([`sectors`]), and each answer of the target must be
+//! correct.
 
 mod requests;
 mod sectors;
@@ -36,30 +37,30 @@ const NAMESPACE: Nsid = Nsid(1);
 /// A namespace that comes and goes.
 const GUEST: Nsid = Nsid(2);
 const GUEST_BYTES: u64 = 1 << 20;
-/// Virtual time that no run needs.
+/// Limit of virtual time; no run needs that long.
 const TIME_MAX: Duration = Duration::from_hours(2);
 /// Pause between attempts to start or to connect.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// How many of a hundred misfortunes wait for a moment at which they tell most,
+/// Percentage of faults that wait for a moment at which they are likely to reveal a bug.
 const AIMED_PERCENT: u64 = 75;
-/// and for how long.
+/// How long such a fault waits.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A piece that carries data of a write, in bytes.
+/// Smallest message, in bytes, that counts as one that carries data of a write.
 const DATA_BYTES: usize = 2_000;
-/// Violations that are kept at most.
+/// Largest number of violations that are kept.
 const VIOLATIONS_MAX: usize = 20;
 
-/// What a seed decides before a run begins.
+/// Parameters of a run, chosen from the seed before it begins.
 #[derive(Clone, Debug)]
-struct Plan {
+struct RunParameters {
     workers: u64,
     steps: u64,
     pause_max: Duration,
-    /// Bytes of the part of the device that each worker has for itself.
+    /// Bytes of the part of the device that belongs to one worker.
     part_bytes: u64,
     block_size: u32,
-    /// Whether discarded blocks read as zeros; else they keep what they hold, which hosts are not
-    /// told.
+    /// Whether discarded blocks read as zeros. Otherwise they keep their content, and the target
+    /// does not promise anything to hosts.
     discards: bool,
     transfer_bytes_max: u32,
     has_resets: bool,
@@ -69,10 +70,10 @@ struct Plan {
     faults: u64,
 }
 
-impl Plan {
-    fn new(seed: u64, random: &mut Random) -> Plan {
+impl RunParameters {
+    fn new(seed: u64, random: &mut Random) -> RunParameters {
         let kind = seed % 4;
-        Plan {
+        RunParameters {
             workers: random.between(1, 3),
             steps: random.between(20, 60),
             pause_max: Duration::from_millis(*random.of(&[2, 50, 1_000])),
@@ -93,29 +94,29 @@ impl Plan {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockOutcome {
-    /// Equal for two runs of one seed.
+    /// The same for two runs of one seed.
     pub trace_hash: u64,
-    /// What was seen that may not be; empty if all is well.
+    /// Observations that break a rule; empty if all is well.
     pub violations: Vec<String>,
-    /// What happened, by name.
+    /// Numbers of events, by name.
     pub counts: BTreeMap<&'static str, u64>,
 }
 
-/// What all tasks of a run share.
+/// State that all tasks of a run share.
 struct Shared {
-    plan: Plan,
+    plan: RunParameters,
     host: Node,
     machine: Node,
     network: Network,
     incarnation: Cell<u128>,
-    /// The target of the process that runs.
+    /// The target of the running process.
     target: RefCell<Option<Arc<Target>>>,
     /// Counts power losses.
     losses: Cell<u64>,
-    /// Misfortunes that are not over yet: as long as there are some, workers go on.
+    /// Faults that have not ended yet. Workers continue until there are none.
     faults_left: Cell<u64>,
     is_over: Cell<bool>,
     is_logged: bool,
@@ -151,10 +152,10 @@ impl Shared {
     }
 }
 
-/// Runs a seed in this thread; logged, it prints every request and misfortune.
+/// Runs a seed in this thread. With `is_logged` it prints each request and each fault.
 pub fn run_block_path(seed: u64, is_logged: bool) -> BlockOutcome {
     let mut random = Random::new(seed ^ 0x626c_6f63_6b73);
-    let plan = Plan::new(seed, &mut random);
+    let plan = RunParameters::new(seed, &mut random);
     let config = SimConfig { time_max: TIME_MAX, ..SimConfig::default() };
     let mut simulation = Simulation::with_config(seed, config);
     let shared = Rc::new(Shared {
@@ -184,16 +185,16 @@ pub fn run_block_path(seed: u64, is_logged: bool) -> BlockOutcome {
 
 async fn whole(shared: Rc<Shared>, mut random: Random) {
     start_target(&shared);
-    // What may befall begins once the device has been made.
+    // Faults begin once the device exists.
     while shared.target.borrow().is_none() {
         sleep(Duration::from_millis(1)).await;
     }
     let choices = Random::new(random.next());
-    let mishaps = reactor::spawn(misfortunes(Rc::clone(&shared), Random::new(random.next())));
+    let faults = reactor::spawn(faults(Rc::clone(&shared), Random::new(random.next())));
     let guests = reactor::spawn(guests(Rc::clone(&shared), Random::new(random.next())));
     let work = shared.host.spawn(work(Rc::clone(&shared), choices));
     work.await.expect("the host is never killed");
-    mishaps.abort();
+    faults.abort();
     guests.abort();
 }
 
@@ -278,7 +279,7 @@ fn start_target(shared: &Rc<Shared>) {
 }
 
 async fn open_device(shared: &Shared) -> FileBacking {
-    // The kernel holds a killed program's file until its I/O has ended.
+    // The kernel holds the file of a killed program until its I/O has ended.
     while shared.machine.disk_operations() > 0 {
         sleep(Duration::from_millis(1)).await;
     }
@@ -300,7 +301,7 @@ async fn open_device(shared: &Shared) -> FileBacking {
     FileBacking::open(DEVICE_PATH, &options).expect("the device opens")
 }
 
-/// A namespace comes and goes, and hosts are told.
+/// Adds and removes a namespace, of which hosts are notified.
 async fn guests(shared: Rc<Shared>, mut random: Random) {
     loop {
         sleep(Duration::from_millis(random.between(1, 5_000))).await;
@@ -317,7 +318,7 @@ async fn guests(shared: Rc<Shared>, mut random: Random) {
     }
 }
 
-async fn misfortunes(shared: Rc<Shared>, mut random: Random) {
+async fn faults(shared: Rc<Shared>, mut random: Random) {
     let most = shared.plan.disk_latency_max.max(Duration::from_micros(300));
     let range = (Duration::from_micros(10), most);
     shared.machine.set_disk_pace(Some(DiskPace { read: range, write: range, sync: range }));
@@ -349,7 +350,7 @@ async fn misfortunes(shared: Rc<Shared>, mut random: Random) {
             continue;
         }
         let kind = random.below(3);
-        shared.log(|| format!("misfortune {kind} of the connections"));
+        shared.log(|| format!("fault {kind} of the connections"));
         match kind {
             0 => shared.network.reset(host, machine),
             1 => {
@@ -363,12 +364,12 @@ async fn misfortunes(shared: Rc<Shared>, mut random: Random) {
                 shared.network.let_go(host, machine);
             }
         }
-        shared.log(|| "it is over".to_owned());
+        shared.log(|| "the fault is over".to_owned());
         shared.faults_left.set(left);
     }
 }
 
-/// Waits until data is on its way, or an answer, or the disk is at work.
+/// Waits until data or an answer is on its way, or the disk is working.
 async fn moment(shared: &Shared, random: &mut Random) {
     let (host, machine) = (&shared.host, &shared.machine);
     let moment = match random.below(5) {
@@ -380,5 +381,5 @@ async fn moment(shared: &Shared, random: &mut Random) {
     shared.network.moment(moment).await;
 }
 
-// A sector is what a disk writes whole.
+// A disk writes a sector as a whole.
 const _: () = assert!(SECTOR_BYTES == 512);

@@ -1,24 +1,26 @@
-//! Which misfortune explains an error or a long wait. What none explains is a violation.
+//! Finds the fault that explains an error or a long wait. An error or wait that no fault explains
+//! is a violation.
 //!
-//! It has to have lasted when the call was under way, or ended not long before ([`Fault::reach`]), and the call
-//! has to depend on what it befell. A wait may also be for other clients, which are asked for their rights. But only
-//! the time that misfortunes reach is explained: what is left must be a normal wait.
+//! A fault explains a call if it lasted during the call, or ended shortly before
+//! ([`Fault::reach`]), and if the call depends on what the fault struck. A wait may also be caused
+//! by other clients, from which the service recalls rights. But a fault explains only the time that
+//! it reaches: the remaining time must be a normal wait.
 
 use crate::fault::Fault;
 use reactor::time::{Instant, now};
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-/// What a misfortune befell.
+/// The part of the cluster that a fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum FaultSite {
     /// A machine with client, target and agent, or all its links.
     Node(usize),
     /// The metadata service.
     Meta,
     /// A machine's device.
     Device(usize),
-    /// What connects two machines; `None` is that of the metadata service.
+    /// The link between two machines; `None` stands for the metadata service.
     Link(usize, Option<usize>),
 }
 
@@ -29,42 +31,46 @@ pub(crate) struct Called {
     pub(crate) begun: Instant,
 }
 
-/// A misfortune and its time; `until` is `None` while it lasts.
+/// A fault and its time; `until` is `None` while the fault lasts.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     fault: Fault,
     from: Instant,
     until: Option<Instant>,
-    /// Nothing: everything.
-    places: Vec<Place>,
+    /// Empty: the fault strikes everything.
+    sites: Vec<FaultSite>,
 }
 
-impl Place {
-    /// Whether a call depends on it. A client that cannot write what is asked back from it loses its
-    /// session, and then its calls on names fail too; so all depend on all devices, but not on what connects others.
+impl FaultSite {
+    /// Whether a call depends on this part. A client that cannot write data when the service
+    /// recalls its rights loses its session, and then its calls on names fail too. So all calls
+    /// depend on all devices, but not on links between other machines.
     fn matters(self, call: Called) -> bool {
         match self {
-            Place::Meta | Place::Node(_) | Place::Device(_) | Place::Link(_, None) => true,
-            Place::Link(one, Some(other)) => one == call.machine || other == call.machine,
+            FaultSite::Meta
+            | FaultSite::Node(_)
+            | FaultSite::Device(_)
+            | FaultSite::Link(_, None) => true,
+            FaultSite::Link(one, Some(other)) => one == call.machine || other == call.machine,
         }
     }
 }
 
 impl Span {
-    /// Whether it lasted, or had ended not longer than `after` before, when a call was under way.
+    /// Whether the fault lasted during the call, or had ended at most `after` before it began.
     fn meets(&self, begun: Instant, after: Duration) -> bool {
-        // All that lies before the end of the call, which is now, has begun by then.
+        // The call ends now, so each earlier fault has already begun.
         self.until.is_none_or(|until| begun <= until || begun - until <= after)
     }
 
     fn matters(&self, call: Called) -> bool {
-        self.places.is_empty() || self.places.iter().any(|place| place.matters(call))
+        self.sites.is_empty() || self.sites.iter().any(|site| site.matters(call))
     }
 }
 
 impl Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of {:?} ", self.fault, self.places)?;
+        write!(f, "{:?} of {:?} ", self.fault, self.sites)?;
         match self.until {
             Some(until) => write!(f, "{:?}..{until:?}", self.from),
             None => write!(f, "since {:?}", self.from),
@@ -72,25 +78,25 @@ impl Display for Span {
     }
 }
 
-/// All misfortunes of a run so far.
+/// All faults of a run so far.
 #[derive(Debug, Default)]
 pub(crate) struct Causes(Vec<Span>);
 
 impl Causes {
-    /// A misfortune begins.
+    /// Records the begin of a fault.
     pub(crate) fn begin(&mut self, fault: Fault) {
-        self.0.push(Span { fault, from: now(), until: None, places: Vec::new() });
+        self.0.push(Span { fault, from: now(), until: None, sites: Vec::new() });
     }
 
-    /// It befalls this, too.
-    pub(crate) fn befalls(&mut self, fault: Fault, places: &[Place]) {
+    /// Records another part that the fault strikes.
+    pub(crate) fn strikes(&mut self, fault: Fault, sites: &[FaultSite]) {
         let lasts = |span: &&mut Span| span.fault == fault && span.until.is_none();
         if let Some(span) = self.0.iter_mut().find(lasts) {
-            span.places.extend(places);
+            span.sites.extend(sites);
         }
     }
 
-    /// A misfortune of this kind is over.
+    /// Records the end of a fault of this kind.
     pub(crate) fn end_of(&mut self, fault: Fault) {
         let lasts = |span: &&mut Span| span.fault == fault && span.until.is_none();
         if let Some(span) = self.0.iter_mut().find(lasts) {
@@ -98,7 +104,7 @@ impl Causes {
         }
     }
 
-    /// What explains that a call has just failed.
+    /// Returns the fault that explains that a call has just failed.
     pub(crate) fn of_error(&self, call: Called) -> Option<&Span> {
         let meets = |span: &&Span| {
             let after = span.fault.reach().errors;
@@ -107,7 +113,8 @@ impl Causes {
         self.0.iter().rev().find(meets)
     }
 
-    /// What explains, last of all, that a call has lasted until now, of which so much would be normal.
+    /// Returns the latest of the faults that together explain why a call has lasted until now
+    /// instead of its normal time.
     pub(crate) fn of_wait(&self, call: Called, normal: Duration) -> Option<&Span> {
         let present = now();
         let mut explained = Duration::ZERO;
@@ -130,7 +137,7 @@ impl Causes {
         last.filter(|_| is_explained)
     }
 
-    /// Each misfortune with its time, as text.
+    /// Returns each fault with its time, as text.
     pub(crate) fn describe(&self) -> String {
         self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     }
@@ -144,23 +151,23 @@ mod tests {
         Instant::from_ns(seconds * 1_000_000_000)
     }
 
-    fn span(fault: Fault, places: &[Place]) -> Causes {
-        Causes(vec![Span { fault, from: at(100), until: Some(at(110)), places: places.to_vec() }])
+    fn span(fault: Fault, sites: &[FaultSite]) -> Causes {
+        Causes(vec![Span { fault, from: at(100), until: Some(at(110)), sites: sites.to_vec() }])
     }
 
     fn explains(causes: &Causes, machine: usize, begun: u64) -> bool {
         causes.of_error(Called { machine, begun: at(begun) }).is_some()
     }
 
-    /// Goal: a misfortune explains errors of calls that depend on what it befell, while it lasts and for as
-    /// long after it as recovery takes.
+    /// Goal: a fault explains errors of calls that depend on what it struck, while it lasts and for
+    /// as long after it as recovery takes.
     #[test]
     fn errors_need_a_cause_that_matters() {
-        let cut = span(Fault::Cut, &[Place::Link(0, Some(1))]);
+        let cut = span(Fault::Cut, &[FaultSite::Link(0, Some(1))]);
         assert!(explains(&cut, 0, 105) && explains(&cut, 1, 105));
         assert!(!explains(&cut, 2, 105), "another link");
         assert!(explains(&cut, 0, 159) && !explains(&cut, 0, 161), "long over");
-        assert!(explains(&span(Fault::MetaKill, &[Place::Meta]), 2, 105));
-        assert!(!explains(&span(Fault::ClockStep, &[Place::Meta]), 2, 105));
+        assert!(explains(&span(Fault::MetaKill, &[FaultSite::Meta]), 2, 105));
+        assert!(!explains(&span(Fault::ClockStep, &[FaultSite::Meta]), 2, 105));
     }
 }

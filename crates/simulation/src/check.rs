@@ -1,8 +1,8 @@
-//! Whether what was seen is what mode `close` allows.
+//! Checks whether the observations are allowed by mode `close`.
 //!
-//! Everything seen must be the effect of a change that may have been made by then, and that no
-//! other, certainly later and certainly made change had replaced. Where changes overlap in time any
-//! order of them is allowed; where close and open order them, exactly one value is.
+//! Each observation must be the effect of a change that may have been made by then and that no
+//! certainly later, certainly made change had replaced. Changes that overlap in time may have
+//! happened in any order. Where close and open order them, exactly one value is allowed.
 
 mod appends;
 mod bytes;
@@ -11,20 +11,20 @@ mod names;
 use crate::history::{Actor, History, Life, Tick};
 use protocol::SessionId;
 
-/// Violations that are reported at most.
+/// Largest number of violations that are reported.
 const REPORTED_MAX: usize = 20;
 
-/// From when to when somebody looked, and who.
+/// The time span of an observation and the client that made it.
 #[derive(Clone, Copy, Debug)]
 struct View {
     start: Tick,
     end: Tick,
-    /// Who sees its own writes before they are committed.
+    /// A client that sees its own writes before they are committed.
     own: Option<(Actor, Option<SessionId>)>,
 }
 
 impl View {
-    /// Whether a change certainly is in force for this view.
+    /// Whether a change is certainly in force for this view.
     fn has(&self, life: &Life) -> bool {
         if life.is_void {
             return false;
@@ -41,7 +41,7 @@ impl View {
     }
 }
 
-/// Checks a whole history; answers what is wrong.
+/// Checks a whole history. Returns the violations.
 pub(crate) fn check(history: &mut History) -> Vec<String> {
     let mut violations = std::mem::take(&mut history.violations);
     violations.extend(bytes::check(history));

@@ -29,9 +29,9 @@ use uuid::Uuid;
 const META_PORT: u16 = 7000;
 const DEVICE_PATH: &str = "/device";
 const BLOCK_SIZE: u32 = 4096;
-/// What a device holds before it is first written: what nobody ever wrote must not be read.
+/// The byte that fills a new device. No read may return bytes that were never written.
 const JUNK: u8 = 0xee;
-/// Pause before a process that could not start is started again.
+/// Pause before another attempt to start a process that failed to start.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
 
 /// A machine with a device and a client.
@@ -43,18 +43,18 @@ pub(crate) struct Machine {
     uuid: Uuid,
     pub(crate) has_device: bool,
     incarnation: Cell<u128>,
-    /// Where applications run: they survive the process.
+    /// The node where applications run; they survive the process.
     pub(crate) applications: Node,
-    /// The client of the process that runs, once it is up.
+    /// The client of the running process, once it is up.
     pub(crate) client: RefCell<Option<Rc<Client>>>,
-    /// The mount of that process in the kernel.
+    /// The kernel's side of that process's mount.
     pub(crate) kernel: RefCell<Option<Rc<Kernel>>>,
     kernel_seed: u64,
-    /// Its client makes and checks checksums.
+    /// Whether its client makes and checks checksums.
     has_sums: bool,
     /// Counts starts of the process.
     pub(crate) life: Cell<u64>,
-    /// What the process that runs exports.
+    /// The namespaces that the running process exports.
     namespaces: RefCell<Vec<Arc<Namespace>>>,
 }
 
@@ -70,21 +70,21 @@ pub(crate) struct MetaMachine {
 pub(crate) struct Cluster {
     pub(crate) meta: MetaMachine,
     pub(crate) machines: Vec<Machine>,
-    /// Where an operator sits.
+    /// The node from which the operator works.
     pub(crate) operator: Node,
     pub(crate) network: Network,
-    /// What services and targets had counted when they were killed.
+    /// Counts of services and targets that have been killed.
     counted: RefCell<Counted>,
 }
 
-/// What the shipped code counts of itself.
+/// Counts that the shipped code keeps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counted {
     /// Sessions that were fenced.
     pub(crate) fences: u64,
     /// Recalls and invalidations.
     pub(crate) recalls: u64,
-    /// Answers given again from reply slots.
+    /// Answers that were repeated from reply slots.
     pub(crate) repeated: u64,
     /// Commits dropped because a truncation came first.
     pub(crate) late_commits: u64,
@@ -94,12 +94,12 @@ pub(crate) struct Counted {
     pub(crate) rewritten_blocks: u64,
 }
 
-/// The job's secret. TLS takes its random numbers from its own library, which no seed reaches.
+/// The job's secret. TLS takes its random numbers from its own library, so no seed controls them.
 fn secret() -> Secret {
     Secret::from_hex(&"5a".repeat(32)).expect("64 hexadecimal digits")
 }
 
-/// What clients, agents and tools prove themselves with.
+/// Returns the credential of clients, agents and tools.
 pub(crate) fn credential() -> Credential {
     Credential::Plain(secret())
 }
@@ -137,7 +137,7 @@ impl Cluster {
                 applications,
                 kernel: RefCell::default(),
                 kernel_seed,
-                // A few machines make and check none, but where only they find what is wrong.
+                // A few machines make and check no sums, unless only sums can reveal the fault.
                 has_sums: kernel_seed & 6 != 0 || plan.faults.has(Fault::Flip),
                 node,
                 config,
@@ -163,7 +163,7 @@ impl Cluster {
         SocketAddr::new(self.meta.node.address(), META_PORT)
     }
 
-    /// What the shipped code has counted so far.
+    /// Returns the counts of the shipped code so far.
     pub(crate) fn counted(&self) -> Counted {
         let mut counted = *self.counted.borrow();
         self.meta.count(&mut counted);
@@ -175,7 +175,7 @@ impl Cluster {
         counted
     }
 
-    /// Starts the metadata service and so many nodes; answers when all clients are up.
+    /// Starts the metadata service and this number of nodes. Returns when all clients are up.
     pub(crate) async fn start(self: &Rc<Self>, nodes: usize) {
         self.start_meta();
         for index in 0..nodes {
@@ -184,7 +184,7 @@ impl Cluster {
         self.all_up().await;
     }
 
-    /// Starts the nodes that have never been there; answers when all clients are up.
+    /// Starts the nodes that were never there. Returns when all clients are up.
     pub(crate) async fn complete(self: &Rc<Self>) {
         let never = |index: &usize| self.machines[*index].life.get() == 0;
         (0..self.machines.len()).filter(never).for_each(|index| self.start_node(index));
@@ -200,7 +200,7 @@ impl Cluster {
         }
     }
 
-    /// Starts the metadata service on what its store holds.
+    /// Starts the metadata service with the content of its store.
     pub(crate) fn start_meta(self: &Rc<Self>) {
         let cluster = Rc::clone(self);
         drop(self.meta.node.spawn(async move {
@@ -224,13 +224,13 @@ impl Cluster {
         }));
     }
 
-    /// What the metadata service, if it runs, finds wrong with its store.
+    /// Returns the violations that the running metadata service finds in its store.
     pub(crate) fn check_store(&self) -> Option<Vec<String>> {
         let service = self.meta.service.borrow().upgrade()?;
         Some(service.check().unwrap_or_else(|error| vec![error.to_string()]))
     }
 
-    /// Kills the metadata service; with a choice, the machine's power goes too.
+    /// Kills the metadata service. If `power` is given, the machine loses power too.
     pub(crate) fn kill_meta(&self, power: Option<&mut Random>) {
         let meta = &self.meta;
         meta.count(&mut self.counted.borrow_mut());
@@ -249,7 +249,7 @@ impl Cluster {
         meta.boot.set(Uuid::from_u128(random.next().into()));
     }
 
-    /// Lets the store of the metadata service fail, or not any more.
+    /// Makes the store of the metadata service fail, or ends that.
     pub(crate) fn set_store_fault(&self, fault: Option<StoreFault>) {
         self.meta.store.borrow().set_fault(fault);
     }
@@ -267,7 +267,7 @@ impl Cluster {
         drop(machine.node.spawn(async move { cluster.machines[index].run().await }));
     }
 
-    /// Kills a node's process; with a choice, the machine's power goes too.
+    /// Kills a node's process. If `power` is given, the machine loses power too.
     pub(crate) fn kill_node(&self, index: usize, power: Option<&mut Random>) {
         let machine = &self.machines[index];
         machine.count(&mut self.counted.borrow_mut());
@@ -299,12 +299,12 @@ impl MetaMachine {
 }
 
 impl Machine {
-    /// Its node's name.
+    /// Returns the name of its node.
     pub(crate) fn name(&self) -> &str {
         &self.config.name
     }
 
-    /// Whether its device is this one.
+    /// Whether its device has this UUID.
     pub(crate) fn has(&self, uuid: Uuid) -> bool {
         self.uuid == uuid
     }
@@ -315,7 +315,7 @@ impl Machine {
         }
     }
 
-    /// The process: target, agent and client.
+    /// Runs the process: target, agent and client.
     async fn run(&self) {
         let devices = if self.has_device { vec![self.open_device().await] } else { Vec::new() };
         let exports = Exports::start(&self.config, &devices).await.expect("the target starts");
@@ -339,7 +339,7 @@ impl Machine {
                 local: exports.local().devices(),
                 plain_data: true,
                 changes: Some(notices.changes()),
-                // On every other machine small files lie with the service.
+                // On every other machine the service keeps the data of small files.
                 inline_bytes: (self.kernel_seed & 1) * protocol::inline::INLINE_MAX_BYTES,
                 checksum: self.has_sums,
             };
@@ -351,14 +351,14 @@ impl Machine {
         let kernel = self.mount(&client, &notices).await;
         *self.client.borrow_mut() = Some(client);
         *self.kernel.borrow_mut() = Some(Rc::clone(&kernel));
-        let told = Rc::clone(&kernel);
+        let notified = Rc::clone(&kernel);
         drop(reactor::spawn(names.serve(async move |directory, name, expires_only| {
-            told.drop_name(directory.0, name.as_bytes(), expires_only).await;
+            notified.drop_name(directory.0, name.as_bytes(), expires_only).await;
             Ok(())
         })));
-        let (told, all) = (Rc::clone(&kernel), Rc::clone(&kernel));
+        let (notified, all) = (Rc::clone(&kernel), Rc::clone(&kernel));
         drop(reactor::spawn(prompt.serve(
-            async move |node| Ok(told.drop_attributes(node.0).await),
+            async move |node| Ok(notified.drop_attributes(node.0).await),
             async move || all.increase_epoch().await,
         )));
         pages
@@ -382,7 +382,8 @@ impl Machine {
     }
 
     async fn open_device(&self) -> NodeDevice {
-        // The kernel holds a killed program's file, and the lock on it, until its I/O has ended.
+        // The kernel holds the file of a killed program, and the lock on it, until its I/O has
+        // ended.
         while self.node.disk_operations() > 0 {
             sleep(Duration::from_millis(1)).await;
         }

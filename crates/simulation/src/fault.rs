@@ -1,80 +1,84 @@
-//! The kinds of misfortunes, and how often each befalls a cluster.
+//! The kinds of faults, and how often each strikes a cluster.
 
 use protocol::times;
 use std::time::Duration;
 
-/// What may befall.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Fault {
     /// Connections are broken.
     Reset,
-    /// A link is cut, or all of a node's, and mended.
+    /// A link, or all links of a node, are cut and later repaired.
     Cut,
-    /// One direction of a link is cut and mended.
+    /// One direction of a link is cut and later repaired.
     CutOneWay,
-    /// A link, or all of a node's, takes up to seconds one way.
+    /// A link, or all links of a node, delay messages by up to seconds.
     SlowLink,
-    /// What connections carry is held back, while new ones work.
+    /// Messages of existing connections are held back, while new connections work.
     Hold,
     /// The same for minutes: longer than any session lives.
     LongHold,
-    /// What a node has sent over a connection, which may have ended, arrives again over another one.
+    /// Messages that a node has sent over a connection arrive again over another one. The first
+    /// connection may have ended.
     Duplicate,
     /// A node's process is killed and started again.
     NodeKill,
     /// The metadata service is killed and started again.
     MetaKill,
-    /// While one of them recovers from being killed, it or another one is killed.
+    /// While a process recovers from being killed, it or another process is killed.
     CrashTwice,
-    /// A node ends its session, goes, and comes back; or a node comes that was not there yet.
+    /// A node ends its session, leaves and comes back; or a new node joins.
     Leave,
     /// A node's process is stopped, perhaps for longer than its session lives.
     Pause,
-    /// A machine, also that of the metadata service, is suspended: disk and network stand still too.
+    /// A machine, possibly that of the metadata service, is suspended; disk and network stop too.
     Suspend,
-    /// A wall clock is set forward or back, that of the metadata service also while it is away.
+    /// A wall clock is set forward or back. That of the metadata service may be set while the
+    /// service is down.
     ClockStep,
-    /// A node with a write on its way is cut off from where it goes and from the metadata service,
-    /// or paused, until its session has ended, but not until its admission lapses by itself.
+    /// A node with a write on its way is cut off from the target and from the metadata service, or
+    /// paused. This lasts until its session has ended, but not until its admission lapses.
     Strand,
-    /// One connection is stuck with a write on it, and its node cut off from the metadata service, until
-    /// its session has ended; the write arrives before the target has missed its host.
+    /// One connection is stuck with a write on it, and its node is cut off from the metadata
+    /// service until its session has ended. The write arrives before the target notices that the
+    /// host is silent.
     Straggle,
-    /// A node that the metadata service does not reach goes on looking at what it knows, while others change it.
+    /// A node that the metadata service cannot reach continues to read what it has cached, while
+    /// other nodes change it.
     Onlook,
     /// A node loses power: unflushed writes are lost or torn.
     NodePower,
-    /// The metadata service's machine loses power: what its store has not synced is lost.
+    /// The metadata service's machine loses power: unsynced data of its store are lost.
     MetaPower,
     /// A device answers reads, writes or flushes with EIO.
     DeviceBroken,
     /// A device answers writes with ENOSPC.
     DeviceFull,
-    /// Bits of what is read from a device flip on the way.
+    /// Bits of data flip while they are read from a device.
     Flip,
-    /// The store of the metadata service has no room.
+    /// The store of the metadata service has no space left.
     StoreFull,
-    /// A commit or a sync of the store fails with EIO; the metadata service ends and is started again.
+    /// A commit or sync of the store fails with EIO. The metadata service ends and is restarted.
     StoreBroken,
-    /// Disks are slow by phases, so much that commands miss their deadline. This is not chosen by weight: see
-    /// [`Plan::disk_latency_max`](crate::Plan).
+    /// Disks have slow phases in which commands miss their deadline. This kind is not chosen by
+    /// weight: see [`Plan::disk_latency_max`](crate::Plan).
     SlowDisk,
 }
 
-/// How long after its end a misfortune explains errors and waits.
+/// How long after its end a fault explains errors and waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
-    /// `None`: it explains no error.
+    /// `None`: the fault explains no error.
     pub(crate) errors: Option<Duration>,
-    /// `None`: it explains no wait.
+    /// `None`: the fault explains no wait.
     pub(crate) waits: Option<Duration>,
 }
 
-/// After a misfortune the session of who was silent lives for its deadline; then it is fenced, and a target that
-/// cannot be asked for that has to let its admission lapse.
+/// After a fault a silent client's session lives until its deadline. Then the service fences it. If
+/// the service cannot reach a target to do so, it waits until the admission there lapses.
 const RECOVERED_AFTER: Duration = times::SESSION_DEADLINE.saturating_add(times::ADMISSION_LAPSE);
-/// How long a connection that was broken takes to be noticed, made again and to carry what was lost.
+/// Time until a host notices a broken connection, connects again and repeats the lost messages.
 const RECONNECTED_AFTER: Duration = times::TARGET_DEADLINE.saturating_mul(2);
 
 impl Fault {
@@ -107,13 +111,13 @@ impl Fault {
         (Fault::SlowDisk, "slow_disks"),
     ];
 
-    /// What it explains.
+    /// Returns what the fault explains.
     pub(crate) fn reach(self) -> Reach {
         let (errors, waits) = match self {
             Fault::ClockStep => (None, None),
-            // A host that seems to connect anew loses its earlier connections.
+            // A target ends a host's earlier connections when the host seems to connect again.
             Fault::Reset | Fault::Duplicate => (None, Some(RECONNECTED_AFTER)),
-            // What was lost is lost for good.
+            // Lost data stay lost.
             Fault::NodePower | Fault::MetaPower | Fault::DeviceBroken => {
                 (Some(Duration::MAX), Some(RECOVERED_AFTER))
             }
@@ -123,12 +127,12 @@ impl Fault {
     }
 }
 
-/// Which misfortunes may befall a cluster, and how often each in proportion to the others.
+/// The kinds of faults that may strike a cluster, with their relative frequencies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults([u32; Fault::ALL.len()]);
 
 impl Faults {
-    /// These, by their weights.
+    /// Returns these kinds with their weights.
     pub fn of(weights: &[(Fault, u32)]) -> Faults {
         let mut faults = Faults::default();
         for (fault, weight) in weights {
@@ -137,19 +141,19 @@ impl Faults {
         faults
     }
 
-    /// With another one, or with another weight of it.
+    /// Returns the set with this kind added, or with its weight replaced.
     #[must_use]
     pub fn with(mut self, fault: Fault, weight: u32) -> Faults {
         self.0[fault as usize] = weight;
         self
     }
 
-    /// Whether it may befall.
+    /// Whether this kind may strike.
     pub fn has(&self, fault: Fault) -> bool {
         self.0[fault as usize] > 0
     }
 
-    /// Whether nothing may.
+    /// Whether the set is empty.
     pub fn is_none(&self) -> bool {
         *self == Faults::default()
     }
@@ -159,7 +163,7 @@ impl Faults {
         self.0.iter().map(|weight| u64::from(*weight)).sum()
     }
 
-    /// The kind that a number below [`Faults::total`] stands for.
+    /// Returns the kind for a number below [`Faults::total`].
     pub(crate) fn pick(&self, mut number: u64) -> Option<Fault> {
         for (fault, _) in Fault::ALL {
             let weight = u64::from(self.0[fault as usize]);

@@ -1,14 +1,14 @@
-//! Misfortunes, one after the other, each with its end.
+//! Runs a plan's faults one after the other, each until its end.
 //!
-//! A misfortune at any time rarely meets the moment that matters. Most are therefore *aimed*
+//! A fault at a random time rarely hits a critical moment. Most faults are therefore *aimed*
 //! ([`crate::aim`]): they wait until a device write, a reply or a commit is under way, and strike
-//! then. Beside them disks are slow by phases.
+//! then. In addition disks have slow phases.
 
 mod onlook;
 mod others;
 
 use crate::aim::{self, Victim};
-use crate::causes::Place;
+use crate::causes::FaultSite;
 use crate::fault::Fault;
 use crate::random::Random;
 use crate::worker::Shared;
@@ -19,28 +19,28 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The key of misfortunes' choices.
+/// The key of the random choices of faults.
 const FAULTS: u64 = 1;
-/// How many of a hundred misfortunes are aimed.
+/// Percentage of faults that are aimed.
 const AIMED_PERCENT: u64 = 75;
-/// A session that is silent for so long (ms) has been ended, while the admissions of its host at
-/// targets have not lapsed by themselves: only fencing keeps its late writes out.
+/// Time range (ms) after which a silent session has been ended, while its host's admissions at
+/// targets have not lapsed. In it only fencing keeps out the session's late writes.
 const ENDED_NOT_LAPSED_MS: (u64, u64) = (20_500, 34_000);
-/// For so long (ms) a straggler's session is out of contact before its node stops: it has been ended,
-/// while its host has not given its command up.
+/// Time range (ms) for which a straggler's session is out of contact before its node stops. The
+/// session has been ended, but its host has not given up its command.
 const ENDED_NOT_GIVEN_UP_MS: (u64, u64) = (19_000, 19_900);
-/// For so long (ms) a target bears with a host that has stopped, at least.
+/// Time range (ms) for which a target keeps the connection of a stopped host, at least.
 const KEPT_ALIVE_MS: (u64, u64) = (500, 2_400);
 /// Longest phase of a slow disk.
 const PHASE_MAX: Duration = Duration::from_secs(4);
 /// Commands whose operations take longer may miss their deadline.
 const BEARABLE: Duration = Duration::from_secs(3);
-/// Connections that arrive again in one misfortune at most.
+/// Largest number of connections that one fault replays.
 const COPIES_MAX: u64 = 6;
 /// Shortest operation of a slow disk.
 const SLOW_MIN: Duration = Duration::from_micros(300);
 
-/// Lets all of a plan's faults happen.
+/// Runs all faults of a plan.
 pub(crate) async fn run(shared: &Rc<Shared>) {
     let faults = shared.plan.faults;
     for number in (0..shared.plan.fault_count).filter(|number| shared.plan.kept.has_fault(*number))
@@ -52,7 +52,7 @@ pub(crate) async fn run(shared: &Rc<Shared>) {
         let victim = if random.chance(AIMED_PERCENT) {
             aim::meet(shared, kind, &mut random).await
         } else {
-            aim::anybody(shared, &mut random)
+            aim::random_victim(shared, &mut random)
         };
         {
             let mut history = shared.history.borrow_mut();
@@ -60,38 +60,38 @@ pub(crate) async fn run(shared: &Rc<Shared>) {
             history.counts.kinds[kind as usize] += 1;
         }
         shared.causes.borrow_mut().begin(kind);
-        shared.tell(|| format!("fault {number}: {kind:?} befalls {victim}"));
-        befall(shared, kind, victim, &mut random).await;
+        shared.record(|| format!("fault {number}: {kind:?} strikes {victim}"));
+        strike(shared, kind, victim, &mut random).await;
         shared.causes.borrow_mut().end_of(kind);
-        shared.tell(|| format!("fault {number}: {kind:?} is over"));
+        shared.record(|| format!("fault {number}: {kind:?} is over"));
         shared.lasting.set(Duration::ZERO);
     }
 }
 
-/// Mostly short, sometimes longer than every deadline of a session.
+/// Returns a duration: usually short, sometimes longer than every deadline of a session.
 fn lasting(random: &mut Random) -> Duration {
     let (least_ms, most_ms) =
         *random.of(&[(1, 50), (1, 3_000), (1, 15_000), (1, 45_000), ENDED_NOT_LAPSED_MS]);
     Duration::from_millis(random.between(least_ms, most_ms))
 }
 
-/// Time passes under a misfortune; the workers, told of it, go on until its end.
+/// Lets time pass under a fault. The workers learn the duration and continue until its end.
 async fn last(shared: &Shared, lasting: Duration) {
     shared.lasting.set(lasting);
     sleep(lasting).await;
 }
 
-async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut Random) {
+async fn strike(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut Random) {
     let cluster = &shared.cluster;
     let machine = &cluster.machines[victim.machine];
     let other = &cluster.machines[victim.other].node;
     let lasting = lasting(random);
-    let link = |is_meta: bool| Place::Link(victim.machine, (!is_meta).then_some(victim.other));
+    let link = |is_meta: bool| FaultSite::Link(victim.machine, (!is_meta).then_some(victim.other));
     match kind {
         Fault::Reset => {
             let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(60));
             let peer = if is_meta { &cluster.meta.node } else { other };
-            shared.befalls(kind, &[link(is_meta)]);
+            shared.strikes(kind, &[link(is_meta)]);
             cluster.network.reset(&machine.node, peer);
         }
         Fault::Duplicate => duplicate(shared, victim, random).await,
@@ -99,7 +99,7 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
             let lasting = if kind == Fault::Hold { lasting } else { minutes(random) };
             let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(30));
             let peer = if is_meta { &cluster.meta.node } else { other };
-            shared.befalls(kind, &[link(is_meta)]);
+            shared.strikes(kind, &[link(is_meta)]);
             cluster.network.hold_back(&machine.node, peer);
             last(shared, lasting).await;
             cluster.network.let_go(&machine.node, peer);
@@ -107,15 +107,15 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
         Fault::Cut => {
             match random.below(4) {
                 0 => {
-                    shared.befalls(kind, &[link(true)]);
+                    shared.strikes(kind, &[link(true)]);
                     cluster.network.cut(&machine.node, &cluster.meta.node);
                 }
                 1 => {
-                    shared.befalls(kind, &[link(false)]);
+                    shared.strikes(kind, &[link(false)]);
                     cluster.network.cut(&machine.node, other);
                 }
                 _ => {
-                    shared.befalls(kind, &[Place::Node(victim.machine)]);
+                    shared.strikes(kind, &[FaultSite::Node(victim.machine)]);
                     cluster.network.isolate(&machine.node);
                 }
             }
@@ -128,21 +128,21 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
         Fault::Onlook => onlook::onlook(shared, victim, random).await,
         Fault::Straggle => straggle(shared, victim, random).await,
         Fault::Pause => {
-            shared.befalls(kind, &[Place::Node(victim.machine)]);
+            shared.strikes(kind, &[FaultSite::Node(victim.machine)]);
             machine.node.pause();
             last(shared, lasting).await;
             machine.node.resume();
         }
         Fault::NodeKill | Fault::NodePower => {
-            shared.befalls(kind, &[Place::Node(victim.machine)]);
+            shared.strikes(kind, &[FaultSite::Node(victim.machine)]);
             let power = (kind == Fault::NodePower).then_some(random);
             kill_node(shared, victim.machine, power, lasting).await;
         }
-        others => others::befall(shared, others, victim, (lasting, random)).await,
+        others => others::strike(shared, others, victim, (lasting, random)).await,
     }
 }
 
-/// What one of two machines sends does not reach the other.
+/// Cuts the direction from one of two machines to the other.
 async fn cut_one_way(shared: &Rc<Shared>, victim: Victim, lasting: Duration, random: &mut Random) {
     let (network, node, peer) = link_of(shared, Fault::CutOneWay, victim, 60, random);
     if random.chance(50) {
@@ -154,7 +154,7 @@ async fn cut_one_way(shared: &Rc<Shared>, victim: Victim, lasting: Duration, ran
     network.heal_all();
 }
 
-/// Some of what one machine has sent to another arrives again, now and later.
+/// Replays some messages that one machine has sent to another, now and later.
 async fn duplicate(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
     let (network, from, to) = link_of(shared, Fault::Duplicate, victim, 40, random);
     for _ in 0..random.between(1, COPIES_MAX) {
@@ -164,8 +164,8 @@ async fn duplicate(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
     }
 }
 
-/// The network, a machine, and the one at the other end of the link that a misfortune befalls: if the victim does not
-/// say, that of the metadata service in so many of a hundred cases.
+/// Returns the network and the two machines of the link that a fault strikes. If the victim does
+/// not name the other end, it is the metadata service in this percentage of cases.
 fn link_of<'a>(
     shared: &'a Shared,
     kind: Fault,
@@ -177,16 +177,16 @@ fn link_of<'a>(
     let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(meta_percent));
     let other = &cluster.machines[victim.other].node;
     let peer = if is_meta { &cluster.meta.node } else { other };
-    shared.befalls(kind, &[Place::Link(victim.machine, (!is_meta).then_some(victim.other))]);
+    shared.strikes(kind, &[FaultSite::Link(victim.machine, (!is_meta).then_some(victim.other))]);
     (&cluster.network, &cluster.machines[victim.machine].node, peer)
 }
 
-/// Longer than any session lives.
+/// Returns a duration longer than any session lives.
 fn minutes(random: &mut Random) -> Duration {
     Duration::from_secs(random.between(60, 240))
 }
 
-/// The link between two machines, or all of a node's links, take long.
+/// Slows down the link between two machines, or all links of a node.
 async fn slow_link(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
     let cluster = &shared.cluster;
     let node = &cluster.machines[victim.machine].node;
@@ -194,11 +194,11 @@ async fn slow_link(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
     let latency = Some((Duration::from_millis(1), Duration::from_millis(most_ms)));
     let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(60));
     if is_meta || random.chance(30) {
-        shared.befalls(Fault::SlowLink, &[Place::Link(victim.machine, None)]);
+        shared.strikes(Fault::SlowLink, &[FaultSite::Link(victim.machine, None)]);
         cluster.network.set_latency(node, &cluster.meta.node, latency);
     }
     if !is_meta {
-        shared.befalls(Fault::SlowLink, &[Place::Link(victim.machine, Some(victim.other))]);
+        shared.strikes(Fault::SlowLink, &[FaultSite::Link(victim.machine, Some(victim.other))]);
         cluster.network.set_latency(node, &cluster.machines[victim.other].node, latency);
     }
     last(shared, lasting(random)).await;
@@ -211,8 +211,8 @@ async fn strand(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
     let other = &cluster.machines[victim.other].node;
     let (least_ms, most_ms) = ENDED_NOT_LAPSED_MS;
     let lasting = Duration::from_millis(random.between(least_ms, most_ms));
-    shared.befalls(Fault::Strand, &[Place::Node(victim.machine)]);
-    // What it does when it comes back takes longer than learning that the session is lost.
+    shared.strikes(Fault::Strand, &[FaultSite::Node(victim.machine)]);
+    // Recovery takes longer than learning that the session is lost.
     let usual = reactor::sim::SimConfig::default();
     let write = (Duration::from_millis(20), Duration::from_millis(400));
     let slow = DiskPace { read: usual.read_latency, write, sync: usual.sync_latency };
@@ -235,10 +235,11 @@ async fn strand(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
 async fn straggle(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
     let cluster = &shared.cluster;
     let network = &cluster.network;
-    // One without a device of its own, whose admission there would have to lapse first.
+    // Chooses a node without a device, because an admission on its own device would have to lapse
+    // first.
     let index = if shared.plan.has_guest { shared.plan.nodes - 1 } else { victim.machine };
     let node = &cluster.machines[index].node;
-    shared.befalls(Fault::Straggle, &[Place::Node(index)]);
+    shared.strikes(Fault::Straggle, &[FaultSite::Node(index)]);
     let mut others = cluster.machines.iter().filter(|machine| machine.index != index);
     let (Some(one), Some(other)) = (others.next(), others.next()) else { return };
     let to_one = pin!(network.hold_back_sender(node, &one.node, aim::DATA_BYTES));
@@ -251,7 +252,7 @@ async fn straggle(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
     network.cut(node, &cluster.meta.node);
     let (least_ms, most_ms) = ENDED_NOT_GIVEN_UP_MS;
     last(shared, Duration::from_millis(random.between(least_ms, most_ms))).await;
-    // Neither gives the command up nor tells the target that it lives.
+    // Paused, the host neither gives up the command nor sends keep-alives to the target.
     node.pause();
     let (least_ms, most_ms) = KEPT_ALIVE_MS;
     sleep(Duration::from_millis(random.between(least_ms, most_ms))).await;
@@ -272,7 +273,7 @@ async fn kill_node(
     shared.cluster.start_node(index);
 }
 
-/// Makes each machine's disk slow by phases, of reads, writes and flushes each by itself.
+/// Gives each machine's disk slow phases, separately for reads, writes and flushes.
 pub(crate) async fn slow_disks(shared: Rc<Shared>, mut random: Random) {
     let Some(most) = shared.plan.disk_latency_max else { return };
     loop {
@@ -300,7 +301,10 @@ pub(crate) async fn slow_disks(shared: Rc<Shared>, mut random: Random) {
         shared.history.borrow_mut().counts.kinds[Fault::SlowDisk as usize] += 1;
         if most > BEARABLE {
             shared.causes.borrow_mut().begin(Fault::SlowDisk);
-            shared.causes.borrow_mut().befalls(Fault::SlowDisk, &[Place::Device(machine.index)]);
+            shared
+                .causes
+                .borrow_mut()
+                .strikes(Fault::SlowDisk, &[FaultSite::Device(machine.index)]);
         }
         sleep(end - now()).await;
         shared.causes.borrow_mut().end_of(Fault::SlowDisk);

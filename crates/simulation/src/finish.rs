@@ -1,4 +1,5 @@
-//! The end of a run: everything is mended, all clients rest, and what is there is looked at by all.
+//! The end of a run: all faults are repaired, all clients become idle, and every client looks at
+//! everything.
 
 use crate::cluster::Machine;
 use crate::fault::Fault;
@@ -11,17 +12,17 @@ use reactor::time::{now, sleep};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Virtual time within which every call must have ended once all is mended.
+/// Virtual time within which every call must end after all faults are repaired.
 const QUIET_AFTER: Duration = Duration::from_mins(10);
-/// Longer than anything can be uncertain, and than freed space rests.
+/// Longer than anything can stay uncertain and than freed space is kept from reuse.
 const SETTLED_AFTER: Duration = Duration::from_secs(130);
-/// How long freed space may take to be counted as free.
+/// How long freed space may take until it is counted as free.
 const FREED_AFTER: Duration = Duration::from_mins(2);
 
-/// Waits for the workers, then looks at everything from every client.
+/// Waits for the workers. Then looks at everything from every client.
 pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
     let cluster = &shared.cluster;
-    shared.tell(|| "all is mended; the workers go on to their ends".to_owned());
+    shared.record(|| "all faults are repaired; the workers complete their steps".to_owned());
     cluster.network.heal_all();
     cluster.machines.iter().for_each(|machine| machine.node.set_disk_pace(None));
     cluster.complete().await;
@@ -30,7 +31,7 @@ pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
     }
     sleep(SETTLED_AFTER).await;
     shared.history.borrow_mut().expire();
-    shared.tell(|| "everybody looks at everything".to_owned());
+    shared.record(|| "every client looks at everything".to_owned());
     for index in 0..cluster.machines.len() {
         on_client(shared, index, |worker| async move { worker.look_at_everything().await }).await;
     }
@@ -53,12 +54,13 @@ pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
     }
 }
 
-/// Compares what a mount keeps for a kernel with what that knows, then has it drop all: the mount must keep nothing.
+/// Compares the references that a mount keeps with those of the kernel, and then lets the kernel
+/// drop all. The mount must keep nothing.
 async fn forget_all(shared: &Rc<Shared>, machine: &Machine) {
     let Some(kernel) = machine.kernel.borrow().clone() else { return };
     let job = async move { (kernel.references().await, kernel.unused().await) };
     let job = machine.applications.spawn(job);
-    let (counted, kept) = job.await.expect("nobody kills it any more");
+    let (counted, kept) = job.await.expect("no fault kills it any more");
     if let Ok((kept, had)) = counted
         && kept != had
     {
@@ -73,7 +75,8 @@ async fn forget_all(shared: &Rc<Shared>, machine: &Machine) {
     }
 }
 
-/// A node is taken away and comes back. Where power was lost, other files may be lost too.
+/// Removes a node and brings it back. Skipped if power was lost, because other files may be lost
+/// too.
 async fn lose_node(shared: &Rc<Shared>) {
     if shared.plan.may_lose_data() {
         return;
@@ -87,14 +90,14 @@ async fn lose_node(shared: &Rc<Shared>) {
     let worker = Worker::new(shared, kernel, actor, 0);
     let read_all = || async {
         let job = machine.applications.spawn(worker.readable_files());
-        job.await.expect("nobody kills it any more")
+        job.await.expect("no fault kills it any more")
     };
     Operator::new(shared).lose_node(lost, read_all).await;
     shared.check_store("when a node came back");
     on_client(shared, lost, |worker| async move { worker.look_at_everything().await }).await;
 }
 
-/// Starts every node anew: blocks of writes that failed are out of use until their session has ended.
+/// Restarts every node. Blocks of failed writes stay out of use until their session has ended.
 async fn renew_sessions(shared: &Rc<Shared>) {
     for index in 0..shared.cluster.machines.len() {
         shared.kill_node(index, None);
@@ -126,7 +129,7 @@ async fn workers_end(shared: &Rc<Shared>) -> bool {
     true
 }
 
-/// Runs something on a node's client, as a task of the node.
+/// Runs a function on a node's client, as a task of the node.
 async fn on_client<F: Future<Output = ()> + 'static>(
     shared: &Rc<Shared>,
     index: usize,
@@ -158,7 +161,7 @@ impl Worker {
         }
     }
 
-    /// The path of each file, and whether all of it can be read.
+    /// Returns the path of each file, and whether all of it can be read.
     async fn readable_files(self) -> Vec<(String, bool)> {
         let mut found = Vec::new();
         for (number, parent) in self.directories().into_iter().enumerate() {
@@ -189,7 +192,7 @@ impl Worker {
         }
     }
 
-    /// Waits until as many bytes are used as at the start.
+    /// Waits until the number of used bytes is that of the start.
     async fn expect_free(self, shared: &Rc<Shared>, pool: (u64, u64), within: Duration) {
         let deadline = now() + within;
         let mut found = None;

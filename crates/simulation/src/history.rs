@@ -1,8 +1,9 @@
-//! What was asked of the file system and what it answered, in one order of all clients.
+//! The calls of all clients and their answers, in one order.
 //!
 //! Every call and every return has a *tick*. A change is *applied* at some tick between its call
-//! and the tick by which that is certain; whether one change came before another is known only
-//! where these spans do not overlap. Nothing is judged here ([`crate::check`] does, at the end).
+//! and the tick by which that is certain. Whether one change came before another is known only
+//! where these spans do not overlap. This module judges nothing ([`crate::check`] does, at the
+//! end).
 
 use crate::fault::Fault;
 use crate::linear::Loss;
@@ -20,21 +21,21 @@ pub(crate) type Tick = u64;
 /// A file of the checker: the position of its inode's number.
 pub(crate) type FileKey = usize;
 
-/// After an answer that leaves open whether a change was made, it may still be made for so long:
-/// the call may be under way, or its client not fenced yet.
+/// How long a change may still be made after an answer that leaves this open: the call may be under
+/// way, or its client not fenced yet.
 const UNCERTAIN_FOR: Duration = Duration::from_mins(2);
 
-/// What the metadata service's machine may forget when it loses power.
+/// The period whose changes the metadata service's machine may lose when it loses power.
 const META_WINDOW: Duration = Duration::from_secs(2);
 
-/// Who acts: a client, in one life of its process.
+/// A client, in one life of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Actor {
     pub(crate) machine: usize,
     pub(crate) life: u64,
 }
 
-/// What a change does to a file.
+/// The effect of a change on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Write { offset: u64, length: u64, stamp: Stamp },
@@ -44,7 +45,7 @@ pub(crate) enum Effect {
     Copy { source: FileKey, source_offset: u64, offset: u64, length: u64 },
 }
 
-/// When something was asked, and since when and how far its effect is certain.
+/// The time of a call, and since when and how far its effect is certain.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
     /// The call.
@@ -53,18 +54,18 @@ pub(crate) struct Life {
     pub(crate) session: Option<SessionId>,
     pub(crate) start: Tick,
     pub(crate) returned: Option<Tick>,
-    /// It is certain from here on that it was made.
+    /// From this tick on it is certain that the change was made.
     pub(crate) applied: Option<Tick>,
     applied_ns: u64,
-    /// It is certain that it was not made later than this.
+    /// The change was certainly made at this tick or before.
     pub(crate) latest: Option<Tick>,
-    /// It may have been undone by a power loss here.
+    /// A power loss at this tick may have undone the change.
     pub(crate) undone: Option<Tick>,
-    /// Survives power loss.
+    /// Whether it survives power loss.
     is_durable: bool,
-    /// It has failed in a way that leaves open whether it was made.
+    /// The call failed in a way that leaves open whether the change was made.
     is_uncertain: bool,
-    /// It was not made.
+    /// The change was not made.
     pub(crate) is_void: bool,
     bury_ns: u64,
 }
@@ -75,7 +76,7 @@ pub(crate) struct Change {
     pub(crate) file: FileKey,
     pub(crate) effect: Effect,
     pub(crate) life: Life,
-    /// The file system chose where it went: to the end.
+    /// The file system chose the offset: the end of the file.
     pub(crate) is_append: bool,
 }
 
@@ -92,16 +93,16 @@ pub(crate) struct Read {
     pub(crate) offset: u64,
     pub(crate) asked: u64,
     pub(crate) bytes: Vec<u8>,
-    /// Bytes may come from the kernel's pages, the end from its attributes.
+    /// The bytes may come from the kernel's pages, and the end from its cached attributes.
     pub(crate) is_cached: bool,
 }
 
-/// How often what happened.
+/// Numbers of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Calls that were answered.
     pub answered: u64,
-    /// Of those, with an error that comes from faults.
+    /// Calls that failed because of faults.
     pub failed: u64,
     /// Bytes read and compared.
     pub read_bytes: u64,
@@ -109,11 +110,11 @@ pub struct Counts {
     pub written_bytes: u64,
     /// Faults that were injected.
     pub faults: u64,
-    /// Of each kind, in the order of [`Fault::ALL`].
+    /// Faults of each kind, in the order of [`Fault::ALL`].
     pub kinds: [u64; Fault::ALL.len()],
-    /// Calls that took longer than is normal, which a fault explains.
+    /// Calls that took longer than normal because of a fault.
     pub long_waits: u64,
-    /// Moments that misfortunes were aimed at and met.
+    /// Aimed faults that met their moment.
     pub aimed: u64,
     /// Sessions whose client learned that they were lost.
     pub sessions_lost: u64,
@@ -123,23 +124,23 @@ pub struct Counts {
     pub refusals: u64,
     /// Recalls and invalidations.
     pub recalls: u64,
-    /// Calls asked again that got their first answer from a reply slot.
+    /// Repeated calls that got their first answer from a reply slot.
     pub repeated: u64,
-    /// Commits dropped because a truncation had come first.
+    /// Commits dropped because a truncation came first.
     pub late_commits: u64,
-    /// Blocks written more than once: those of space that was freed and used again, mostly.
+    /// Blocks written more than once, mostly in space that was freed and used again.
     pub rewritten_blocks: u64,
-    /// Locks that were given back in the session in which they were taken.
+    /// Locks that were released in the session in which they were taken.
     pub locks: u64,
     /// Checks of the whole store.
     pub checks: u64,
-    /// Rounds of an operator's questions.
+    /// Rounds of an operator's requests.
     pub questions: u64,
-    /// Groups of names for whose calls an order was found, or found not to be,
+    /// Groups of names with a decision whether an order of their calls exists.
     pub orders: u64,
-    /// and those of which that was not decided.
+    /// Groups of names without such a decision.
     pub undecided_orders: u64,
-    /// Files of which data was on a node that was taken away.
+    /// Files with data on the node that was removed.
     pub files_hit: u64,
 }
 
@@ -199,7 +200,7 @@ impl AddAssign for Counts {
     }
 }
 
-/// Everything that happened.
+/// All events of a run.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     tick: Tick,
@@ -209,19 +210,19 @@ pub(crate) struct History {
     pub(crate) names: Vec<crate::names::NameEvent>,
     /// Calls on names.
     pub(crate) calls: Vec<NameCall>,
-    /// Names that power losses left open.
+    /// Names whose state is unknown after power losses.
     pub(crate) losses: Vec<Loss>,
-    /// Files that were ever locked.
+    /// Files that ever had a lock.
     pub(crate) locked: BTreeSet<FileKey>,
-    /// Files that could not be read when all was mended.
+    /// Files that could not be read after all faults were repaired.
     pub(crate) unreadable: Vec<FileKey>,
-    /// Appends of which it is not known where they went: file, stamp, length.
+    /// Appends whose offset is unknown: file, stamp, length.
     pub(crate) unplaced: Vec<(FileKey, Stamp, u64)>,
     /// Values of extended attributes that were ever set: file, name, value.
     pub(crate) xattrs: Vec<(FileKey, Vec<u8>, Stamp)>,
     files: BTreeMap<InodeId, (FileKey, Tick)>,
     pub(crate) file_inodes: Vec<InodeId>,
-    /// Inodes that somebody was told to have made.
+    /// Inodes whose creation was reported to a caller.
     made: BTreeSet<InodeId>,
     /// When the metadata service last lost power.
     pub(crate) meta_power_lost: Tick,
@@ -248,7 +249,7 @@ impl Life {
         }
     }
 
-    /// It was made, between its call and `tick`.
+    /// Records that the change was made between its call and `tick`.
     pub(crate) fn apply(&mut self, tick: Tick) {
         if !self.is_uncertain && self.applied.is_none() {
             self.applied = Some(tick);
@@ -257,7 +258,7 @@ impl Life {
         }
     }
 
-    /// It is not known whether it was, or still will be, made.
+    /// Records that it is unknown whether the change was, or still will be, made.
     pub(crate) fn doubt(&mut self) {
         if self.applied.is_none() && !self.is_uncertain && !self.is_void {
             self.is_uncertain = true;
@@ -271,23 +272,23 @@ impl Life {
         }
     }
 
-    /// Whether it certainly was made, and no loss of power can have undone it.
+    /// Whether the change was certainly made and no loss of power can have undone it.
     pub(crate) fn is_lasting(&self) -> bool {
         self.applied.is_some() && self.undone.is_none() && !self.is_void
     }
 
-    /// Whether it certainly was made, and must be there whatever loses power.
+    /// Whether the change was certainly made and survives any loss of power.
     pub(crate) fn is_safe(&self) -> bool {
         self.is_lasting() && self.is_durable
     }
 
-    /// Whether it certainly is in force for who looks from `start` to `end`.
+    /// Whether the change is certainly in force for an observer from `start` to `end`.
     pub(crate) fn holds(&self, start: Tick, end: Tick) -> bool {
         self.applied.is_some_and(|applied| applied < start)
             && self.undone.is_none_or(|undone| end < undone)
     }
 
-    /// Whether its own client sees it already: written in the session that it still has.
+    /// Whether its own client already sees it, because the session that wrote it still exists.
     pub(crate) fn is_own(&self, actor: Actor, session: Option<SessionId>) -> bool {
         self.actor == actor
             && self.session.is_some()
@@ -296,7 +297,7 @@ impl Life {
             && self.undone.is_none()
     }
 
-    /// Whether it certainly was made before `other` was.
+    /// Whether it was certainly made before `other`.
     pub(crate) fn is_before(&self, other: &Life) -> bool {
         self.latest.is_some_and(|latest| latest < other.start)
             || self.actor == other.actor
@@ -310,24 +311,24 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 impl History {
-    /// The present moment.
+    /// Returns the present tick.
     pub(crate) fn present(&self) -> Tick {
         self.tick
     }
 
-    /// The next moment.
+    /// Advances to the next tick and returns it.
     pub(crate) fn tick(&mut self) -> Tick {
         self.tick += 1;
         self.tick
     }
 
-    /// A stamp for a write.
+    /// Returns a new stamp for a write.
     pub(crate) fn stamp(&mut self) -> Stamp {
         self.next_stamp += 1;
         self.next_stamp
     }
 
-    /// The file that an inode's number stands for now.
+    /// Returns the file that an inode number stands for now.
     pub(crate) fn file(&mut self, inode: InodeId) -> FileKey {
         let (next, tick) = (self.file_inodes.len(), self.tick);
         let (key, _) = *self.files.entry(inode).or_insert((next, tick));
@@ -337,8 +338,8 @@ impl History {
         key
     }
 
-    /// A file was made by a call that began at `start`: a number that was known before must not
-    /// come again.
+    /// Records that a call that began at `start` made a file. A number that was known before must
+    /// not come again.
     pub(crate) fn born(&mut self, inode: InodeId, start: Tick) {
         let is_known = self.files.get(&inode).is_some_and(|(_, seen)| *seen < start);
         if is_known || !self.made.insert(inode) {
@@ -347,7 +348,7 @@ impl History {
         self.file(inode);
     }
 
-    /// A life that begins now.
+    /// Returns a life that begins now.
     pub(crate) fn begin(
         &mut self,
         what: &'static str,
@@ -358,13 +359,13 @@ impl History {
         Life::new(what, actor, session, start)
     }
 
-    /// A change is asked for; answers its number.
+    /// Records the call of a change. Returns its number.
     pub(crate) fn change(&mut self, file: FileKey, effect: Effect, life: Life) -> usize {
         self.changes.push(Change { file, effect, life, is_append: false });
         self.changes.len() - 1
     }
 
-    /// All that a client wrote to a file before `asked` is committed.
+    /// Records that all earlier writes of a client to a file, from before `asked`, are committed.
     pub(crate) fn committed(&mut self, file: FileKey, actor: Actor, asked: Tick, durable: bool) {
         let tick = self.tick();
         for change in self.changes.iter_mut().filter(|change| change.file == file) {
@@ -376,7 +377,7 @@ impl History {
         }
     }
 
-    /// All that a client wrote to a file before `asked` was committed at `done` at the latest.
+    /// Records that all writes of a client to a file from before `asked` were committed by `done`.
     pub(crate) fn published(&mut self, file: FileKey, actor: Actor, asked: Tick, done: Tick) {
         for change in self.changes.iter_mut().filter(|change| change.file == file) {
             let life = &mut change.life;
@@ -386,7 +387,8 @@ impl History {
         }
     }
 
-    /// Whatever anybody's commits had certainly put into a file before `asked` is durable.
+    /// Records that everything that commits of any client had certainly put into a file before
+    /// `asked` is durable.
     pub(crate) fn synced(&mut self, file: FileKey, asked: Tick) {
         for change in self.changes.iter_mut().filter(|change| change.file == file) {
             let life = &mut change.life;
@@ -394,7 +396,7 @@ impl History {
         }
     }
 
-    /// A client was told that what it wrote to a file may be lost.
+    /// Records that a client got an error: its writes to a file may be lost.
     pub(crate) fn lost(&mut self, file: FileKey, actor: Actor) {
         for change in self.changes.iter_mut().filter(|change| change.file == file) {
             if change.life.actor == actor {
@@ -403,7 +405,7 @@ impl History {
         }
     }
 
-    /// A client's process was killed: what it had not committed may be lost.
+    /// Records that a client's process was killed: its uncommitted writes may be lost.
     pub(crate) fn killed(&mut self, actor: Actor) {
         self.each_life(|life| {
             if life.actor == actor {
@@ -412,7 +414,7 @@ impl History {
         });
     }
 
-    /// The metadata service forgot what its store had not synced.
+    /// Records that the metadata service lost what its store had not synced.
     pub(crate) fn meta_lost_power(&mut self) {
         self.meta_power_lost = self.tick();
         let since_ns = now_ns().saturating_sub(META_WINDOW.as_nanos() as u64);
@@ -424,15 +426,15 @@ impl History {
         self.lose_recent();
     }
 
-    /// The metadata service starts again after a loss of power. Until now clients answered from what they had
-    /// cached, so what the service forgot shows from here on at the earliest.
+    /// Records that the metadata service starts again after a loss of power. Until now clients
+    /// answered from their caches, so the loss becomes visible now at the earliest.
     pub(crate) fn meta_has_power(&mut self) {
         let at = self.tick();
         let paths = self.losses.last().map(|loss| loss.paths.clone());
         self.losses.extend(paths.map(|paths| Loss { at, paths }));
     }
 
-    /// A device lost what was not flushed.
+    /// Records that a device lost unflushed data.
     pub(crate) fn node_lost_power(&mut self) {
         self.lose_recent();
     }
@@ -449,7 +451,8 @@ impl History {
         });
     }
 
-    /// Time goes on: what was uncertain for long will not be made any more.
+    /// Records that time has passed: a change that was uncertain for long will not be made any
+    /// more.
     pub(crate) fn expire(&mut self) {
         let (tick, now_ns) = (self.tick(), now_ns());
         self.each_life(|life| life.expire(tick, now_ns));
@@ -463,7 +466,7 @@ impl History {
 }
 
 impl Effect {
-    /// The bytes that it sets.
+    /// Returns the bytes that the change sets.
     pub(crate) fn range(&self) -> Range<u64> {
         match *self {
             Effect::Write { offset, length, .. }
@@ -474,7 +477,7 @@ impl Effect {
         }
     }
 
-    /// Up to where it makes the file reach at least.
+    /// Returns the offset that the file reaches at least after the change.
     pub(crate) fn reach(&self) -> u64 {
         match *self {
             Effect::Punch { .. } | Effect::Copy { length: 0, .. } => 0,

@@ -1,28 +1,28 @@
-//! Which parts of a seed's plan are left in a run: what a failing seed is reduced to.
+//! The parts of a seed's plan that a reduced run keeps.
 //!
-//! Each step of a worker and each misfortune draws its choices from a stream of its own
-//! ([`Random::keyed`](crate::random::Random::keyed)). A part that is left out therefore does not change what
-//! the others do, though it changes when they do it.
+//! Each step of a worker and each fault draws its choices from a stream of its own
+//! ([`Random::keyed`](crate::random::Random::keyed)). Leaving out a part therefore does not change
+//! the actions of the others, but it changes their times.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-/// A step: node and worker by their numbers in the seed's plan, and the step's number.
+/// A step: the numbers of its node and worker in the seed's plan, and its own number.
 pub type StepKey = (usize, usize, usize);
 
-/// A circumstance that can be switched off as a whole.
+/// A circumstance that can be switched off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Feature {
-    /// An operator asks.
+    /// An operator sends requests.
     Operator,
-    /// Disks are slow by phases.
+    /// Disks have slow phases.
     SlowDisks,
-    /// A file takes space up.
+    /// A file occupies space.
     Ballast,
     /// Files in one directory are striped.
     Stripes,
-    /// A node comes late.
+    /// A node joins late.
     LateNode,
     /// A node has no device.
     Guest,
@@ -30,14 +30,14 @@ pub enum Feature {
     Pieces,
 }
 
-/// The parts that are left. `None` stands for all.
+/// The parts that are kept. `None` stands for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Another course of the simulated world: of latencies and of the order of tasks.
+    /// Selects another run of the simulated world, with other latencies and another order of tasks.
     pub world: u64,
     /// Nodes, by their numbers in the seed's plan.
     pub nodes: Option<BTreeSet<usize>>,
-    /// Misfortunes, by their numbers.
+    /// Faults, by their numbers.
     pub faults: Option<BTreeSet<usize>>,
     /// Steps of workers.
     pub steps: Option<BTreeSet<StepKey>>,
@@ -59,7 +59,7 @@ impl Feature {
 }
 
 impl Kept {
-    /// Whether a misfortune befalls.
+    /// Whether a fault strikes.
     pub(crate) fn has_fault(&self, number: usize) -> bool {
         self.faults.as_ref().is_none_or(|faults| faults.contains(&number))
     }
@@ -69,7 +69,7 @@ impl Kept {
         self.steps.as_ref().is_none_or(|steps| steps.contains(&step))
     }
 
-    /// Whether a worker has steps to take from this one on.
+    /// Whether a worker has steps from this one on.
     pub(crate) fn has_steps_from(&self, (node, worker, turn): StepKey) -> bool {
         let last = (node, worker, usize::MAX);
         let steps = self.steps.as_ref();
@@ -142,7 +142,7 @@ fn step(text: &str) -> Option<StepKey> {
 mod tests {
     use super::*;
 
-    /// Goal: a reduced plan is written as it is read, so that its run can be looked at again.
+    /// Goal: the text of a reduced plan can be read back, so that its run can be repeated.
     #[test]
     fn text_and_back() {
         let kept = Kept {

@@ -1,9 +1,11 @@
-//! A model of the Linux kernel in front of one mount: system calls become FUSE requests, as in `fs/namei.c` and
-//! `fs/fuse` of Linux 6.12 to 6.18, and caches are kept as long as the mount allows.
+//! A model of the Linux kernel in front of one mount. System calls become FUSE requests as in
+//! `fs/namei.c` and `fs/fuse` of Linux 6.12 to 6.18, and caches are kept as long as the mount
+//! allows.
 //!
-//! One [`Kernel`] stands for the mount of one process. Applications call it on a simulated node of their
-//! own, so they survive that process: requests in flight then get `ECONNABORTED`, later ones `ENOTCONN`.
-//! Each request may wait on its way to the process, and each answer on its way back.
+//! One [`Kernel`] stands for the mount of one process. Applications call it on a simulated node of
+//! their own, so they survive that process: requests in flight then get `ECONNABORTED`, later ones
+//! `ENOTCONN`. Each request may be delayed on its way to the process, and each answer on its way
+//! back.
 
 mod attributes;
 mod directories;
@@ -32,22 +34,22 @@ pub(crate) use files::{Locking, OpenFile};
 pub(crate) use names::Renaming;
 pub(crate) use walk::Path;
 
-/// What a system call gives.
+/// The result of a system call.
 pub(crate) type Answer<T> = Result<T, Errno>;
 
-/// Connection to the process lost while it had the request.
+/// The connection to the process was lost while the process had the request.
 const ECONNABORTED: Errno = Errno(103);
 /// No process serves the mount any more.
 const ENOTCONN: Errno = Errno(107);
 
-/// How many of a hundred notifications about pages come late, and by how much: longer than the mount waits
+/// Percentage of notifications about pages that come late. The delay is longer than the mount waits
 /// before it answers a recall.
 const LATE_PERCENT: u64 = 10;
 const LATE_MAX: Duration = Duration::from_millis(60);
-/// How long FORGETs wait for others, at most.
+/// How long FORGETs wait to be sent together, at most.
 const FORGET_DELAY: Duration = Duration::from_millis(50);
 
-/// How often references are counted until those of mount and kernel are equal.
+/// How often the model compares the references of mount and kernel until they are equal.
 const COUNTS_MAX: usize = 40;
 
 /// A directory's number and a name in it.
@@ -59,20 +61,21 @@ pub(crate) struct Caller(pub(crate) u32);
 
 /// One mount in the kernel.
 pub(crate) struct Kernel {
-    /// What the process that serves the mount has; `None` when it is dead.
+    /// Server and client of the process that serves the mount; `None` when it is dead.
     served: RefCell<Option<(Rc<Server>, Rc<Client>)>>,
     process: Node,
     negotiated: Negotiated,
     random: RefCell<Random>,
     requests: Registry,
     unique: Cell<u64>,
-    /// Counts changes of attributes: an answer does not overwrite what changed after it was asked for.
+    /// Counts changes of attributes. An answer does not overwrite attributes that changed after its
+    /// request.
     attr_version: Cell<u64>,
-    /// Names that were asked for in an earlier one are not believed.
+    /// Names from an earlier epoch are not valid.
     epoch: Cell<u64>,
     inodes: RefCell<BTreeMap<u64, Weak<Inode>>>,
     dentries: RefCell<BTreeMap<Key, Dentry>>,
-    /// Names for which a LOOKUP is under way.
+    /// Names with a LOOKUP under way.
     in_lookup: RefCell<BTreeSet<Key>>,
     looked_up: reactor::local::Notify,
     root: Rc<Inode>,
@@ -83,7 +86,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Mounts: agrees with the server. To be called by the process.
+    /// Mounts: negotiates with the server. The process calls this.
     pub(crate) fn mount(
         (server, client): (Rc<Server>, Rc<Client>),
         process: Node,
@@ -124,7 +127,7 @@ impl Kernel {
         kernel
     }
 
-    /// The process has died: the connection is aborted.
+    /// Aborts the connection, because the process has died.
     pub(crate) fn abort(&self) {
         self.served.take();
     }
@@ -139,12 +142,12 @@ impl Kernel {
         served.as_ref().map(|(server, _)| Rc::clone(server)).ok_or(ENOTCONN)
     }
 
-    /// The client of the process, for what no system call can express.
+    /// Returns the client of the process, for actions that no system call can express.
     pub(crate) fn client(&self) -> Option<Rc<Client>> {
         self.served.borrow().as_ref().map(|(_, client)| Rc::clone(client))
     }
 
-    /// Runs something in the process, as a request to it would.
+    /// Runs a function in the process, as a request to the process would run.
     pub(crate) async fn in_process<T: 'static>(
         &self,
         job: impl Future<Output = Answer<T>> + 'static,
@@ -157,7 +160,7 @@ impl Kernel {
         self.random.borrow_mut().chance(percent)
     }
 
-    /// The way of a request or an answer: mostly no time, now and then that of a busy machine.
+    /// Delays a request or an answer: usually not at all, now and then as a busy machine does.
     async fn delay(&self) {
         let us = {
             let mut random = self.random.borrow_mut();
@@ -175,7 +178,7 @@ impl Kernel {
         self.request_until(caller, node, operation, None).await
     }
 
-    /// As [`Kernel::request`]; after `patience` the caller is interrupted by a signal.
+    /// Like [`Kernel::request`], but a signal interrupts the caller after `patience`.
     async fn request_until(
         &self,
         Caller(pid): Caller,
@@ -213,7 +216,7 @@ impl Kernel {
         }
     }
 
-    /// Sends a request whose answer nobody waits for.
+    /// Sends a request without waiting for the answer.
     fn request_in_background(
         self: &Rc<Self>,
         node: u64,
@@ -222,7 +225,7 @@ impl Kernel {
     ) {
         let kernel = Rc::clone(self);
         drop(reactor::spawn(async move {
-            // Of RELEASE the answer is ignored.
+            // The kernel ignores the answer to RELEASE.
             let _ = kernel.request(Caller(0), node, operation).await;
             drop(held);
         }));
@@ -235,7 +238,8 @@ impl Kernel {
         self.inodes.borrow().get(&node).and_then(Weak::upgrade)
     }
 
-    /// The notification `INVAL_INODE`: drops attributes, and pages once nobody reads into them.
+    /// The notification `INVAL_INODE`: drops attributes, and pages when no read fills them any
+    /// more.
     pub(crate) async fn invalidate_inode(&self, node: u64) {
         self.delay().await;
         if self.chance(LATE_PERCENT) {
@@ -248,7 +252,7 @@ impl Kernel {
         inode.drop_pages(0, u64::MAX).await;
     }
 
-    /// The notification `INVAL_INODE` for attributes alone; answers whether the inode is known.
+    /// The notification `INVAL_INODE` for attributes alone. Returns whether the inode is known.
     pub(crate) async fn drop_attributes(&self, node: u64) -> bool {
         self.delay().await;
         let Some(inode) = self.known(node) else {
@@ -259,8 +263,8 @@ impl Kernel {
         true
     }
 
-    /// The notification `INVAL_ENTRY`: takes the directory's lock, which who makes, moves or removes a name
-    /// there holds until the process has answered.
+    /// The notification `INVAL_ENTRY`. It takes the directory's lock; a caller that makes, moves or
+    /// removes a name there holds this lock until the process has answered.
     pub(crate) async fn drop_name(&self, directory: u64, name: &[u8], expires_only: bool) {
         self.delay().await;
         let Some(inode) = self.known(directory) else {
@@ -276,8 +280,8 @@ impl Kernel {
         }
     }
 
-    /// The notification `INC_EPOCH`: no name that is cached, or on its way, is believed. It may be that
-    /// something is mounted below; then the mount does not ask for it.
+    /// The notification `INC_EPOCH`: cached names, and names on their way, are not valid any more.
+    /// Something may be mounted below; then the mount does not send this notification.
     pub(crate) async fn increase_epoch(&self) -> bool {
         self.delay().await;
         if self.chance(25) {
@@ -292,8 +296,9 @@ impl Kernel {
         self.attr_version.get()
     }
 
-    /// How many references the mount keeps for this kernel, and how many this has: the root's, and one for each time
-    /// that it was told of an inode. Where nothing is under way they must be equal.
+    /// Returns the number of references that the mount keeps for this kernel, and the number that
+    /// the kernel has: that of the root, and one for each time that it received an inode. When
+    /// nothing is under way, both must be equal.
     pub(crate) async fn references(&self) -> Answer<(u64, u64)> {
         let mut counted = (0, 0);
         for _ in 0..COUNTS_MAX {
@@ -309,8 +314,8 @@ impl Kernel {
         Ok(counted)
     }
 
-    /// Drops all names, as the shrinker does, and waits until the process has been told; answers what it
-    /// keeps all the same.
+    /// Drops all names, as the shrinker does, and waits until the process has received that.
+    /// Returns what the process still keeps.
     pub(crate) async fn unused(&self) -> Answer<mount::Kept> {
         let dentries = std::mem::take(&mut *self.dentries.borrow_mut());
         drop(dentries);
@@ -319,7 +324,7 @@ impl Kernel {
         Ok(self.server()?.kept())
     }
 
-    /// Now and then memory is short.
+    /// Simulates a shortage of memory now and then.
     fn shrink(&self) {
         let victim = {
             let mut random = self.random.borrow_mut();
@@ -337,7 +342,7 @@ impl Kernel {
     }
 }
 
-/// Sends FORGETs, several at once and late.
+/// Sends FORGETs late and several together.
 async fn forget(kernel: Weak<Kernel>, mut random: Random) {
     loop {
         sleep(Duration::from_nanos(random.between(1, FORGET_DELAY.as_nanos() as u64))).await;

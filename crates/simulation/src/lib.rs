@@ -1,13 +1,13 @@
 //! Whole clusters in one process, driven by a seed.
 //!
 //! One metadata service and three nodes, each with a device, a target, an agent and a client, run
-//! as they are shipped on simulated machines ([`reactor::sim`]). Workers on every client create,
-//! write, copy, rename, unlink and read the same few files at once, while machines are killed,
-//! paused, cut off and lose power. A history of all that was asked and answered is then compared
-//! with what mode `close` allows ([`Outcome::violations`]). A seed repeats a run exactly.
+//! as shipped on simulated machines ([`reactor::sim`]). Workers on every client create, write,
+//! copy, rename, unlink and read the same few files at once, while machines are killed, paused, cut
+//! off and lose power. Then a checker compares the history of all calls and answers with what mode
+//! `close` allows ([`Outcome::violations`]). A seed repeats a run exactly.
 //!
-//! Workers make system calls to a model of the kernel, which sends FUSE requests to the mount as it is
-//! shipped.
+//! Workers make system calls to a model of the kernel, which sends FUSE requests to the shipped
+//! mount.
 
 mod aim;
 mod block_path;

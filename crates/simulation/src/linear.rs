@@ -1,14 +1,16 @@
-//! Whether the answers of calls on names can be explained by one order in which all of them were made.
+//! Checks whether one order of all calls on names explains their answers.
 //!
-//! A call takes place at one moment between its begin and its end. One whose answer was lost may have taken
-//! place, or not, or does so much later. The search is that of J. Wing and C. Gong with the just-in-time
-//! rule of G. Lowe: calls are put into an order only when one of them has to have ended, and all
-//! *configurations* that are possible then are kept: what the names stand for, and which of the calls under way
-//! have been made. Equal configurations are one. Names that no rename joins are searched by themselves.
+//! A call takes effect at one moment between its begin and its end. A call whose answer was lost
+//! may have taken effect, may not, or may do so much later. The search is that of J. Wing and C.
+//! Gong with the just-in-time rule of G. Lowe: it places calls into the order only when one of them
+//! has to have ended, and keeps all *configurations* that are possible then. A configuration
+//! consists of what the names stand for and of the calls under way that have already taken effect.
+//! Equal configurations are merged. Names that no rename joins are searched separately.
 //!
-//! Mostly the order in which calls ended explains all answers, or nearly does. So a search first keeps few
-//! configurations, those with the fewest calls made before they have to be: one that is left at the end is an order
-//! that explains everything. Only if none is left, more are kept. A search that grows too large says so, and proves
+//! Usually the order in which calls ended, or a similar one, explains all answers. So a search
+//! first keeps few configurations, those with the fewest calls that took effect earlier than
+//! needed. If one is left at the end, its order explains everything. Only if none is left does the
+//! search keep more. A search that grows too large reports that it is undecided, and proves
 //! nothing.
 
 mod locks;
@@ -24,12 +26,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::fmt::{self, Display};
 
-/// Configurations that are kept by quick searches for an order, and those that one of them looks at in all.
+/// Configurations that quick searches keep. Each of these searches looks at `QUICK_LOOKS_MAX` in
+/// all.
 const KEPT_AT_FIRST: [usize; 2] = [1, 32];
 const QUICK_LOOKS_MAX: usize = 10_000;
-/// Configurations that are kept at most,
+/// Largest number of configurations that a search keeps.
 const CONFIGURATIONS_MAX: usize = 2_000;
-/// and those that one search looks at in all.
+/// Largest number of configurations that one search looks at in all.
 const LOOKS_MAX: usize = 100_000;
 /// Calls that a violation names.
 const NAMED_MAX: usize = 16;
@@ -38,7 +41,7 @@ const NAMED_MAX: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
-    /// A regular file, or anything else that is no directory and no symbolic link.
+    /// A regular file, or anything else except directories and symbolic links.
     File,
     /// A directory.
     Directory,
@@ -46,7 +49,7 @@ pub(crate) enum Kind {
     Symlink,
 }
 
-/// How a rename treats what has the new name.
+/// How a rename treats a file that has the new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Mode {
@@ -62,7 +65,7 @@ pub(crate) enum Mode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub(crate) enum Op {
-    /// A file is made; without `exclusive` one that is there is opened.
+    /// A file is created. Without `exclusive` an existing one is opened.
     Create { path: String, exclusive: bool },
     /// A directory is made.
     Mkdir { path: String },
@@ -74,40 +77,40 @@ pub(crate) enum Op {
     Unlink { path: String },
     /// An empty directory is removed.
     Rmdir { path: String },
-    /// A name becomes another one.
+    /// A file gets another name in place of the old one.
     Rename { from: String, to: String, mode: Mode },
     /// A name is looked up.
     Lookup { path: String },
-    /// All of a file's content, one number, is written, and the file closed.
+    /// The whole content of a file, one number, is written, and the file is closed.
     Write { file: String, value: u64 },
-    /// Under a lock of all others, content is read and replaced.
+    /// The content is read and replaced under a lock that excludes all others.
     Swap { file: String, old: u64, new: u64 },
-    /// A file is opened and its content read. Others that read it at the same time may see changes in
-    /// another order, but with `locked`.
+    /// A file is opened and its content is read. Without `locked`, concurrent readers may see
+    /// changes in different orders.
     Read { file: String, locked: bool },
-    /// A lock is taken, or what its owner has of its range becomes stronger or weaker.
+    /// A lock is taken, or an owner's lock on the range becomes stronger or weaker.
     Lock { file: String, lock: Lockable },
-    /// What an owner holds of a range is given back.
+    /// An owner releases its locks on a range.
     Unlock { file: String, lock: Lockable },
-    /// It is asked whether a lock could be taken.
+    /// A caller tests whether a lock could be taken.
     TestLock { file: String, lock: Lockable },
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Answer {
-    /// It was done.
+    /// Success.
     Done,
-    /// It made or found this.
+    /// The call made or found this inode.
     Inode(u64, Option<Kind>),
-    /// It found something; of a test, that another holds what excludes the lock.
+    /// The call found something. For a test: another owner has a conflicting lock.
     Some,
-    /// It read this.
+    /// The call read this.
     Value(u64),
-    /// EEXIST; of a lock, that another holds what excludes it.
+    /// EEXIST. For a lock: another owner has a conflicting lock.
     Exists,
-    /// ENOENT; of a test, that the lock could be taken.
+    /// ENOENT. For a test: the lock could be taken.
     Absent,
     /// EISDIR.
     IsDirectory,
@@ -115,27 +118,28 @@ pub(crate) enum Answer {
     NotDirectory,
     /// ENOTEMPTY.
     NotEmpty,
-    /// Not known: it may have been made, or will be, until its end.
+    /// Unknown: the call may have taken effect, or will until its end.
     Lost,
 }
 
 /// A call with its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Call {
-    /// Who made it.
+    /// The caller.
     pub(crate) who: String,
-    /// What it was.
+    /// The operation.
     #[serde(flatten)]
     pub(crate) op: Op,
-    /// What came of it.
+    /// The result.
     pub(crate) answer: Answer,
-    /// When it was made.
+    /// The time of the call.
     pub(crate) begin: u64,
-    /// When it was answered; of a lost one, when it can no longer be made. `None`: never.
+    /// The time of the answer. For a lost call: the time from which it can no longer take effect;
+    /// `None` if it always can.
     pub(crate) end: Option<u64>,
 }
 
-/// From some moment on nobody knows any more what some names stand for.
+/// A moment from which on the state of some names is unknown.
 #[derive(Clone, Debug)]
 pub(crate) struct Loss {
     /// The moment.
@@ -144,19 +148,19 @@ pub(crate) struct Loss {
     pub(crate) paths: BTreeSet<String>,
 }
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub struct Verdict {
     /// Answers that no order explains.
     pub violations: Vec<String>,
-    /// Groups of names that were searched to the end,
+    /// Number of groups of names that were searched completely.
     pub decided: u64,
-    /// and those whose search grew too large.
+    /// Number of groups whose search grew too large.
     pub undecided: u64,
 }
 
 impl Op {
-    /// The names that it is about.
+    /// Returns the names that the call concerns.
     pub(crate) fn paths(&self) -> Vec<&String> {
         match self {
             Op::Create { path, .. }
@@ -176,7 +180,7 @@ impl Op {
         }
     }
 
-    /// Whether it only looks.
+    /// Whether the call changes nothing.
     pub(crate) fn is_look(&self) -> bool {
         matches!(self, Op::Lookup { .. } | Op::Read { .. } | Op::TestLock { .. })
     }
@@ -193,7 +197,7 @@ impl Display for Call {
     }
 }
 
-/// Checks calls; before the first one no name stands for anything.
+/// Checks calls. Before the first call all names are absent.
 pub(crate) fn check(calls: &[Call], losses: &[Loss]) -> Verdict {
     let mut verdict = Verdict::default();
     for group in groups(calls) {
@@ -202,7 +206,7 @@ pub(crate) fn check(calls: &[Call], losses: &[Loss]) -> Verdict {
         let searched = search(&strong, losses);
         let is_explained = matches!(searched, Outcome::Explained);
         verdict.add(searched);
-        // Each read that need not agree with others' by itself.
+        // Each read that need not agree with other reads is checked separately.
         for read in weak.into_iter().filter(|_| is_explained) {
             let calls: Vec<&Call> = strong.iter().copied().chain([read]).collect();
             verdict.add(search(&calls, losses));
@@ -211,7 +215,7 @@ pub(crate) fn check(calls: &[Call], losses: &[Loss]) -> Verdict {
     verdict
 }
 
-/// Looks for an order, first with few configurations.
+/// Searches for an order, first with few configurations.
 fn search(calls: &[&Call], losses: &[Loss]) -> Outcome {
     let is_found =
         |kept: &usize| matches!(Search::new(calls, losses, Some(*kept)).run(), Outcome::Explained);
@@ -234,7 +238,7 @@ impl Verdict {
     }
 }
 
-/// Calls by the names that renames join.
+/// Groups calls by the names that renames join.
 fn groups(calls: &[Call]) -> Vec<Vec<&Call>> {
     let mut group_of: BTreeMap<&String, usize> = BTreeMap::new();
     let mut members: BTreeMap<usize, Vec<&String>> = BTreeMap::new();
@@ -265,11 +269,11 @@ fn groups(calls: &[Call]) -> Vec<Vec<&Call>> {
     groups.into_values().collect()
 }
 
-/// What is possible at a moment.
+/// A possible state at a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Configuration {
     names: Vec<Value>,
-    /// Calls under way that have been made, in order.
+    /// Calls under way that have taken effect, in order.
     made: Vec<usize>,
 }
 
@@ -292,7 +296,8 @@ struct Search<'a> {
     /// Calls under way.
     open: Vec<usize>,
     possible: HashSet<Configuration>,
-    /// How many configurations are kept: others are forgotten, and an order may be missed.
+    /// Largest number of configurations that are kept. Others are dropped, so the search may miss
+    /// an order.
     kept: Option<usize>,
     looks: usize,
 }
@@ -347,7 +352,7 @@ impl<'a> Search<'a> {
         if self.kept.is_some() { QUICK_LOOKS_MAX } else { LOOKS_MAX }
     }
 
-    /// Keeps those in which the fewest calls were made before they had to be.
+    /// Keeps the configurations with the fewest calls that took effect earlier than needed.
     fn forget_some(&mut self) {
         let Some(kept) = self.kept.filter(|kept| self.possible.len() > *kept) else { return };
         let mut possible: Vec<Configuration> = self.possible.drain().collect();
@@ -356,7 +361,7 @@ impl<'a> Search<'a> {
         self.possible = possible.into_iter().take(kept).collect();
     }
 
-    /// With all calls made that change nothing now: nobody gains by their being made later.
+    /// Applies all calls that change nothing now: applying them later gains nothing.
     fn settled(&self, mut configuration: Configuration) -> Configuration {
         for call in &self.open {
             let is_lost = self.model.calls[*call].answer == Answer::Lost;
@@ -385,7 +390,8 @@ impl<'a> Search<'a> {
         self.possible = possible.collect();
     }
 
-    /// A call ends: where it has not been made, it is made now, after others if need be.
+    /// Handles the end of a call. Where it has not taken effect, it does so now, if necessary after
+    /// others.
     fn end(&mut self, call: usize) {
         let is_lost = self.model.calls[call].answer == Answer::Lost;
         let mut ended = HashSet::new();
@@ -396,7 +402,7 @@ impl<'a> Search<'a> {
                     ended.insert(configuration);
                 }
                 Err(_) if is_lost => {
-                    // It was made without anybody looking meanwhile, or never.
+                    // It took effect unobserved, or never.
                     self.make(call, configuration.clone(), &mut ended);
                     ended.insert(configuration);
                 }
@@ -409,7 +415,7 @@ impl<'a> Search<'a> {
 
     fn make(&mut self, call: usize, from: Configuration, ended: &mut HashSet<Configuration>) {
         let mut seen = HashSet::from([from.clone()]);
-        // Those with the fewest calls made come first.
+        // Configurations with the fewest applied calls come first.
         let mut left = VecDeque::from([from]);
         let enough = self.kept.map_or(usize::MAX, |kept| ended.len() + kept);
         while let Some(configuration) = left.pop_front() {
@@ -422,7 +428,7 @@ impl<'a> Search<'a> {
             }
             for next in &self.open {
                 let Err(place) = configuration.made.binary_search(next) else { continue };
-                // A lost call that changes nothing now need not be made: it may be later, or never.
+                // A lost call that changes nothing now may take effect later or never.
                 let is_lost = *next != call && self.model.calls[*next].answer == Answer::Lost;
                 for names in self.model.made(*next, &configuration.names) {
                     if is_lost && names == configuration.names {

@@ -1,20 +1,22 @@
-//! Runs seeds of the simulation on all cores:
-//! `tsumugi-simulation FIRST COUNT [--jobs N] [--verbose] [--log] [--mutant=NAME] [--no-reduce]`.
+//! Runs seeds of the simulation on all cores: `tsumugi-simulation FIRST COUNT [--jobs N]
+//! [--verbose] [--log] [--mutant=NAME] [--no-reduce]`.
 //!
-//! The first seed in which the cluster fails is reduced to the fewest parts that still fail, for at most
-//! `--reduce-seconds=N` (60), and told as numbered lines; `--no-reduce` leaves that out. What it prints as
-//! `--only=...` repeats the reduced run. With a planted bug nothing is reduced but with `--reduce`.
+//! The program reduces the first seed in which the cluster fails to the fewest parts that still
+//! fail, for at most `--reduce-seconds=N` (60), and prints its story as numbered lines;
+//! `--no-reduce` omits that. The printed option `--only=...` repeats the reduced run. With a
+//! planted bug the program reduces only with `--reduce`.
 //!
-//! With a planted bug (`--mutant`, if the feature `mutants` is built) it ends with the first seed in which
-//! a checker catches it. `tsumugi-simulation linear FILE...` checks recorded histories of names and files.
-//! `tsumugi-simulation mutants` prints the catalogue of planted bugs. `--reached` prints to which of them each seed
-//! comes, as `reached by SEED (traces ...): NAME=TIMES ...`: what a seed does not come to it cannot show. `--seeds=1,5,9` runs
-//! these, in place of FIRST and COUNT.
+//! With a planted bug (`--mutant`, if the feature `mutants` is built) the program ends with the
+//! first seed in which a checker catches it. `tsumugi-simulation linear FILE...` checks recorded
+//! histories of names and files. `tsumugi-simulation mutants` prints the catalogue of planted bugs.
+//! `--reached` prints for each seed the planted bugs whose code it runs, as `reached by SEED
+//! (traces ...): NAME=TIMES ...`: a seed cannot show a bug that it does not reach. `--seeds=1,5,9`
+//! runs these seeds in place of FIRST and COUNT.
 //!
-//! While it runs, it prints the rate and the time left to standard error. `--verbose` prints each
-//! seed's plan, counts and hash of its trace, `--log` every call, answer and misfortune (of one seed
-//! at a time). The last lines sum up what happened, as `counts: name=number ...`, and which seeds
-//! failed. `SIM_SECONDS` is how long one seed may take (60) before the program gives up.
+//! While it runs, the program prints the rate and the time left to standard error. `--verbose`
+//! prints each seed's plan, counts and hash of its trace, `--log` every call, answer and fault (of
+//! one seed at a time). The last lines sum up the events, as `counts: name=number ...`, and name
+//! the failed seeds. `SIM_SECONDS` limits the time of one seed (60) before the program gives up.
 
 use simulation::mutants::{self, Mutant};
 use simulation::{
@@ -31,28 +33,28 @@ const USAGE: &str =
        tsumugi-simulation SEED 1 --only=PARTS [--log] [--mutant=NAME]
        tsumugi-simulation linear FILE...
        tsumugi-simulation mutants";
-/// Seconds that one seed may take, unless `SIM_SECONDS` says otherwise.
+/// Limit of one seed in seconds, unless `SIM_SECONDS` sets another.
 const SEED_SECONDS: u64 = 60;
-/// Seconds that the reduction of a seed may take, unless an option says otherwise.
+/// Limit of the reduction of a seed in seconds, unless an option sets another.
 const REDUCE_SECONDS: u64 = 60;
 /// Pause between two lines of progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 /// Failed seeds whose violations are printed.
 const SHOWN_MAX: usize = 10;
 
-/// What the command line asks for.
+/// The options of the command line.
 struct Options {
     seeds: Vec<u64>,
     jobs: usize,
     is_verbose: bool,
     is_logged: bool,
-    /// Each seed's line says to which planted bugs it came.
+    /// Each seed's line names the planted bugs that it reached.
     is_reach_shown: bool,
     /// The planted bug.
     mutant: Option<String>,
-    /// How long the first failing seed may be reduced; `None`: not at all.
+    /// Time limit of the reduction of the first failing seed; `None`: no reduction.
     reduce: Option<Duration>,
-    /// The parts of the one seed's plan that are run.
+    /// The parts of the seed's plan to run.
     only: Option<Kept>,
 }
 
@@ -88,7 +90,7 @@ impl Options {
         Some(Options { seeds, jobs, is_verbose, is_logged, is_reach_shown, mutant, reduce, only })
     }
 
-    /// Ends the program if a bug is planted: it is caught.
+    /// Ends the program if a bug is planted, because it has been caught.
     fn caught(&self, seed: u64, checker: &str) {
         if self.mutant.is_some() {
             self.reduce(seed);
@@ -99,11 +101,11 @@ impl Options {
 }
 
 impl Options {
-    /// Reduces a failing seed and tells its story, if that is wanted.
+    /// Reduces a failing seed and prints its story, if requested.
     fn reduce(&self, seed: u64) {
         let Some(longest) = self.reduce else { return };
         println!("seed {seed} is being reduced, for at most {longest:?}");
-        // The runs that are tried may panic, by the hundred.
+        // Hundreds of the tried runs may panic.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         let reduced = reduce(&Plan::of_seed(seed), longest, self.jobs);
@@ -130,7 +132,7 @@ impl Options {
         println!("again: tsumugi-simulation {seed} 1 --log{mutant} --only={kept}");
     }
 
-    /// Runs the parts of a seed's plan that are asked for.
+    /// Runs the requested parts of a seed's plan.
     fn run_only(&self, kept: &Kept) -> ExitCode {
         let [seed] = self.seeds[..] else {
             eprintln!("--only needs one seed\n{USAGE}");
@@ -157,14 +159,14 @@ fn print_mutants() {
     }
 }
 
-/// How far a run of many seeds is.
+/// The progress of a run of many seeds.
 struct Progress {
     begun: Instant,
     shown: Instant,
     done: u64,
     of: u64,
     failed: Vec<u64>,
-    /// Those of which the cluster's part failed.
+    /// Seeds whose cluster failed.
     reducible: Vec<u64>,
     counts: Counts,
 }
@@ -221,7 +223,7 @@ impl Progress {
         eprintln!("{done} of {of} seeds, {rate:.1} a second, {left} s left, {failed} failed");
     }
 
-    /// Seeds a second.
+    /// Returns the number of seeds per second.
     fn rate(&self) -> f64 {
         self.done as f64 / self.begun.elapsed().as_secs_f64().max(1e-3)
     }
@@ -232,7 +234,7 @@ fn seed_seconds() -> u64 {
     given.and_then(|text| text.parse().ok()).unwrap_or(SEED_SECONDS)
 }
 
-/// Looks for an order of the calls of each recorded history. A history that cannot be decided fails too.
+/// Searches for an order of the calls of each recorded history. An undecided history fails too.
 fn check_histories(files: &[String]) -> ExitCode {
     let mut is_right = true;
     for file in files {
@@ -282,7 +284,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs all seeds and prints what came of them.
+/// Runs all seeds and prints the results.
 fn run_all(options: &Options) -> ExitCode {
     let now = Instant::now();
     let mut progress = Progress {

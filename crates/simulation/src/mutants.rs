@@ -1,4 +1,4 @@
-//! Planted bugs: their catalogue, and which checker it was that caught one.
+//! Planted bugs: their catalogue, and the checker that caught one.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Catalogue {
-    /// Names of what must always hold, by their number.
+    /// Invariants, by their number.
     pub invariants: BTreeMap<String, String>,
     /// Promises of docs/semantics.md, by their number.
     pub promises: BTreeMap<String, String>,
-    /// What the journal of a union keeps, by its number: tests run it, seeds do not.
+    /// Guarantees of a union's journal, by their number. Tests check them, seeds do not.
     pub union: BTreeMap<String, String>,
-    /// What a pool of volumes keeps, by its number: tests run it, seeds do not.
+    /// Guarantees of a pool of volumes, by their number. Tests check them, seeds do not.
     pub volumes: BTreeMap<String, String>,
     /// The bugs.
     #[serde(rename = "mutant")]
@@ -24,14 +24,14 @@ pub struct Catalogue {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mutant {
-    /// As its condition in the code names it.
+    /// The name in the condition in the code.
     pub name: String,
     /// The rules that it breaks, with a space between two: numbers of [`Catalogue::invariants`],
     /// [`Catalogue::promises`], [`Catalogue::union`], [`Catalogue::volumes`] or docs/protocol.md.
     pub rule: String,
     /// The file in which it is planted.
     pub file: String,
-    /// What goes wrong, in a sentence.
+    /// The defect, in a sentence.
     pub bug: String,
     /// The test that catches it where no seed does: package, target and name.
     pub test: Option<String>,
@@ -49,15 +49,15 @@ impl Mutant {
 /// The catalogue, `mutants.toml`.
 ///
 /// # Panics
-/// If the file is not what it should be.
+/// If the file is malformed.
 pub fn catalogue() -> Catalogue {
     toml::from_str(include_str!("../mutants.toml")).expect("mutants.toml is a catalogue")
 }
 
-/// Plants a bug in this process, before anything has run.
+/// Plants a bug in this process. Must be called before any shipped code runs.
 ///
 /// # Errors
-/// Why that cannot be.
+/// Returns the reason why the bug cannot be planted.
 pub fn activate(name: &str) -> Result<(), String> {
     if !catalogue().mutants.iter().any(|mutant| mutant.name == name) {
         return Err(format!("no mutant {name} in crates/simulation/mutants.toml"));
@@ -76,7 +76,7 @@ fn planted(name: &str) -> Result<(), String> {
     Err(format!("cannot plant {name}: build with --features mutants"))
 }
 
-/// How often the planted bug's condition was asked for.
+/// Returns how often the planted bug's condition was evaluated.
 pub fn reached() -> u64 {
     #[cfg(feature = "mutants")]
     return reactor::mutants::reached();
@@ -84,10 +84,10 @@ pub fn reached() -> u64 {
     0
 }
 
-/// From now on each thread notes to which mutants' conditions it comes.
+/// Makes each thread count the evaluated conditions of mutants from now on.
 ///
 /// # Errors
-/// Why that cannot be.
+/// Returns the reason why this is impossible.
 pub fn note_reached() -> Result<(), String> {
     #[cfg(feature = "mutants")]
     {
@@ -98,7 +98,7 @@ pub fn note_reached() -> Result<(), String> {
     Err("cannot see what is reached: build with --features mutants".to_owned())
 }
 
-/// Takes what this thread has noted: how often it came to a condition of each mutant.
+/// Returns and clears this thread's counts: how often it evaluated a condition of each mutant.
 pub fn noted() -> BTreeMap<&'static str, u64> {
     #[cfg(feature = "mutants")]
     return reactor::mutants::noted();
@@ -106,7 +106,7 @@ pub fn noted() -> BTreeMap<&'static str, u64> {
     BTreeMap::new()
 }
 
-/// What a violation begins with, or has in it, by the checker that reports it.
+/// A part of a violation's text, with the checker that reports it.
 const CHECKERS: [(&str, &str); 23] = [
     ("keeps what is forgotten", "forgets"),
     ("references for a kernel", "forgets"),
@@ -133,7 +133,7 @@ const CHECKERS: [(&str, &str); 23] = [
     ("(ticks ", "names"),
 ];
 
-/// The checker that reports a violation of the cluster.
+/// Returns the checker that reports a violation of the cluster.
 pub fn checker(violation: &str) -> &'static str {
     let found = CHECKERS.iter().find(|(text, _)| violation.contains(text));
     found.map_or("operator", |(_, checker)| checker)

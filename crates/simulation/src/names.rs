@@ -1,4 +1,4 @@
-//! What happened to directory entries.
+//! Events at directory entries.
 
 use crate::history::{History, Life, Tick, now_ns};
 use crate::linear::{Answer, Call, Loss, Op, Verdict};
@@ -11,18 +11,18 @@ pub(crate) struct Slot {
     pub(crate) name: String,
 }
 
-/// What an event did to, or saw of, an entry.
+/// What an event did to an entry, or observed of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NameEffect {
-    /// It names this from now on; nothing if `None`.
+    /// The entry names this from now on; nothing if `None`.
     Set(Option<InodeId>),
-    /// It names something from now on; it is not known what.
+    /// The entry names something unknown from now on.
     SetSome,
-    /// It names what another entry named at that time.
+    /// The entry names what another entry named at that time.
     MovedFrom(Slot),
-    /// It was seen to name this.
+    /// A caller saw that the entry names this.
     Saw(Option<InodeId>),
-    /// It was seen to name something.
+    /// A caller saw that the entry names something.
     SawSome,
 }
 
@@ -41,23 +41,24 @@ impl NameEvent {
     }
 }
 
-/// A call on names, for the search for an order of all of them.
+/// A call on names, for the search for an order of all such calls.
 #[derive(Clone, Debug)]
 pub(crate) struct NameCall {
     pub(crate) op: Op,
-    /// `None`: none yet, or it was lost.
+    /// `None`: not answered yet, or the answer was lost.
     pub(crate) answer: Option<Answer>,
-    /// When it was answered that it was done; 0 if it was not. Its life does not say so if it was doubted before.
+    /// Time of the answer that reported success; 0 without one. The call's life does not show this
+    /// if it was doubted before.
     pub(crate) done_ns: u64,
     pub(crate) life: Life,
 }
 
-/// What an error says of names, if it does.
+/// Returns what an error states about names, if anything.
 pub(crate) fn error_answer(op: &Op, errno: Errno) -> Option<Answer> {
     match errno {
         Errno::EEXIST => Some(Answer::Exists),
         Errno::EAGAIN if matches!(op, Op::Lock { .. }) => Some(Answer::Exists),
-        // It may speak of the file, which has no name any more.
+        // The error may concern the file, which has no name any more.
         Errno::ENOENT if matches!(op, Op::Link { .. }) => None,
         Errno::ENOENT => Some(Answer::Absent),
         Errno::EISDIR => Some(Answer::IsDirectory),
@@ -68,25 +69,26 @@ pub(crate) fn error_answer(op: &Op, errno: Errno) -> Option<Answer> {
 }
 
 impl NameCall {
-    /// A call that begins.
+    /// Returns a call that begins.
     pub(crate) fn new(op: Op, life: Life) -> NameCall {
         NameCall { op, answer: None, done_ns: 0, life }
     }
 
-    /// It was done, with this answer.
+    /// Records that the call succeeded, with this answer.
     pub(crate) fn done(&mut self, answer: Answer, tick: Tick) {
         self.answer = Some(answer);
         self.done_ns = now_ns();
         self.life.apply(tick);
     }
 
-    /// Its answer was under way, or may have come, when what it did was lost: the names that it is about.
+    /// Returns the names that the call changes. Their state is unknown if the change was lost while
+    /// its answer was under way, or after that.
     pub(crate) fn lost(&self) -> impl Iterator<Item = String> + '_ {
         self.op.paths().into_iter().filter(|_| !self.op.is_look()).cloned()
     }
 }
 
-/// Looks for an order of all calls on names.
+/// Searches for an order of all calls on names.
 pub(crate) fn order(history: &History) -> Verdict {
     let calls = history.calls.iter().filter(|call| !call.life.is_void).map(|call| {
         let (life, op) = (&call.life, &call.op);
@@ -96,7 +98,8 @@ pub(crate) fn order(history: &History) -> Verdict {
             op: op.clone(),
             answer: call.answer.unwrap_or(Answer::Lost),
             begin: life.start,
-            // A lock that nobody gave back goes when its session has been fenced, however late that is.
+            // A lock that was not released ends when its session has been fenced, however late that
+            // is.
             end: match (call.answer, op) {
                 (Some(_), _) => life.returned,
                 (None, Op::Lock { .. } | Op::Unlock { .. }) => None,
@@ -127,8 +130,9 @@ mod tests {
         history.calls[call].done(answer, tick);
     }
 
-    /// Goal: a file whose creation was answered just before the service lost power may be gone, also if a node lost
-    /// power while the call was under way (seed 646). Without the service's loss it must be there.
+    /// Goal: a file whose creation was answered just before the service lost power may be gone,
+    /// even if a node lost power while the call was under way (seed 646). If the service did not
+    /// lose power, the file must be there.
     #[test]
     fn what_was_just_done_may_be_lost_with_the_service() {
         for is_lost in [true, false] {

@@ -1,8 +1,9 @@
-//! What an operator does: asks the metadata service how the pool is, and tries doors.
+//! An operator's actions: requests to the metadata service for the pool's state, and attempts to
+//! connect without permission.
 //!
-//! Every answer must be possible; where nothing goes wrong, it is known. At the end of a run a node
-//! is taken away: exactly the files that are said to be hit cannot be read, and all can when it is
-//! back.
+//! Every answer must be possible; without faults the exact answer is known. At the end of a run a
+//! node is removed: exactly the files that the service reports as hit must be unreadable, and all
+//! must be readable when the node is back.
 
 use crate::cluster::{self, Cluster};
 use crate::random::Random;
@@ -21,15 +22,15 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Longest pause between two questions, in milliseconds.
+/// Longest pause between two requests, in milliseconds.
 const PAUSE_MAX_MS: u64 = 5_000;
 /// How long an answer may take.
 const DEADLINE: Duration = Duration::from_mins(1);
-/// Paths asked for: more than there are.
+/// Number of paths to request: more than there are.
 const PATHS_MAX: u32 = 4096;
-/// Pause between two looks at what is awaited.
+/// Pause between two checks of an awaited state.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
-/// No client that is well is silent for so long, in milliseconds.
+/// Longest silence of a healthy client, in milliseconds.
 const SILENT_MAX_MS: u64 = 10_000;
 
 /// The metadata service never calls a tool.
@@ -44,7 +45,7 @@ impl Handler<Connector<Admin>> for Silent {
 /// The state of a pool.
 struct PoolState {
     devices: Vec<DeviceInfo>,
-    /// The devices that targets have reported counts of.
+    /// Devices whose targets have reported counts.
     counted: Vec<DeviceId>,
     sessions: Vec<SessionInfo>,
     pool_use: PoolUse,
@@ -54,7 +55,7 @@ struct PoolState {
 /// An operator, on a machine of its own.
 pub(crate) struct Operator {
     shared: Rc<Shared>,
-    /// What the metadata service had counted last, where it is not killed meanwhile.
+    /// The last count of the metadata service, unless it is killed in between.
     transactions: Cell<u64>,
 }
 
@@ -63,7 +64,7 @@ impl Operator {
         Rc::new(Operator { shared: Rc::clone(shared), transactions: Cell::default() })
     }
 
-    /// Asks until it is aborted.
+    /// Sends requests until it is aborted.
     pub(crate) async fn run(self: Rc<Self>, mut random: Random) {
         loop {
             sleep(Duration::from_millis(random.between(1, PAUSE_MAX_MS))).await;
@@ -131,7 +132,7 @@ impl Operator {
         }
     }
 
-    /// Paths of the files hit, with a device each.
+    /// Returns the paths of the files hit, with one device each.
     async fn files_hit(&self) -> Result<Vec<(String, DeviceId)>, RpcError> {
         let answer = self.ask(Call::FilesHit { count_max: PATHS_MAX }).await?;
         let Answer::Paths(paths) = answer else {
@@ -143,7 +144,7 @@ impl Operator {
         Ok(paths.into_iter().map(text).collect())
     }
 
-    /// What is told of a pool is of this cluster, and agrees with itself.
+    /// Checks that a reported state is one of this cluster and consistent.
     fn check_status(&self, state: &PoolState) {
         let cluster = &self.shared.cluster;
         let bytes = self.shared.plan.device_bytes;
@@ -171,7 +172,7 @@ impl Operator {
         }
     }
 
-    /// Where nothing goes wrong, everybody is there.
+    /// Checks that without faults all nodes are there.
     fn check_whole(&self, state: &PoolState) {
         let nodes = self.shared.cluster.machines.len();
         let online = state.devices.iter().filter(|device| device.online).count();
@@ -185,7 +186,7 @@ impl Operator {
         self.expect(is_growing, || format!("{before} transactions, then {:?}", state.meta));
     }
 
-    /// A stranger is not let in, not even to be told what there is.
+    /// Checks that a target admits no stranger, not even for discovery.
     async fn knock(&self, device: &DeviceInfo) {
         let Ok(address) = device.address.traddr.parse::<SocketAddr>() else {
             return self.violation(format!("no address: {device:?}"));
@@ -199,7 +200,7 @@ impl Operator {
         }
     }
 
-    /// Waits until a device of a node is said to be online, or not to be.
+    /// Waits until the service reports a node's device as online, or as offline.
     async fn until_online(&self, node: &str, is_online: bool) {
         let deadline = now() + DEADLINE;
         while now() < deadline {
@@ -210,11 +211,11 @@ impl Operator {
             }
             sleep(LOOK_PAUSE).await;
         }
-        self.violation(format!("{node} is never said to be online: {is_online}"));
+        self.violation(format!("the service never reports {node} with online = {is_online}"));
     }
 
-    /// A node is gone and no others than the files said to be hit are; `readable` reads all files and
-    /// answers which ones it could.
+    /// Checks with a node removed that exactly the files reported as hit are unreadable. `readable`
+    /// tries to read all files and returns the results.
     pub(crate) async fn lose_node<F: Future<Output = Vec<(String, bool)>>>(
         self: &Rc<Self>,
         index: usize,
@@ -228,7 +229,7 @@ impl Operator {
         let hit: BTreeSet<String> = hit.await.into_iter().map(|(path, _)| path).collect();
         for (path, is_readable) in read_all().await {
             if is_readable == hit.contains(&path) {
-                let text = format!("{path} can be read: {is_readable}; said to be hit: {hit:?}");
+                let text = format!("{path} can be read: {is_readable}; reported as hit: {hit:?}");
                 self.violation(text);
             }
         }
@@ -242,7 +243,7 @@ impl Operator {
         self.expect(hit.is_empty(), || format!("all nodes are back, but hit is: {hit:?}"));
     }
 
-    /// Runs something as a task of the operator's machine.
+    /// Runs a function as a task of the operator's machine.
     async fn on_machine<T: 'static, F: Future<Output = T> + 'static>(
         self: &Rc<Self>,
         job: impl FnOnce(Rc<Self>) -> F,

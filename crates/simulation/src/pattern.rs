@@ -1,11 +1,11 @@
-//! What is written: bytes that tell which write they are of, and which of its bytes.
+//! Written bytes, which identify their write and their position in it.
 
 use crate::random::mix;
 
 /// Number of a write, never used twice in a run.
 pub(crate) type Stamp = u64;
 
-/// Eight bytes of a write, from its byte `8 * index` on.
+/// Returns eight bytes of a write, from its byte `8 * index` on.
 fn word(stamp: Stamp, index: u64) -> [u8; 8] {
     number(stamp, index).to_le_bytes()
 }
@@ -14,7 +14,7 @@ fn number(stamp: Stamp, index: u64) -> u64 {
     mix((stamp << 24).wrapping_add(index).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// Bytes `at..at + length` of a write.
+/// Returns bytes `at..at + length` of a write.
 pub(crate) fn bytes(stamp: Stamp, at: u64, length: usize) -> Vec<u8> {
     let skipped = (at % 8) as usize;
     let mut bytes = vec![0; (skipped + length).next_multiple_of(8)];
@@ -26,7 +26,7 @@ pub(crate) fn bytes(stamp: Stamp, at: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// How many of the first bytes of `found` are those of a write from its byte `at` on.
+/// Returns how many of the first bytes of `found` are those of a write from its byte `at` on.
 pub(crate) fn agreeing(stamp: Stamp, at: u64, found: &[u8]) -> usize {
     let mut done = 0;
     while done < found.len() {

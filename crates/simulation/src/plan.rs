@@ -1,4 +1,4 @@
-//! What a seed decides before a run begins.
+//! The parameters of a run, chosen from the seed before it begins.
 
 use crate::fault::{Fault, Faults};
 use crate::kept::{Feature, Kept};
@@ -6,30 +6,30 @@ use crate::random::Random;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long a call takes at most where disks are quick,
+/// Longest time of a call when disks are fast.
 const NORMAL_WAIT: Duration = Duration::from_secs(5);
-/// and of how many operations of a slow disk it waits for the end besides.
+/// Number of operations of a slow disk that a call may additionally wait for.
 const NORMAL_OPERATIONS: u32 = 8;
 
-/// Nodes of a cluster.
+/// Number of nodes of a cluster.
 const NODES: usize = 3;
 
-/// What workers mostly do in a run.
+/// The main activity of workers in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Focus {
     /// A little of everything.
     #[default]
     Nothing,
-    /// They lock, write and read one file.
+    /// Locking, writing and reading one file.
     Locks,
-    /// They make, move and remove few names.
+    /// Making, moving and removing a few names.
     Names,
 }
 
-/// All that a run depends on.
+/// All parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// From where all choices come.
+    /// The seed of all random choices.
     pub seed: u64,
     /// Nodes with a device and a client.
     pub nodes: usize,
@@ -43,58 +43,60 @@ pub struct Plan {
     pub device_bytes: u64,
     /// Longest write in bytes.
     pub write_max: u64,
-    /// Space that a file which nobody touches leaves free, in bytes; `None` without that file. With
-    /// little of it, freed blocks are used again at once.
+    /// Free space, in bytes, beside a file that no worker touches; `None` without that file. With
+    /// little free space, freed blocks are soon used again.
     pub spare_bytes: Option<u64>,
-    /// One directory's files are spread over all devices.
+    /// Whether the files of one directory are striped over all devices.
     pub has_stripes: bool,
-    /// The last node has no device: its data is always on others.
+    /// Whether the last node has no device: its data is always on other nodes.
     pub has_guest: bool,
-    /// The last node is not there at the start: it comes with a misfortune, or at the end.
+    /// Whether the last node is absent at the start. It joins with a fault, or at the end.
     pub has_late_node: bool,
-    /// Workers mostly read few files that others empty and write again, and disks are slow to read:
-    /// freed blocks are wanted while reads of them are under way.
+    /// Whether workers mostly read few files that others empty and write again, on disks that are
+    /// slow to read. Then freed blocks are allocated again while reads of them are under way.
     pub is_churning: bool,
-    /// What workers mostly do, where they do not churn.
+    /// The main activity of workers, unless they churn.
     pub focus: Focus,
-    /// Longest that an operation of a slow disk takes; disks are slow by phases. `None`: never.
+    /// Longest operation of a slow disk; disks have slow phases. `None`: never slow.
     pub disk_latency_max: Option<Duration>,
-    /// An operator asks for the pool's state all the time.
+    /// Whether an operator requests the pool's state all the time.
     pub has_operator: bool,
-    /// Misfortunes.
+    /// Kinds of faults.
     pub faults: Faults,
-    /// Misfortunes in a run, if there are any.
+    /// Number of faults in a run, if there are any.
     pub fault_count: usize,
-    /// Calls, answers and misfortunes are printed as they happen.
+    /// Whether calls, answers and faults are printed as they happen.
     pub is_logged: bool,
-    /// Which parts of it are left.
+    /// The parts of the plan that are kept.
     pub kept: Kept,
 }
 
 impl Plan {
-    /// Whether anything may go wrong.
+    /// Whether any fault may strike.
     pub(crate) fn has_faults(&self) -> bool {
         !self.faults.is_none()
     }
 
-    /// Whether what was committed and not synced may be lost.
+    /// Whether committed but unsynced data may be lost.
     pub(crate) fn may_lose_data(&self) -> bool {
         self.faults.has(Fault::NodePower) || self.faults.has(Fault::DeviceBroken)
     }
 
-    /// How long a call may take without a misfortune. Each of a chain of recalls, commits and flushes waits
-    /// for a disk, which may be slow. Where space is tight, sessions may be waited for that are asked for some.
+    /// Returns how long a call may take without a fault. Each of a chain of recalls, commits and
+    /// flushes waits for a disk, which may be slow. With little space left, a call may also wait
+    /// until sessions return reserved space.
     pub(crate) fn normal_wait(&self) -> Duration {
         let asked = self.spare_bytes.map(|_| protocol::times::SPACE_DEADLINE).unwrap_or_default();
         NORMAL_WAIT + asked + self.disk_latency_max.unwrap_or_default() * NORMAL_OPERATIONS
     }
 
-    /// Whether the file that takes space up is read, too, when a node has gone: it is most of a pool.
+    /// Whether the file that occupies space is also read when a node is removed: it is most of a
+    /// pool.
     pub(crate) fn reads_ballast(&self) -> bool {
         self.spare_bytes.is_some() && self.seed.is_multiple_of(16)
     }
 
-    /// The kinds of misfortunes of a seed with their weights.
+    /// Returns the kinds of faults of a seed with their weights.
     fn faults_of_seed(seed: u64, random: &mut Random) -> Faults {
         use Fault::{
             ClockStep, CrashTwice, Cut, CutOneWay, DeviceBroken, DeviceFull, Duplicate, Flip, Hold,
@@ -150,8 +152,8 @@ impl Plan {
         }
     }
 
-    /// The plan of a seed: an eighth of all seeds goes without faults, an eighth churns (without faults,
-    /// or with stragglers), others have one kind of fault or all.
+    /// Returns the plan of a seed. An eighth of all seeds runs without faults, an eighth churns
+    /// (without faults, or with stragglers), others have one kind of fault or all.
     pub fn of_seed(seed: u64) -> Plan {
         let mut random = Random::new(seed ^ 0x706c_616e);
         let faults = Plan::faults_of_seed(seed, &mut random);
@@ -183,7 +185,7 @@ impl Plan {
             plan.spare_bytes = Some(*random.of(&[1 << 20, 2 << 20, 4 << 20]));
         }
         if random.chance(75) {
-            // Without faults nothing may take longer than what waits for it.
+            // Without faults no operation may take longer than its caller waits.
             let longest = if plan.has_faults() { 25_000 } else { 3_000 };
             let max_ms = *random.of(&[5, 100, 1_000, longest]);
             plan.disk_latency_max = Some(Duration::from_millis(max_ms));
@@ -199,7 +201,7 @@ impl Plan {
         plan
     }
 
-    /// The plan without what is not kept.
+    /// Returns the plan with only the kept parts.
     #[must_use]
     pub fn keep(mut self, kept: Kept) -> Plan {
         let last = self.nodes - 1;
@@ -216,28 +218,28 @@ impl Plan {
         self
     }
 
-    /// The number that a node has in the seed's plan: its choices depend on it.
+    /// Returns the number of a node in the seed's plan, on which its choices depend.
     pub(crate) fn key_of(&self, node: usize) -> usize {
         let keys = self.kept.nodes.as_ref();
         keys.and_then(|keys| keys.iter().nth(node)).copied().unwrap_or(node)
     }
 
-    /// The node that has this number in the seed's plan, or another one in its place.
+    /// Returns the node with this number in the seed's plan, or another one in its place.
     pub(crate) fn node_of(&self, key: usize) -> usize {
         (0..self.nodes).find(|node| self.key_of(*node) == key).unwrap_or(key % self.nodes)
     }
 
-    /// Nodes that the seed's plan has.
+    /// Returns the number of nodes in the seed's plan.
     pub(crate) fn nodes_of_seed(&self) -> usize {
         NODES.max(self.nodes)
     }
 
-    /// How many pieces a step writes or reads, of so many.
+    /// Returns how many pieces a step writes or reads.
     pub(crate) fn pieces(&self, pieces: u64) -> u64 {
         if self.kept.off.contains(&Feature::Pieces) { pieces.min(1) } else { pieces }
     }
 
-    /// Makes it a plan in which freed blocks are wanted at once.
+    /// Changes the plan to one in which freed blocks are soon used again.
     fn churn(&mut self, random: &mut Random) {
         self.is_churning = true;
         self.has_guest = self.faults.has(Fault::Straggle);

@@ -1,5 +1,5 @@
-//! Choices of workload and faults, apart from the simulated world's own, so that a change of one
-//! does not reshuffle the other.
+//! Random choices of workload and faults, separate from those of the simulated world, so that a
+//! change of one does not reshuffle the other.
 
 /// The splitmix64 generator (S. Vigna).
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ impl Random {
         Random(seed)
     }
 
-    /// The stream of choices of one thing among others: what it draws does not depend on what they draw.
+    /// Returns a stream of choices of its own: its values do not depend on other streams.
     pub(crate) fn keyed(seed: u64, keys: &[u64]) -> Random {
         Random(keys.iter().fold(mix(seed), |state, key| mix(state ^ mix(*key ^ 0x006b_6579))))
     }
@@ -20,17 +20,17 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// A number from `least` to `most`.
+    /// Returns a number from `least` to `most`.
     pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 
-    /// True `percent` times of a hundred.
+    /// Returns true in `percent` of a hundred cases.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

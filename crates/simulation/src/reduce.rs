@@ -1,13 +1,15 @@
-//! Reduces a failing seed to the fewest parts of its plan that still fail in the same way: delta debugging
-//! (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input") on what a plan keeps.
+//! Reduces a failing seed to the fewest parts of its plan that still fail in the same way: delta
+//! debugging (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input") on the
+//! kept parts of a plan.
 //!
-//! Leaving a part out changes when all else happens, and a failure may need a race. So what does not fail is
-//! tried in a few other courses of the simulated world before the part is taken for needed.
+//! Leaving out a part changes the times of all other events, and a failure may need a race. So a
+//! plan that does not fail is tried in a few other simulated worlds before the part counts as
+//! needed.
 
 use crate::kept::{Feature, Kept, StepKey};
 use crate::mutants::checker;
 use crate::plan::Plan;
-use crate::run::{Outcome, run_told};
+use crate::run::{Outcome, run_recorded};
 use crate::story::Story;
 use crate::sweep::panic_text;
 use std::collections::BTreeSet;
@@ -17,36 +19,36 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Courses of the world in which each plan is tried.
+/// Number of simulated worlds in which each plan is tried.
 const WORLDS: u64 = 4;
-/// Nodes that a run needs at least.
+/// Least number of nodes of a run.
 const NODES_MIN: usize = 2;
 
 /// A failing seed, reduced.
 #[derive(Debug)]
 pub struct Reduced {
-    /// What is left of its plan.
+    /// The parts of its plan that are left.
     pub kept: Kept,
-    /// The checker that finds it wrong, or `panic`.
+    /// The checker that reports the failure, or `panic`.
     pub checker: String,
-    /// What is wrong in the reduced run.
+    /// The violations of the reduced run.
     pub violations: Vec<String>,
-    /// What happens in the reduced run: numbered lines.
+    /// The events of the reduced run, as numbered lines.
     pub story: Vec<String>,
-    /// Runs that it took.
+    /// Number of runs that the reduction took.
     pub runs: u64,
-    /// No part could be left out any more; else the time was over.
+    /// Whether no other part can be left out. Otherwise the time was over.
     pub is_least: bool,
 }
 
-/// What came of a run, if it failed.
+/// The result of a failed run.
 struct Failure {
     checkers: Vec<String>,
     violations: Vec<String>,
     story: Arc<Story>,
 }
 
-/// A search for the least plan.
+/// A search for the smallest plan.
 struct Search {
     plan: Plan,
     best: Kept,
@@ -56,8 +58,8 @@ struct Search {
     runs: u64,
 }
 
-/// Reduces the cluster's part of a seed within about `longest`, with so many runs at once. `None` if it does
-/// not fail, or does not end.
+/// Reduces the cluster's part of a seed within about `longest`, with `jobs` runs at once. Returns
+/// `None` if the seed does not fail, or does not end.
 pub fn reduce(plan: &Plan, longest: Duration, jobs: usize) -> Option<Reduced> {
     let until = Instant::now() + longest;
     let best = plan.kept.clone();
@@ -75,11 +77,11 @@ pub fn reduce(plan: &Plan, longest: Duration, jobs: usize) -> Option<Reduced> {
     let before = search.best.clone();
     search.try_keep(&Kept { steps: Some(steps), ..before });
     let is_least = search.run();
-    let last = search.told()?;
+    let last = search.best_failure()?;
     Some(Reduced {
         kept: search.best,
         checker: search.checker,
-        story: last.story.told(&last.violations),
+        story: last.story.text(&last.violations),
         violations: last.violations,
         runs: search.runs,
         is_least,
@@ -87,7 +89,8 @@ pub fn reduce(plan: &Plan, longest: Duration, jobs: usize) -> Option<Reduced> {
 }
 
 impl Search {
-    /// Leaves parts out until nothing can be, or the time is over.
+    /// Leaves out parts until no other can be left out, or the time is over. Returns whether it
+    /// completed.
     fn run(&mut self) -> bool {
         loop {
             let before = self.best.clone();
@@ -187,7 +190,7 @@ impl Search {
         }
     }
 
-    /// Keeps only this, if that still fails in the same way in some course of the world.
+    /// Keeps only these parts if the plan still fails in the same way in one of the worlds.
     fn try_keep(&mut self, kept: &Kept) -> bool {
         let worlds: Vec<u64> = (0..WORLDS).map(|more| kept.world + more).collect();
         for worlds in worlds.chunks(self.jobs as usize) {
@@ -208,7 +211,7 @@ impl Search {
         false
     }
 
-    /// Runs plans at once; a run that does not end in time counts as one that does not fail.
+    /// Runs plans concurrently. A run that does not end in time counts as not failed.
     fn fail(&mut self, kept: Vec<Kept>) -> Vec<Option<Failure>> {
         let started: Vec<_> = kept
             .into_iter()
@@ -224,22 +227,22 @@ impl Search {
         started.into_iter().map(|receiver| receiver.recv_timeout(left()).ok().flatten()).collect()
     }
 
-    /// The best plan again, with its story.
-    fn told(&self) -> Option<Failure> {
+    /// Repeats the best plan and records its story.
+    fn best_failure(&self) -> Option<Failure> {
         failure_of(&self.plan.clone().keep(self.best.clone()), true)
     }
 }
 
-fn failure_of(plan: &Plan, is_told: bool) -> Option<Failure> {
-    let story = Arc::new(Story::new(is_told));
-    let ended = catch_unwind(AssertUnwindSafe(|| run_told(plan, &story)));
+fn failure_of(plan: &Plan, keeps_lines: bool) -> Option<Failure> {
+    let story = Arc::new(Story::new(keeps_lines));
+    let ended = catch_unwind(AssertUnwindSafe(|| run_recorded(plan, &story)));
     let (checkers, violations) = match ended {
         Ok(Outcome { violations, .. }) => {
             (violations.iter().map(|text| checker(text).to_owned()).collect(), violations)
         }
         Err(payload) => {
             let text = panic_text(&*payload);
-            // Of a panic the same way is the same text, but for its numbers.
+            // Two panics are the same if their texts are equal except for numbers.
             let words =
                 text.lines().next().unwrap_or_default().replace(|c: char| c.is_ascii_digit(), "");
             (vec![format!("panic: {words}")], vec![text])

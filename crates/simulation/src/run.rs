@@ -25,29 +25,29 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Virtual time that no run needs.
+/// Limit of virtual time; no run needs that long.
 const TIME_MAX: Duration = Duration::from_hours(2);
-/// Bytes with which the metadata service answers a connection that has proved nothing, at most.
+/// Largest answer, in bytes, of the metadata service to an unauthenticated connection.
 const OFFER_BYTES_MAX: usize = 128;
-/// How often new processes get their workers.
+/// Interval at which new processes get their workers.
 const SUPERVISION: Duration = Duration::from_millis(20);
-/// How long disks are slow at most in a run without faults.
+/// How long a run without faults lasts at most while disks are slow.
 const SLOW_FOR: Duration = Duration::from_mins(5);
-/// Bytes of a stripe: the least that there is.
+/// Bytes of a stripe: the smallest allowed size.
 const STRIPE_BYTES: u32 = 64 << 10;
-/// Bytes of one write of the file that takes space up.
+/// Bytes of one write of the file that occupies space.
 const BALLAST_PIECE_BYTES: u64 = 256 << 10;
-/// Looks at processes between two at what has become certain, and at the store.
+/// Number of supervision rounds between two checks of the store and of what has become certain.
 const EXPIRY_EVERY: u32 = 100;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Equal for two runs of one plan.
+    /// The same for two runs of one plan.
     pub trace_hash: u64,
-    /// What was seen that mode `close` does not allow; empty if all is well.
+    /// Observations that mode `close` does not allow; empty if all is well.
     pub violations: Vec<String>,
-    /// What happened.
+    /// Numbers of events.
     pub counts: Counts,
     /// Virtual time.
     pub elapsed: Duration,
@@ -55,11 +55,11 @@ pub struct Outcome {
 
 /// Runs a plan in this thread.
 pub fn run(plan: &Plan) -> Outcome {
-    run_told(plan, &Arc::default())
+    run_recorded(plan, &Arc::default())
 }
 
-/// As [`run`], and tells what happens.
-pub(crate) fn run_told(plan: &Plan, story: &Arc<Story>) -> Outcome {
+/// Like [`run`], but records a story.
+pub(crate) fn run_recorded(plan: &Plan, story: &Arc<Story>) -> Outcome {
     let config = SimConfig { time_max: TIME_MAX, ..SimConfig::default() };
     let world = if plan.kept.world == 0 { 0 } else { crate::random::mix(plan.kept.world) };
     let mut simulation = Simulation::with_config(plan.seed ^ world, config);
@@ -139,8 +139,8 @@ async fn whole(shared: Rc<Shared>, mut random: Random) {
     };
 }
 
-/// A connection to the metadata service that arrives again is answered with the offer of a handshake, and no more:
-/// it cannot prove once more that it knows the key.
+/// Checks duplicated connections to the metadata service: the service may answer only with the
+/// offer of a handshake, because the duplicate cannot prove again that it knows the key.
 fn refuse_duplicates(shared: &Rc<Shared>) {
     let cluster = &shared.cluster;
     let answered = cluster.network.duplicates_answered(&cluster.meta.node);
@@ -151,7 +151,7 @@ fn refuse_duplicates(shared: &Rc<Shared>) {
     }
 }
 
-/// Waits until the workers are done, or so long that slow disks have had their effect.
+/// Waits until the workers are done, or long enough for slow disks to have an effect.
 async fn work_for_a_while(shared: &Rc<Shared>) {
     let until = now() + SLOW_FOR;
     let is_busy = || shared.steps.iter().flatten().any(|steps| steps.get() > 0);
@@ -160,8 +160,8 @@ async fn work_for_a_while(shared: &Rc<Shared>) {
     }
 }
 
-/// Makes the directories and the file that takes space up; answers the used bytes and the inodes before
-/// that file.
+/// Makes the directories and the file that occupies space. Returns the numbers of used bytes and
+/// inodes before that file.
 async fn prepare(shared: &Rc<Shared>) -> (u64, u64) {
     let machine = &shared.cluster.machines[0];
     let client = machine.client.borrow().clone().expect("all are up");
@@ -175,7 +175,7 @@ async fn prepare(shared: &Rc<Shared>) -> (u64, u64) {
             client.forget(inode, 1);
             directories.push(inode);
         }
-        // They must outlive a power loss.
+        // The directories must survive a power loss.
         client.fsync(InodeId::ROOT).await.expect("nothing is broken yet");
         let pool = client.pool_use().await.expect("nothing is broken yet");
         if plan.has_stripes
@@ -199,7 +199,7 @@ async fn prepare(shared: &Rc<Shared>) -> (u64, u64) {
     pool
 }
 
-/// Makes the file that workers share, for good.
+/// Makes the file that workers share, which stays until the end.
 async fn make_shared(client: &Rc<Client>) -> InodeId {
     let setting = Setting { mode: 0o644, uid: 0, gid: 0 };
     let mode = OpenMode { write: true, ..OpenMode::default() };
@@ -211,7 +211,7 @@ async fn make_shared(client: &Rc<Client>) -> InodeId {
     attr.inode
 }
 
-/// Enters it in the history.
+/// Enters the shared file into the history.
 fn note_shared(history: &mut History, inode: InodeId) {
     let mut life = history.begin("create", Actor { machine: 0, life: 1 }, None);
     history.born(inode, life.start);
@@ -227,7 +227,7 @@ fn note_shared(history: &mut History, inode: InodeId) {
     history.calls.push(call);
 }
 
-/// Writes a file of so many bytes.
+/// Writes a file of this size.
 async fn fill(client: &Rc<Client>, bytes: u64) {
     let setting = Setting { mode: 0o600, uid: 0, gid: 0 };
     let mode = OpenMode { write: true, ..OpenMode::default() };

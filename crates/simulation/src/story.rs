@@ -1,58 +1,57 @@
-//! What happened in a run, as a story of numbered lines: what each worker asked for and was answered, and
-//! what befell.
+//! The record of a run, a story of numbered lines: calls and answers of each worker, and faults.
 //!
-//! It lies outside the run, so that it is there when the run panics.
+//! It is stored outside the run, so that it survives a panic of the run.
 
 use crate::kept::StepKey;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Lines of a story that are printed at most: half of them from its begin.
+/// Largest number of printed lines of a story; half of them are from its begin.
 const LINES_MAX: usize = 400;
 
-/// What a run leaves behind, whether it ends or panics.
+/// The record that a run leaves behind, whether it ends or panics.
 #[derive(Debug, Default)]
 pub(crate) struct Story {
-    is_told: bool,
+    keeps_lines: bool,
     kept: Mutex<Parts>,
 }
 
 #[derive(Debug, Default)]
 struct Parts {
     lines: Vec<String>,
-    /// Calls that are under way, by who makes them, with the number of lines when they began.
+    /// Calls under way, by caller, with the number of lines when they began.
     open: BTreeMap<String, (String, usize)>,
     steps: Vec<StepKey>,
-    /// What was wrong so far, and how many lines there were when something first was.
+    /// Number of violations so far; the next field is the number of lines at the first one.
     wrong: usize,
     until: Option<usize>,
 }
 
 impl Story {
-    /// A story; without `is_told` it keeps no lines, only which steps were taken.
-    pub(crate) fn new(is_told: bool) -> Story {
-        Story { is_told, ..Story::default() }
+    /// Returns an empty story. Without `keeps_lines` it records only the steps that were taken.
+    pub(crate) fn new(keeps_lines: bool) -> Story {
+        Story { keeps_lines, ..Story::default() }
     }
 
     /// Whether lines are kept.
-    pub(crate) fn is_told(&self) -> bool {
-        self.is_told
+    pub(crate) fn keeps_lines(&self) -> bool {
+        self.keeps_lines
     }
 
     fn parts(&self) -> MutexGuard<'_, Parts> {
-        // What a run that panicked has left is what is wanted.
+        // The record of a run that panicked is wanted too.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something happens.
-    pub(crate) fn tell(&self, text: impl FnOnce() -> String) {
-        if self.is_told {
+    /// Records an event.
+    pub(crate) fn record(&self, text: impl FnOnce() -> String) {
+        if self.keeps_lines {
             let text = text();
             self.parts().lines.push(text);
         }
     }
 
-    /// So much has been wrong so far: what is new is told, and ends the story.
+    /// Records violations. The first ones end the story.
     pub(crate) fn wrong(&self, wrong: &[String]) {
         let mut parts = self.parts();
         if parts.wrong < wrong.len() {
@@ -64,59 +63,60 @@ impl Story {
         }
     }
 
-    /// Somebody begins a call.
-    pub(crate) fn begin(&self, who: impl FnOnce() -> String, call: &str) {
-        if self.is_told {
-            let (who, mut parts) = (who(), self.parts());
+    /// Records the begin of a call.
+    pub(crate) fn begin(&self, caller: impl FnOnce() -> String, call: &str) {
+        if self.keeps_lines {
+            let (caller, mut parts) = (caller(), self.parts());
             let lines = parts.lines.len();
-            let before = parts.open.insert(who.clone(), (call.to_owned(), lines));
+            let before = parts.open.insert(caller.clone(), (call.to_owned(), lines));
             if let Some((call, since)) = before {
-                let text = format!("{who}: {call}: without an answer (begun after line {since})");
+                let text =
+                    format!("{caller}: {call}: without an answer (begun after line {since})");
                 parts.lines.push(text);
             }
         }
     }
 
-    /// More about the call that somebody has begun.
-    pub(crate) fn add(&self, who: impl FnOnce() -> String, more: impl FnOnce() -> String) {
-        if self.is_told {
-            let (who, more) = (who(), more());
-            if let Some((call, _)) = self.parts().open.get_mut(&who) {
+    /// Adds details to the present call of a caller.
+    pub(crate) fn add(&self, caller: impl FnOnce() -> String, more: impl FnOnce() -> String) {
+        if self.keeps_lines {
+            let (caller, more) = (caller(), more());
+            if let Some((call, _)) = self.parts().open.get_mut(&caller) {
                 call.push_str(&more);
             }
         }
     }
 
-    /// Somebody's call ends; answers it with the number of lines that were there when it began.
-    pub(crate) fn end(&self, who: &str) -> Option<(String, usize)> {
-        self.parts().open.remove(who)
+    /// Records the end of a caller's call. Returns the call with the number of lines at its begin.
+    pub(crate) fn end(&self, caller: &str) -> Option<(String, usize)> {
+        self.parts().open.remove(caller)
     }
 
-    /// So many lines are there.
+    /// Returns the number of lines.
     pub(crate) fn lines(&self) -> usize {
         self.parts().lines.len()
     }
 
-    /// A worker takes a step.
+    /// Records that a worker takes a step.
     pub(crate) fn step(&self, step: StepKey) {
         self.parts().steps.push(step);
     }
 
-    /// The steps that were taken.
+    /// Returns the steps that were taken.
     pub(crate) fn steps(&self) -> Vec<StepKey> {
         self.parts().steps.clone()
     }
 
-    /// All lines up to what was wrong first, numbered, with the calls that had not ended, and all else that is
-    /// wrong.
-    pub(crate) fn told(&self, wrong: &[String]) -> Vec<String> {
+    /// Returns the numbered lines up to the first violation, the calls that had not ended, and the
+    /// other violations.
+    pub(crate) fn text(&self, wrong: &[String]) -> Vec<String> {
         let parts = self.parts();
         let until = parts.until.unwrap_or(parts.lines.len());
         let is_open = |(_, (_, since)): &(&String, &(String, usize))| {
             parts.until.is_none() && *since <= until
         };
-        let open = parts.open.iter().filter(is_open).map(|(who, (call, since))| {
-            format!("{who}: {call}: without an answer (begun after line {since})")
+        let open = parts.open.iter().filter(is_open).map(|(caller, (call, since))| {
+            format!("{caller}: {call}: without an answer (begun after line {since})")
         });
         let lines = &parts.lines[..until];
         let mut more: Vec<String> = wrong.iter().map(|wrong| format!("WRONG: {wrong}")).collect();

@@ -1,4 +1,4 @@
-//! Many seeds on all cores: each thread takes the next seed and runs it by itself.
+//! Runs many seeds on all cores: each thread takes the next seed and runs it.
 
 use crate::block_path::{BlockOutcome, run_block_path};
 use crate::mutants;
@@ -12,17 +12,17 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a sweep looks for seeds that do not end.
+/// How often a sweep checks for seeds that do not end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What a sweep reports of a seed.
+/// The report of a sweep about a seed.
 #[derive(Debug)]
 pub enum Report<T> {
-    /// It has ended.
+    /// The seed has ended.
     Ended(T),
-    /// It panicked, with this message.
+    /// The seed panicked, with this message.
     Panicked(String),
-    /// It has run for longer than it may, and still runs. Reported once.
+    /// The seed has exceeded its time limit and still runs. Reported once.
     Hangs,
 }
 
@@ -31,33 +31,33 @@ enum Message<T> {
     Ended(u64, Report<T>),
 }
 
-/// What came of a seed.
+/// The result of a seed.
 #[derive(Debug)]
 pub struct SeedOutcome {
-    /// Of the whole cluster.
+    /// Result of the whole cluster.
     pub cluster: Outcome,
-    /// Of a host and a target by themselves.
+    /// Result of the host and target alone.
     pub block_path: BlockOutcome,
-    /// How often it came to a condition of each planted bug, if that is noted.
+    /// How often the seed evaluated a condition of each planted bug, if that is counted.
     pub reached: BTreeMap<&'static str, u64>,
 }
 
-/// Runs all that belongs to a seed; `is_logged` as in [`Plan`].
+/// Runs all parts of a seed; `is_logged` as in [`Plan`].
 pub fn run_seed(seed: u64, is_logged: bool) -> SeedOutcome {
-    // Of a seed that panicked something may be left.
+    // Counts of an earlier seed that panicked may be left.
     drop(mutants::noted());
     let cluster = run(&Plan { is_logged, ..Plan::of_seed(seed) });
     let block_path = run_block_path(seed, is_logged);
     SeedOutcome { cluster, block_path, reached: mutants::noted() }
 }
 
-/// How many seeds this machine runs at once.
+/// Returns the number of seeds that this machine runs at once.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Runs `job` for each seed, `jobs` of them at once, and reports each in the order in which they end.
-/// A seed that takes longer than `longest` is reported when it does; the sweep waits for it all the same.
+/// Runs `job` for each seed, `jobs` of them at once, and reports each seed when it ends. A seed
+/// that takes longer than `longest` is reported at that time; the sweep still waits for it.
 pub fn sweep<T: Send>(
     seeds: &[u64],
     jobs: usize,
@@ -112,7 +112,7 @@ fn take_seeds<T>(
     }
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| payload.downcast_ref::<&str>().copied());

@@ -1,4 +1,4 @@
-//! What applications do: one worker takes a bounded number of steps on its node's mount.
+//! The workload of applications: one worker takes a bounded number of steps on its node's mount.
 
 mod attributes;
 mod data;
@@ -7,7 +7,7 @@ mod many;
 mod names;
 mod onlook;
 
-use crate::causes::{Called, Causes, Place, Span};
+use crate::causes::{Called, Causes, FaultSite, Span};
 use crate::cluster::Cluster;
 use crate::fault::Fault;
 use crate::history::{Actor, FileKey, History, Life};
@@ -29,25 +29,26 @@ pub(crate) use names::Found;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Names that only links get.
 const LINK_NAMES: [&str; 3] = ["l", "m", "n"];
-/// A file under the root that nobody moves or removes: workers that focus on locks use it.
+/// A file under the root that no worker moves or removes. Workers with the focus on locks use it.
 pub(crate) const SHARED: &str = "k";
 /// Directories under the root, besides the root itself. The files of the last may be striped.
 pub(crate) const DIRECTORIES: [&str; 2] = ["left", "right"];
-/// Workers of a machine, besides those that take steps and one more, that look on while it is out of contact.
+/// Workers of a machine that read while it is out of contact, in addition to those that take steps
+/// and one more.
 pub(crate) const ONLOOKERS: usize = 8;
 /// The thread of a mount's first worker.
 const FIRST_THREAD: u32 = 100;
-/// A file that takes space up, and that no worker touches.
+/// A file that occupies space and that no worker touches.
 pub(crate) const BALLAST: &str = "ballast";
-/// During a misfortune of so long workers go on, whatever number of steps they have left,
+/// During a fault at least this long, workers continue even if they have no steps left.
 const LONG: Duration = Duration::from_secs(5);
-/// with pauses up to such a part of it.
+/// The longest pause of such a worker is this fraction of the fault's duration.
 const LASTING_PART: u32 = 30;
 /// The keys of the choices of steps and of the pauses between them.
 const STEPS: u64 = 2;
 const PAUSES: u64 = 3;
 
-/// What all workers of a run share.
+/// State that all workers of a run share.
 pub(crate) struct Shared {
     pub(crate) plan: Plan,
     pub(crate) cluster: Rc<Cluster>,
@@ -55,39 +56,39 @@ pub(crate) struct Shared {
     pub(crate) causes: RefCell<Causes>,
     /// The root and the directories made at the start.
     pub(crate) directories: RefCell<Vec<InodeId>>,
-    /// Steps that are left to each worker of each machine.
+    /// Remaining steps of each worker of each machine.
     pub(crate) steps: Vec<Vec<Cell<usize>>>,
-    /// Steps that each worker of each machine has begun, in all its lives.
+    /// Steps that each worker of each machine has begun, over all lives of its process.
     pub(crate) turns: Vec<Vec<Cell<usize>>>,
-    /// What happens.
+    /// The record of events.
     pub(crate) story: Arc<Story>,
-    /// Until when the present misfortune lasts.
+    /// Duration of the present fault.
     pub(crate) lasting: Cell<Duration>,
-    /// Who wants to know of what a worker does.
+    /// The task that waits for an action of a worker.
     pub(crate) watch: RefCell<Option<Watch>>,
-    /// What each worker does just now, for the report of one that hangs.
+    /// The present action of each worker, to report a worker that hangs.
     pub(crate) doing: Vec<Vec<RefCell<String>>>,
 }
 
-/// What a worker can be met at.
+/// An action of a worker that a fault can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
-    /// It has written, and not yet committed.
+    /// It has written data and not committed them yet.
     Wrote,
     /// It begins to commit.
     Commits,
     /// It begins to read.
     Reads,
-    /// It begins a change of names or sizes, which recalls what others have.
+    /// It begins a change of names or sizes, which recalls rights of other clients.
     Changes,
 }
 
-/// One who waits to hear of it.
+/// A task that waits for an action.
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(crate) doing: Doing,
-    /// Is told the machine.
-    pub(crate) teller: OneshotSender<usize>,
+    /// Receives the machine of the worker.
+    pub(crate) sender: OneshotSender<usize>,
 }
 
 /// A worker in one life of its node's process.
@@ -101,17 +102,17 @@ pub(crate) struct Worker {
     begun: Cell<Instant>,
 }
 
-/// Errors that say something of the names asked about, and not that something is broken.
+/// Returns whether an error is a verdict about the requested names, and not a sign of a failure.
 fn is_verdict(errno: Errno) -> bool {
     let of_names = [Errno::ENOENT, Errno::EEXIST, Errno::ENOTEMPTY, Errno::EISDIR, Errno::ENOTDIR];
     let of_others = [Errno::ENOSPC, Errno::EAGAIN, Errno::ENODATA, Errno::ENXIO, Errno::EINVAL];
-    // A directory gets no second name.
+    // A directory cannot get a second name.
     let is_of_kind = errno.raw() == libc::EPERM;
     of_names.contains(&errno) || of_others.contains(&errno) || is_of_kind
 }
 
 impl Shared {
-    /// Prints what happens, if the plan says so.
+    /// Prints an event, if the plan requests it.
     pub(crate) fn log(&self, text: impl FnOnce() -> String) {
         if self.plan.is_logged {
             let (now, tick) = (reactor::time::now(), self.history.borrow().present());
@@ -119,24 +120,24 @@ impl Shared {
         }
     }
 
-    /// Tells what happens, and prints it if the plan says so.
-    pub(crate) fn tell(&self, text: impl FnOnce() -> String) {
-        if self.plan.is_logged || self.story.is_told() {
+    /// Records an event in the story, and prints it if the plan requests it.
+    pub(crate) fn record(&self, text: impl FnOnce() -> String) {
+        if self.plan.is_logged || self.story.keeps_lines() {
             let seconds = (now() - Instant::from_ns(0)).as_secs_f64();
             let (tick, text) = (self.history.borrow().present(), text());
             self.log(|| text.clone());
-            self.story.tell(|| format!("{seconds:.6} s, tick {tick}: {text}"));
+            self.story.record(|| format!("{seconds:.6} s, tick {tick}: {text}"));
             self.story.wrong(&self.history.borrow().violations);
         }
     }
 
-    /// What the misfortune that has just begun befalls.
-    pub(crate) fn befalls(&self, fault: Fault, places: &[Place]) {
-        self.causes.borrow_mut().befalls(fault, places);
-        self.tell(|| format!("{fault:?} befalls {places:?}"));
+    /// Records the parts of the cluster that the present fault strikes.
+    pub(crate) fn strikes(&self, fault: Fault, sites: &[FaultSite]) {
+        self.causes.borrow_mut().strikes(fault, sites);
+        self.record(|| format!("{fault:?} strikes {sites:?}"));
     }
 
-    /// A directory entry's path.
+    /// Returns the path of a directory entry.
     pub(crate) fn path(&self, parent: InodeId, name: &str) -> String {
         let directories = self.directories.borrow();
         match directories.iter().position(|inode| *inode == parent) {
@@ -146,7 +147,7 @@ impl Shared {
         }
     }
 
-    /// Kills a node's process; with a choice, the machine's power goes too.
+    /// Kills a node's process. If `power` is given, the machine loses power too.
     pub(crate) fn kill_node(&self, index: usize, power: Option<&mut Random>) {
         let has_power = power.is_none();
         self.cluster.kill_node(index, power);
@@ -158,7 +159,7 @@ impl Shared {
         }
     }
 
-    /// Has the metadata service check its whole store.
+    /// Lets the metadata service check its whole store.
     pub(crate) fn check_store(&self, when: &str) {
         let Some(found) = self.cluster.check_store() else { return };
         let mut history = self.history.borrow_mut();
@@ -243,7 +244,7 @@ impl Worker {
         }
     }
 
-    /// A step of what the plan's workers mostly do.
+    /// Takes a step of the plan's main activity.
     async fn focused_step(&mut self) {
         let choice = self.random.below(100);
         if self.shared.plan.focus == Focus::Locks {
@@ -277,25 +278,25 @@ impl Worker {
         }
     }
 
-    /// Who it is, in a story.
+    /// Returns the worker's name in a story.
     fn name(&self) -> String {
         format!("node{} worker {}", self.actor.machine, self.number)
     }
 
-    /// Says more about the call that it makes.
+    /// Adds details to the present call in the story.
     fn on(&self, more: impl FnOnce() -> String) {
         self.shared.story.add(|| self.name(), more);
     }
 
-    /// As [`Worker::on`], with a directory entry.
+    /// Like [`Worker::on`], with a directory entry.
     fn on_name(&self, parent: InodeId, name: &str) {
         self.on(|| format!(" {}", self.shared.path(parent, name)));
     }
 
-    /// The call that it makes has ended.
-    fn told<T>(&self, result: &Result<T, Errno>) {
+    /// Records the end of the present call in the story.
+    fn record_end<T>(&self, result: &Result<T, Errno>) {
         let story = &self.shared.story;
-        if !story.is_told() {
+        if !story.keeps_lines() {
             return;
         }
         let name = self.name();
@@ -307,7 +308,7 @@ impl Worker {
         } else {
             String::new()
         };
-        self.shared.tell(|| format!("{name}: {call}: {answer} (took {took:?}{between})"));
+        self.shared.record(|| format!("{name}: {call}: {answer} (took {took:?}{between})"));
     }
 
     fn log(&self, text: impl FnOnce() -> String) {
@@ -315,11 +316,11 @@ impl Worker {
         self.shared.log(|| format!("node{machine} worker {number} {}", text()));
     }
 
-    /// Tells who waits for it, and lets them act.
+    /// Notifies a task that waits for this action, and lets it run.
     fn does(&self, doing: Doing) {
         let mut watch = self.shared.watch.borrow_mut();
         if let Some(watch) = watch.take_if(|watch| watch.doing == doing) {
-            let _ = watch.teller.send(self.actor.machine);
+            let _ = watch.sender.send(self.actor.machine);
         }
     }
 
@@ -335,12 +336,12 @@ impl Worker {
         Caller(FIRST_THREAD + self.number as u32)
     }
 
-    /// The path of a name in one of the directories.
+    /// Returns the path of a name in one of the directories.
     fn path<'a>(&self, parent: InodeId, name: &'a str) -> Path<'a> {
         Path { directory: self.directory_name(parent), name }
     }
 
-    /// The name of a directory under the root; `None` for the root.
+    /// Returns the name of a directory under the root; `None` for the root.
     fn directory_name(&self, directory: InodeId) -> Option<&'static str> {
         let directories = self.shared.directories.borrow();
         let index = directories.iter().position(|other| *other == directory);
@@ -362,7 +363,7 @@ impl Worker {
         (parent, (*self.random.of(names)).to_owned())
     }
 
-    /// As [`Worker::any_place`], but it may be that of the file which workers share.
+    /// Like [`Worker::any_place`], but may return the place of the file that workers share.
     fn file_place(&mut self) -> (InodeId, String) {
         if self.shared.plan.focus == Focus::Locks && self.random.chance(60) {
             return (InodeId::ROOT, SHARED.to_owned());
@@ -370,7 +371,7 @@ impl Worker {
         self.any_place()
     }
 
-    /// As [`Worker::place`], but it may be a link's name.
+    /// Like [`Worker::place`], but may return a link's name.
     fn any_place(&mut self) -> (InodeId, String) {
         let (parent, name) = self.place();
         if self.random.chance(75) {
@@ -379,10 +380,10 @@ impl Worker {
         (parent, (*self.random.of(&LINK_NAMES)).to_owned())
     }
 
-    /// Takes note of an answer; an error that nothing explains is a violation.
+    /// Records an answer. An error that no fault explains is a violation.
     fn answered<T>(&self, what: &str, result: &Result<T, Errno>) {
         self.log(|| format!("{what}: {:?}", result.as_ref().map(drop)));
-        self.told(result);
+        self.record_end(result);
         self.explain_wait(what);
         let mut history = self.history();
         history.counts.answered += 1;
@@ -396,24 +397,24 @@ impl Worker {
             drop(history);
             self.explained(what, &errno.to_string(), cause);
         } else {
-            let (machine, present, befallen) = (self.actor.machine, now(), causes.describe());
+            let (machine, present, faults) = (self.actor.machine, now(), causes.describe());
             history.violations.push(format!(
-                "{what} on node{machine} fails without cause at {present:?}: {errno}; {befallen}"
+                "{what} on node{machine} fails without cause at {present:?}: {errno}; {faults}"
             ));
         }
     }
 
-    /// The present call.
+    /// Returns the present call.
     fn called(&self) -> Called {
         Called { machine: self.actor.machine, begun: self.begun.get() }
     }
 
-    /// Tells which misfortune explains an answer.
+    /// Records which fault explains an answer.
     fn explained(&self, what: &str, answer: &str, cause: &Span) {
-        self.shared.tell(|| format!("{}: {what}: {answer} is explained by {cause}", self.name()));
+        self.shared.record(|| format!("{}: {what}: {answer} is explained by {cause}", self.name()));
     }
 
-    /// A call that took longer than is normal must have met a misfortune.
+    /// Checks that a fault explains a call that took longer than normal.
     fn explain_wait(&self, what: &str) {
         let (begun, normal) = (self.begun.get(), self.shared.plan.normal_wait());
         if begun.elapsed() <= normal {
@@ -426,10 +427,10 @@ impl Worker {
             drop(history);
             self.explained(what, &format!("{:?}", begun.elapsed()), cause);
         } else {
-            let (machine, waited, befallen) =
+            let (machine, waited, faults) =
                 (self.actor.machine, begun.elapsed(), causes.describe());
             history.violations.push(format!(
-                "{what} on node{machine} takes {waited:?} without cause since {begun:?}; {befallen}"
+                "{what} on node{machine} takes {waited:?} without cause since {begun:?}; {faults}"
             ));
         }
     }

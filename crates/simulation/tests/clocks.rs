@@ -1,4 +1,4 @@
-//! Clocks that do not run as one expects: wall clocks that are set, and machines that are suspended.
+//! Clocks with unexpected jumps: wall clocks that are set, and machines that are suspended.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,16 +16,16 @@ const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
 const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
 const APPEND: OpenMode = OpenMode { append: true, ..WRITE };
 
-/// Longer than any session is waited for, shorter than a call that nobody answers.
+/// Longer than any wait for a session, shorter than the deadline of a call without an answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 fn bytes(byte: u8, length: usize) -> Chunk {
     Chunk::from(Buffer::copy_from(&vec![byte; length]))
 }
 
-/// Goal: rights that are granted after a restart count for more than those from before it, whichever way the
-/// wall clock of the metadata service has been set meanwhile: two nodes that append to one file in turn do
-/// not wait for a client that takes the new grant for an old one.
+/// Goal: rights that are granted after a restart replace those from before it, whether the wall
+/// clock of the metadata service has been set forward or back meanwhile. Two nodes that append to
+/// one file in turn do not wait for a client that mistakes the new grant for an old one.
 #[test]
 fn grants_count_after_the_wall_clock_was_set() {
     for seconds in [-86_400, -1, 1, 86_400] {
@@ -36,7 +36,7 @@ fn grants_count_after_the_wall_clock_was_set() {
                     client.write(&handle, 0, bytes(1, 5000), false).await.unwrap();
                     client.fsync(attr.inode).await.unwrap();
                     client.write(&handle, 0, bytes(2, 5000), false).await.unwrap();
-                    // Open, with rights to write, when the service restarts.
+                    // The file is open, with the right to write, when the service restarts.
                     std::mem::forget(handle);
                     attr.inode
                 })
@@ -62,8 +62,8 @@ fn grants_count_after_the_wall_clock_was_set() {
     }
 }
 
-/// Goal: a machine that was suspended for longer than its session lives does not serve what it had cached
-/// when it wakes: its first answer is what another node has written meanwhile.
+/// Goal: a machine that was suspended for longer than its session lives does not answer from its
+/// caches when it wakes: its first answer is what another node has written meanwhile.
 #[test]
 fn a_suspended_machine_wakes_without_its_caches() {
     play(2, async |stage| {
@@ -85,7 +85,7 @@ fn a_suspended_machine_wakes_without_its_caches() {
         });
         write.await;
         sleep(Duration::from_mins(1)).await;
-        // Asked before it wakes, so that nothing else runs first.
+        // The call is made before the machine wakes, so that nothing else runs first.
         let seen =
             stage.begin(1, async move |client| client.lookup(ROOT, b"a").await.map(|a| a.size));
         stage.nodes[1].resume();

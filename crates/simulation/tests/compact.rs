@@ -1,4 +1,4 @@
-//! Scenes of files that lie in pieces and are put together: rules P9 to P11 of docs/protocol.md.
+//! Scenes of files in pieces that are compacted: rules P9 to P11 of docs/protocol.md.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Blocks of the file: an eighth of the pool.
 const BLOCKS: u64 = DEVICE_BYTES / BLOCK_BYTES as u64 / 8;
 const BYTES: u64 = BLOCKS * BLOCK_BYTES as u64;
-/// Until a quiet file is compacted, and what it held is free again.
+/// Time until a quiet file is compacted and its old space is free again.
 const A_WHILE: Duration = Duration::from_secs(10);
 
 /// Plays on nodes of which the first has the only device.
@@ -31,11 +31,12 @@ fn value(block: u64) -> u8 {
     (block % 251) as u8
 }
 
-/// What lies between the pieces of the file.
+/// Bytes between two pieces of the file.
 const BETWEEN_BYTES: usize = 32 << 10;
 const PIECES: u64 = BLOCKS / 4;
 
-/// Makes a file that is overwritten block by block, a few blocks a commit, with another file in between.
+/// Makes a file that is overwritten block by block, a few blocks per commit, alternating with
+/// another file.
 async fn wear(client: Rc<Client>) -> InodeId {
     let (between, _) = client.create(InodeId::ROOT, b"between", SETTING, WRITE).await.unwrap();
     let (handle, attr) = client.create(InodeId::ROOT, b"a", SETTING, WRITE).await.unwrap();
@@ -71,8 +72,8 @@ async fn counts(stage: &Stage, node: usize) -> CompactCounts {
     stage.on(node, async |client| client.counts().compaction).await
 }
 
-/// Goal: a file that was rewritten in pieces lies in one piece soon after, holds its own size, and has its
-/// bytes: it is read with one command.
+/// Goal: soon after a file was rewritten in pieces it lies in one piece, occupies only its own
+/// size, has its bytes and is read with one command.
 #[test]
 fn a_file_in_pieces_is_put_together() {
     play(1, async |stage, gate| {
@@ -93,13 +94,13 @@ fn a_file_in_pieces_is_put_together() {
     });
 }
 
-/// Goal: what another node commits while a file is being compacted is there afterwards (P9).
+/// Goal: data that another node commits during a compaction is there afterwards (P9).
 #[test]
 fn a_compaction_never_overtakes_a_write() {
     play(2, async |stage, gate| {
         let inode = stage.on(0, wear).await;
         gate.flushes().hold();
-        // It has copied the file, and waits for the flush.
+        // The compaction has copied the file, and waits for the flush.
         sleep(A_WHILE / 2).await;
         let write = async move |client: Rc<Client>| {
             let (handle, _) = client.open(inode, WRITE).await.unwrap();
@@ -110,13 +111,13 @@ fn a_compaction_never_overtakes_a_write() {
         gate.flushes().release();
         sleep(A_WHILE).await;
         let bytes = read(&stage, 1, inode).await.unwrap();
-        assert!(bytes[..BLOCK_BYTES as usize].iter().all(|byte| *byte == 254), "the write is gone");
+        assert!(bytes[..BLOCK_BYTES as usize].iter().all(|byte| *byte == 254), "the write is lost");
         assert!(counts(&stage, 0).await.compactions_overtaken > 0, "nothing was overtaken");
     });
 }
 
-/// Goal: blocks that were read for a copy hold nothing else before it is known whether the copy counts (P10):
-/// else the file might name them again, with other bytes.
+/// Goal: blocks that were read for a copy are not used again before it is known whether the copy
+/// takes effect (P10). Otherwise the file might name them again with other bytes.
 #[test]
 fn blocks_that_were_copied_rest_until_the_answer() {
     play(1, async |stage, gate| {
@@ -131,15 +132,16 @@ fn blocks_that_were_copied_rest_until_the_answer() {
         stage.on(0, overwrite).await;
         let dead = async |client: Rc<Client>| client.pool_use().await.unwrap().dead_bytes;
         sleep(A_WHILE / 2).await;
-        assert!(stage.on(0, dead).await >= BYTES, "they are free");
+        assert!(stage.on(0, dead).await >= BYTES, "the blocks are free");
         gate.flushes().release();
         sleep(A_WHILE).await;
         assert_eq!(stage.on(0, dead).await, 0);
     });
 }
 
-/// Goal: who has cached where a file lay reads it where it lies now, and never what was written to its old
-/// blocks since: another session (T1), and the one that compacts (P11).
+/// Goal: a client with the old place of a file in its cache reads it at the new place, and never
+/// the bytes written to its old blocks since: a client of another session (T1), and the one that
+/// compacts (P11).
 #[test]
 fn readers_follow_a_compaction() {
     play(2, async |stage, _| {
@@ -165,7 +167,8 @@ fn readers_follow_a_compaction() {
     });
 }
 
-/// Goal: a pool with little room is left alone: nobody gets ENOSPC because of a copy.
+/// Goal: in a pool with little free space nothing is compacted, so that no write gets ENOSPC
+/// because of a copy.
 #[test]
 fn a_pool_without_room_is_left_alone() {
     play(1, async |stage, _| {
@@ -182,7 +185,7 @@ fn a_pool_without_room_is_left_alone() {
         sleep(A_WHILE).await;
         assert_eq!(counts(&stage, 0).await.compacted_bytes, 0);
         assert!(is_whole(&read(&stage, 0, inode).await.unwrap()));
-        // It is done once there is room.
+        // The compaction runs once there is space.
         stage.on(0, async |client| client.unlink(InodeId::ROOT, b"b").await.unwrap()).await;
         sleep(6 * A_WHILE).await;
         assert_eq!(counts(&stage, 0).await.compacted_bytes, BYTES);

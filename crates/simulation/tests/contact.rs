@@ -1,5 +1,5 @@
-//! Scenes of nodes that do not answer: what lies there fails at once after the first deadline, and works
-//! again soon after they are back. A short interruption fails nothing.
+//! Scenes of nodes that do not answer: reads of their data fail at once after the first deadline,
+//! and succeed soon after the nodes are back. A short interruption fails nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,9 +16,9 @@ use std::time::Duration;
 const ROOT: InodeId = InodeId::ROOT;
 const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
 const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
-/// What "at once" means.
+/// Longest time that counts as "at once".
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// What "soon" means.
+/// Longest time that counts as "soon".
 const SOON: Duration = Duration::from_secs(5);
 /// The longest that the first read of a node that does not answer may take.
 const FIRST_MAX: Duration = Duration::from_secs(41);
@@ -27,7 +27,7 @@ fn bytes(byte: u8) -> Chunk {
     Chunk::from(Buffer::copy_from(&[byte; 5000]))
 }
 
-/// Writes files on the first node; returns their inodes.
+/// Writes files on the first node. Returns their inodes.
 async fn written(stage: &Stage, names: &'static [&'static [u8]]) -> Vec<InodeId> {
     let writing = async move |client: Rc<Client>| {
         let mut inodes = Vec::new();
@@ -43,7 +43,7 @@ async fn written(stage: &Stage, names: &'static [&'static [u8]]) -> Vec<InodeId>
     stage.on(0, writing).await
 }
 
-/// Reads a file on the second node; returns how that ended, and how long it took.
+/// Reads a file on the second node. Returns the result and the duration.
 async fn read(stage: &Stage, inode: InodeId) -> (Result<(), Errno>, Duration) {
     let begun: Instant = now();
     let reading = async move |client: Rc<Client>| {
@@ -54,7 +54,7 @@ async fn read(stage: &Stage, inode: InodeId) -> (Result<(), Errno>, Duration) {
     (stage.on(1, reading).await, begun.elapsed())
 }
 
-/// Reads all files: the first may take its time, the others fail at once.
+/// Reads all files: the first read may take its time, the others must fail at once.
 async fn fail(stage: &Stage, inodes: &[InodeId]) {
     let (first, took) = read(stage, inodes[0]).await;
     assert_eq!(first, Err(Errno::EIO));
@@ -66,7 +66,7 @@ async fn fail(stage: &Stage, inodes: &[InodeId]) {
     }
 }
 
-/// All files are read soon after the node is back.
+/// Checks that all files can be read soon after the node is back.
 async fn recover(stage: &Stage, inodes: &[InodeId]) {
     sleep(SOON).await;
     for inode in inodes {
@@ -76,8 +76,8 @@ async fn recover(stage: &Stage, inodes: &[InodeId]) {
     }
 }
 
-/// Goal: where only the way from client to target is cut, the first read of what lies there waits for its
-/// deadline, all others fail at once, and the device is used again soon after the way is free.
+/// Goal: when only the path from client to target is cut, the first read of data there waits for
+/// its deadline, and all others fail at once. The device is used again soon after the path works.
 #[test]
 fn reads_of_a_node_out_of_reach_fail_at_once_after_the_first() {
     play(2, async |stage| {
@@ -94,7 +94,7 @@ fn reads_of_a_node_out_of_reach_fail_at_once_after_the_first() {
     });
 }
 
-/// Goal: the same where the client has never been connected there.
+/// Goal: the same for a client that was never connected to the target.
 #[test]
 fn a_first_connection_to_a_node_out_of_reach_is_not_waited_for_twice() {
     play(2, async |stage| {
@@ -106,8 +106,8 @@ fn a_first_connection_to_a_node_out_of_reach_is_not_waited_for_twice() {
     });
 }
 
-/// Goal: the same for a node that nobody reaches any more, the service neither. It comes back with another
-/// session.
+/// Goal: the same for a node that neither clients nor the service can reach. It comes back with
+/// another session.
 #[test]
 fn a_node_that_is_cut_off_from_all_fails_at_once_and_comes_back() {
     play(2, async |stage| {
@@ -124,8 +124,8 @@ fn a_node_that_is_cut_off_from_all_fails_at_once_and_comes_back() {
     });
 }
 
-/// Goal: a client that was away itself, so that its own deadlines passed and its session ended, reads at once
-/// when it has another session: it has learned nothing about the node.
+/// Goal: a client that was out of contact itself, so that its own deadlines passed and its session
+/// ended, reads at once when it has another session: it has learned nothing about the node.
 #[test]
 fn a_client_that_was_away_itself_finds_no_node_out_of_reach() {
     play(2, async |stage| {
@@ -148,7 +148,8 @@ fn a_client_that_was_away_itself_finds_no_node_out_of_reach() {
     });
 }
 
-/// Goal: writes go to a device that answers, and an fsync of what cannot be made durable fails at once.
+/// Goal: writes go to a device that answers, and an fsync fails at once if its data cannot be made
+/// durable.
 #[test]
 fn writes_go_elsewhere_while_a_node_is_out_of_reach() {
     play(2, async |stage| {
@@ -169,8 +170,8 @@ fn writes_go_elsewhere_while_a_node_is_out_of_reach() {
     });
 }
 
-/// Goal: connections that are reset again and again, and a way that is cut for less than the deadline, fail
-/// no read.
+/// Goal: no read fails when connections are reset again and again, or a path is cut for less than
+/// the deadline.
 #[test]
 fn a_short_interruption_fails_no_read() {
     play(2, async |stage| {

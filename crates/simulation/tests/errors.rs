@@ -1,5 +1,5 @@
-//! Scenes of failures that a client is told of: who is told, what it sees afterwards, and what becomes
-//! of the blocks.
+//! Scenes of failures that are reported to a client: which calls report them, what the client reads
+//! afterwards, and what happens to the blocks.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ const ROOT: InodeId = InodeId::ROOT;
 const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
 const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
 
-/// Runs a scene on the client of one node whose device fails as the scene says.
+/// Runs a scene on the client of one node, with control over the failures of its device.
 fn on_a_faulty_node<F>(scene: impl FnOnce(Rc<Client>, Fault) -> F)
 where
     F: Future<Output = ()> + 'static,
@@ -37,9 +37,9 @@ fn all_are(chunks: &[Chunk], byte: u8) -> bool {
     chunks.iter().all(|chunk| chunk.to_bytes().iter().all(|found| *found == byte))
 }
 
-/// Goal: when a device cannot flush what was committed, who has the file's extents cached reads EIO,
-/// as everybody else; a durable commit made after that fails, but is carried out: its writer sees the
-/// file with its new size and reads what was written. What is written again is well again.
+/// Goal: when a device cannot flush committed data, clients with the file's extents in their cache
+/// read EIO like all others. A later durable commit fails but is carried out: its writer sees the
+/// new size and reads what was written. Data that is written again can be read.
 #[test]
 fn who_cached_what_a_device_has_lost_reads_none_of_it() {
     on_a_faulty_node(async |client, backing| {
@@ -49,7 +49,7 @@ fn who_cached_what_a_device_has_lost_reads_none_of_it() {
         assert!(all_are(&client.read(attr.inode, 0, 5000, None).await.unwrap(), 1));
         backing.set_plan(FaultPlan { flush_error_ppm: 1_000_000, ..FaultPlan::default() });
         sleep(protocol::times::WRITEBACK * 2).await;
-        assert!(backing.counts().errors > 0, "the service had it flushed");
+        assert!(backing.counts().errors > 0, "the service has flushed the device");
         assert_eq!(client.read(attr.inode, 0, 5000, None).await.unwrap_err(), Errno::EIO);
         backing.set_plan(FaultPlan::default());
         client.write(&handle, 5000, bytes(2), false).await.unwrap();
@@ -64,8 +64,8 @@ fn who_cached_what_a_device_has_lost_reads_none_of_it() {
     });
 }
 
-/// Goal: a failure is told to every handle that was open, once, whoever's call met it first; not to
-/// those that are opened when somebody was told.
+/// Goal: a failure is reported once to every handle that was open, whichever handle's call met it
+/// first, and not to handles that were opened after it was reported.
 #[test]
 fn each_handle_is_told_of_a_failure_once() {
     on_a_faulty_node(async |client, backing| {
@@ -87,8 +87,9 @@ fn each_handle_is_told_of_a_failure_once() {
     });
 }
 
-/// Goal: a handle whose data could not be written out is broken when its session is lost right after,
-/// though nothing is dirty any more and nobody was told: it may not go on as if all was well.
+/// Goal: a handle whose data could not be written out is broken when its session is lost right
+/// after, even though nothing is dirty any more and no call has reported the failure. It must not
+/// continue as if nothing had failed.
 #[test]
 fn a_handle_whose_data_was_refused_breaks_with_its_session() {
     play(1, async |stage| {
@@ -115,8 +116,7 @@ fn a_handle_whose_data_was_refused_breaks_with_its_session() {
     });
 }
 
-/// Goal: a connection to a device that breaks while it is first made costs no read, as one that breaks later
-/// costs none.
+/// Goal: a connection that breaks while it is first made fails no read, like one that breaks later.
 #[test]
 fn a_connection_that_breaks_while_it_is_made_costs_no_read() {
     for after_us in (100..5_000).step_by(300) {
@@ -139,8 +139,8 @@ fn a_connection_that_breaks_while_it_is_made_costs_no_read() {
     }
 }
 
-/// Goal: reads that are under way when their client ends, end too, and nothing spins until they do: a task
-/// that is always ready would keep the simulated time from going on.
+/// Goal: reads under way end when their client ends, and no task spins until they do: a task that
+/// is always ready would stop the simulated time.
 #[test]
 fn reads_under_way_end_with_their_client() {
     for after_us in (0..3_000).step_by(100) {

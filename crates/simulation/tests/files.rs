@@ -1,5 +1,5 @@
-//! Scenes of small files that are made and read many at a time: the rules D10, R26
-//! and R27 in docs/protocol.md.
+//! Scenes of small files that are made and read many at a time: the rules D10, R26 and R27 in
+//! docs/protocol.md.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -30,7 +30,7 @@ fn name(number: usize) -> Vec<u8> {
     format!("file{number}").into_bytes()
 }
 
-/// Files that have as many bytes as their number.
+/// Returns files with as many bytes as their number.
 fn files(numbers: std::ops::Range<usize>) -> Vec<NewFile> {
     let file = |number: usize| NewFile {
         name: name(number),
@@ -49,7 +49,8 @@ async fn make(stage: &Stage, node: usize, files: Vec<NewFile>) -> Result<(), Err
     stage.on(node, async move |client: Rc<Client>| client.create_files(ROOT, files).await).await
 }
 
-/// Goal: whoever has looked for a name, or has listed the directory, sees files that are made at once, whole.
+/// Goal: a client that has looked a name up, or has listed the directory, immediately sees files
+/// that are made, complete.
 #[test]
 fn files_are_seen_everywhere_at_once() {
     scene(async |stage| {
@@ -80,7 +81,8 @@ fn files_are_seen_everywhere_at_once() {
     });
 }
 
-/// Goal: where one name is there, none of the files is made; what is too large is refused before the call.
+/// Goal: if one of the names exists, none of the files is made. A file that is too large is refused
+/// before the call.
 #[test]
 fn all_files_are_made_or_none() {
     scene(async |stage| {
@@ -106,7 +108,7 @@ fn all_files_are_made_or_none() {
     });
 }
 
-/// Goal: files are there after the service has died, and what follows in the directory works.
+/// Goal: files are there after the service was killed, and later operations in the directory work.
 #[test]
 fn files_outlive_the_service() {
     scene(async |stage| {
@@ -127,21 +129,21 @@ async fn calls(stage: &Stage, node: usize, kind: &str) -> u64 {
     stage.on(node, counts).await["meta_calls_by_kind"][kind].as_u64().unwrap_or(0)
 }
 
-/// The files of the root as one node lists them, by their sizes.
+/// Returns the files of the root as one node lists them, ordered by their sizes.
 async fn listed(client: &Rc<Client>) -> Vec<InodeId> {
     let mut entries = client.list(ROOT, 0).await.unwrap().entries;
     entries.sort_by_key(|entry| entry.attr.size);
     entries.iter().map(|entry| entry.attr.inode).collect()
 }
 
-/// Reads a file by its number, which is its size and each of its bytes.
+/// Reads a file by its number, which is its size and the value of each of its bytes.
 async fn check(client: &Rc<Client>, inodes: &[InodeId], number: usize) {
     let bytes = bytes_of(client, inodes[number - 1], 0..300).await.unwrap();
     assert_eq!(bytes, vec![number as u8; number], "file {number}");
 }
 
-/// Goal: who lists a directory and reads its files asks a few times, whatever the order; what others change of
-/// what came along is seen, and so is what the reader itself has written and not committed.
+/// Goal: a client that lists a directory and reads its files needs only a few calls, in any order.
+/// It sees changes by others to files that came along, and its own uncommitted writes.
 #[test]
 fn a_directory_is_read_with_a_few_calls() {
     scene(async |stage| {
@@ -176,7 +178,7 @@ fn a_directory_is_read_with_a_few_calls() {
     });
 }
 
-/// A kernel that drops whatever it is told to, and counts the pages.
+/// Returns a kernel that drops everything on request, and counts the pages.
 fn kernel(dropped: Rc<Cell<u32>>) -> Changes {
     Box::new(move |change| match change {
         Change::Inode(_) => {}
@@ -190,8 +192,8 @@ fn kernel(dropped: Rc<Cell<u32>>) -> Changes {
     })
 }
 
-/// Goal: a small file's bytes go into the kernel's pages at an open if the kernel knows its end, and nobody else
-/// has it open; they are dropped like those that were read (R27).
+/// Goal: at an open, the bytes of a small file go into the kernel's pages if the kernel knows its
+/// end and no other handle has it open. They are dropped like pages that were read (R27).
 #[test]
 fn pages_are_filled_of_files_that_nobody_else_has_open() {
     INLINE_BYTES.store(INLINE_MAX_BYTES, Ordering::Relaxed);
@@ -206,7 +208,7 @@ fn pages_are_filled_of_files_that_nobody_else_has_open() {
             bytes_of(&client, inode, 0..4096).await.unwrap();
             let attr = client.attr(inode).await.unwrap();
             let (first, _) = client.open(inode, OpenMode::default()).await.unwrap();
-            assert_eq!(client.bytes_for_pages(&attr), None, "the kernel was not told of its end");
+            assert_eq!(client.bytes_for_pages(&attr), None, "the kernel does not know its end");
             assert!(!client.lend_attributes(&attr).is_zero());
             assert_eq!(client.bytes_for_pages(&attr), Some(vec![1; 4096]));
             let (second, _) = client.open(inode, OpenMode::default()).await.unwrap();
@@ -222,7 +224,7 @@ fn pages_are_filled_of_files_that_nobody_else_has_open() {
             client.release(&handle).await.unwrap();
         };
         stage.on(1, write).await;
-        assert_eq!(dropped.get(), 1, "what was put there is there still");
+        assert_eq!(dropped.get(), 1, "the pages are still there");
         assert_eq!(client.bytes_for_pages(&attr), None, "it has changed");
     });
 }

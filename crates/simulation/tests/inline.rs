@@ -1,4 +1,4 @@
-//! Scenes of small files whose data lies with the metadata service: the rules D6 and D7 in
+//! Scenes of small files with their data at the metadata service: the rules D6 and D7 in
 //! docs/protocol.md.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -50,8 +50,8 @@ async fn calls(stage: &Stage, node: usize) -> serde_json::Value {
     stage.on(node, counts).await["meta_calls_by_kind"].clone()
 }
 
-/// Goal: a small file needs no device, neither to be written nor to be read elsewhere, and one call to be
-/// read; what is written over it is seen everywhere.
+/// Goal: a small file needs no device, neither for a write nor for a read elsewhere, and a read
+/// needs one call. Data that is written over it is visible everywhere.
 #[test]
 fn a_small_file_needs_no_device() {
     play(2, async |stage, gate| {
@@ -77,8 +77,8 @@ fn a_small_file_needs_no_device() {
     });
 }
 
-/// Goal: a file that grows out of the store, is cut and grows again shows zeros where it was cut, in what
-/// lies with the service and on the device (D7).
+/// Goal: a file that grows out of the store, is cut and grows again shows zeros behind the cut,
+/// both in data at the service and on the device (D7).
 #[test]
 fn what_is_cut_off_does_not_come_back() {
     play(2, async |stage, _| {
@@ -111,7 +111,7 @@ fn what_is_cut_off_does_not_come_back() {
     });
 }
 
-/// Goal: small data that is written over what lies on a device is what is read (D6).
+/// Goal: after a small write over data on a device, reads return the small data (D6).
 #[test]
 fn inline_data_replaces_extents() {
     play(2, async |stage, _| {
@@ -130,8 +130,8 @@ fn inline_data_replaces_extents() {
     });
 }
 
-/// Goal: what a device has of a file, the service has no more (D6): such bytes count once, and are shared by
-/// copies.
+/// Goal: bytes that a device stores are not stored at the service as well (D6): such bytes count
+/// once, and copies share them.
 #[test]
 fn a_byte_lies_in_one_place() {
     play(2, async |stage, _| {
@@ -151,7 +151,8 @@ fn a_byte_lies_in_one_place() {
     });
 }
 
-/// Goal: once the store's file system has little room left for data, clients write to devices (D9).
+/// Goal: when the store's file system has little space left for data, clients write to devices
+/// (D9).
 #[test]
 fn a_full_file_system_takes_no_small_files() {
     play(2, async |stage, gate| {
@@ -170,8 +171,8 @@ fn a_full_file_system_takes_no_small_files() {
     });
 }
 
-/// Goal: data that lies with the service survives the service's death at close, is found by who seeks data,
-/// is copied though it cannot be shared, and goes with its file.
+/// Goal: data at the service survives the service's death after a close, is found by a seek for
+/// data, is copied although it cannot be shared, and is removed with its file.
 #[test]
 fn small_files_are_files() {
     play(2, async |stage, _| {
@@ -183,7 +184,7 @@ fn small_files_are_files() {
                 assert_eq!(client.seek(inode, 10, SeekTo::Data).await, Ok(10));
                 assert_eq!(client.seek(inode, 10, SeekTo::Hole).await, Ok(3000));
                 assert_eq!(client.seek(inode, 3000, SeekTo::Data).await, Err(Errno::ENXIO));
-                // It grows out of what a copy reads and writes, and its head stays.
+                // The file grows beyond what a copy reads and writes, and its head stays.
                 write(&client, inode, 50_000, 2, 150_000).await;
                 let (to, _) = client.create(ROOT, b"b", SETTING, WRITE).await.unwrap();
                 let mut at = 0;

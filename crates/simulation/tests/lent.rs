@@ -1,5 +1,6 @@
-//! What is lent to a cache above a client: no other client's change is carried out before it is taken back,
-//! or has expired, whatever becomes of the cache, the client and its connection.
+//! Scenes of data lent to a cache above a client: another client's change is carried out only after
+//! the lent data is taken back or has expired, even if the cache, the client or its connection
+//! fails.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -29,49 +30,49 @@ use uuid::Uuid;
 const ROOT: InodeId = InodeId::ROOT;
 const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
 const LENDING: Lending = Lending { attributes: LENT, names: LENT };
-/// What a change takes that waits for no cache.
+/// Longest time of a change that waits for no cache.
 const PROMPT: Duration = Duration::from_millis(200);
 
-/// What a cache was told to drop.
+/// A request to the cache to drop something.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Told {
+enum DropRequest {
     Attributes(InodeId),
     Names(InodeId, Vec<(Vec<u8>, bool)>),
     AllNames,
 }
 
-/// A cache that does as a scene says.
+/// A cache with a behaviour that the scene chooses.
 #[derive(Debug, Default)]
 struct Cache {
-    told: RefCell<Vec<Told>>,
-    /// So often it does not know the inode yet.
+    requests: RefCell<Vec<DropRequest>>,
+    /// How often it answers that it does not know the inode yet.
     unknown: Cell<u32>,
-    /// It answers nothing: its process is stopped.
+    /// Whether it answers nothing, because its process is stopped.
     is_stopped: Cell<bool>,
-    /// Directories are locked: no single name can be dropped.
+    /// Whether directories are locked, so that no single name can be dropped.
     is_busy: Cell<bool>,
-    /// All names cannot be dropped at once.
+    /// Whether the cache cannot drop all names at once.
     has_no_epochs: Cell<bool>,
 }
 
 impl Cache {
     fn hear(&self, change: Change) {
-        let told = match &change {
+        let request = match &change {
             Change::Inode(_) => return,
             Change::Pages(_, done) => {
                 let _ = done.try_send(());
                 return;
             }
-            Change::Attributes { inode, .. } => Told::Attributes(*inode),
+            Change::Attributes { inode, .. } => DropRequest::Attributes(*inode),
             Change::Names(inode, names, _) => {
                 let names = names.iter().map(|lent| (lent.name.clone(), lent.expires_only));
-                Told::Names(*inode, names.collect())
+                DropRequest::Names(*inode, names.collect())
             }
-            Change::AllNames(_) => Told::AllNames,
+            Change::AllNames(_) => DropRequest::AllNames,
         };
-        self.told.borrow_mut().push(told);
+        self.requests.borrow_mut().push(request);
         if self.is_stopped.get() {
-            // Its queue has room, and nobody takes what is in it.
+            // Its queue has room, but no task reads from it.
             return std::mem::forget(change);
         }
         match change {
@@ -87,8 +88,8 @@ impl Cache {
         }
     }
 
-    fn told(&self) -> Vec<Told> {
-        self.told.borrow().clone()
+    fn requests(&self) -> Vec<DropRequest> {
+        self.requests.borrow().clone()
     }
 }
 
@@ -96,7 +97,7 @@ struct Scene {
     network: Network,
     meta: Node,
     store: RefCell<MemoryStore>,
-    /// The first has the cache.
+    /// The nodes. The first has the cache.
     nodes: Vec<Node>,
     lender: Rc<Client>,
     changer: Rc<Client>,
@@ -113,7 +114,7 @@ impl Scene {
         self.nodes[node].spawn(act(Rc::clone(client))).await.unwrap()
     }
 
-    /// The lender makes a file; its cache looks it up. Answers its attributes as lent.
+    /// The lender makes a file and its cache looks it up. Returns the attributes as lent.
     async fn lend_file(&self, name: &'static [u8]) -> Attr {
         let attr = self.on(0, async move |client| {
             let made = client.make(ROOT, name, Creation::File, SETTING).await.unwrap();
@@ -125,7 +126,7 @@ impl Scene {
         attr.await
     }
 
-    /// The other client changes a mode; answers how long that took.
+    /// The other client changes a mode. Returns how long that took.
     async fn change(&self, attr: Attr) -> Duration {
         let begun = now();
         self.on(1, async move |client| {
@@ -136,7 +137,7 @@ impl Scene {
         begun.elapsed()
     }
 
-    /// The other client makes a file under a name; answers how long that took.
+    /// The other client makes a file under a name. Returns how long that took.
     async fn create(&self, name: &'static [u8]) -> Duration {
         let begun = now();
         self.on(1, async move |client| {
@@ -146,7 +147,7 @@ impl Scene {
         begun.elapsed()
     }
 
-    /// The cache looks for a name that is not there; answers whether it may keep that.
+    /// The cache looks up a name that does not exist. Returns whether it may cache that.
     async fn lend_absent(&self, name: &'static [u8]) -> bool {
         self.on(0, async move |client| {
             client.lookup(ROOT, name).await.unwrap_err();
@@ -182,8 +183,11 @@ fn play<F: Future<Output = ()>>(scene: impl FnOnce(Scene) -> F) {
     simulation.run(whole).unwrap();
 }
 
-fn names(names: &[(&[u8], bool)]) -> Told {
-    Told::Names(ROOT, names.iter().map(|(name, expires)| (name.to_vec(), *expires)).collect())
+fn names(names: &[(&[u8], bool)]) -> DropRequest {
+    DropRequest::Names(
+        ROOT,
+        names.iter().map(|(name, expires)| (name.to_vec(), *expires)).collect(),
+    )
 }
 
 /// Goal: a change waits until the cache has dropped what was lent, and for nothing else.
@@ -192,24 +196,25 @@ fn a_change_waits_for_the_cache() {
     play(async |scene| {
         let attr = scene.lend_file(b"a").await;
         assert!(scene.change(attr).await < PROMPT);
-        assert_eq!(scene.cache.told(), [Told::Attributes(attr.inode)]);
+        assert_eq!(scene.cache.requests(), [DropRequest::Attributes(attr.inode)]);
         assert!(scene.change(attr).await < PROMPT);
-        assert_eq!(scene.cache.told().len(), 1, "nothing is lent any more");
+        assert_eq!(scene.cache.requests().len(), 1, "nothing is lent any more");
     });
 }
 
-/// Goal: an inode of which an answer is on its way is told of until the cache knows it.
+/// Goal: when an answer about an inode is on its way, the client repeats its request until the
+/// cache knows the inode.
 #[test]
 fn what_a_cache_does_not_know_yet_is_told_again() {
     play(async |scene| {
         let attr = scene.lend_file(b"a").await;
         scene.cache.unknown.set(7);
         scene.change(attr).await;
-        assert_eq!(scene.cache.told(), vec![Told::Attributes(attr.inode); 8]);
+        assert_eq!(scene.cache.requests(), vec![DropRequest::Attributes(attr.inode); 8]);
     });
 }
 
-/// Goal: a cache that has forgotten the inode is not waited for.
+/// Goal: a change does not wait for a cache that has forgotten the inode.
 #[test]
 fn what_a_cache_has_forgotten_is_gone() {
     play(async |scene| {
@@ -220,8 +225,8 @@ fn what_a_cache_has_forgotten_is_gone() {
     });
 }
 
-/// Goal: a directory stays lent while this client changes names in it, and the cache drops its older attributes:
-/// an answer on its way may carry them.
+/// Goal: a directory stays lent while this client changes names in it. The cache drops its older
+/// attributes, because an answer on its way may carry them.
 #[test]
 fn own_changes_of_a_directory_are_told() {
     play(async |scene| {
@@ -233,18 +238,18 @@ fn own_changes_of_a_directory_are_told() {
                 client.own_changes_told().await;
                 assert!(
                     client.lend_attributes(&before).is_zero(),
-                    "they are older than the change"
+                    "the attributes are older than the change"
                 );
                 let after = client.attr(ROOT).await.unwrap();
                 assert!(!client.lend_attributes(&after).is_zero());
             })
             .await;
-        assert_eq!(scene.cache.told(), [Told::Attributes(ROOT)]);
+        assert_eq!(scene.cache.requests(), [DropRequest::Attributes(ROOT)]);
     });
 }
 
-/// Goal: names that this client makes without the cache's knowledge are dropped where it knows them as absent,
-/// before the call returns; others change nothing of what is lent (D10).
+/// Goal: names that this client makes without the cache's knowledge are dropped where the cache
+/// knows them as absent, before the call returns. Nothing else that is lent changes (D10).
 #[test]
 fn files_made_at_once_are_told_to_the_own_cache() {
     play(async |scene| {
@@ -262,12 +267,13 @@ fn files_made_at_once_are_told_to_the_own_cache() {
         };
         let files = vec![new(b"a"), new(b"c")];
         scene.on(0, async |client| client.create_files(ROOT, files).await.unwrap()).await;
-        assert_eq!(scene.cache.told(), [names(&[(b"a", false)])]);
-        assert!(scene.lend_absent(b"d").await, "the directory goes on lending");
+        assert_eq!(scene.cache.requests(), [names(&[(b"a", false)])]);
+        assert!(scene.lend_absent(b"d").await, "the directory still lends");
     });
 }
 
-/// Goal: of a cache that does not answer, what was lent has expired when the change is carried out.
+/// Goal: if a cache does not answer, the change is carried out only after what was lent has
+/// expired.
 #[test]
 fn a_stopped_cache_is_waited_out() {
     play(async |scene| {
@@ -281,26 +287,26 @@ fn a_stopped_cache_is_waited_out() {
     });
 }
 
-/// Goal: of a directory's names only the one that changes is dropped; the right to know the others stays.
+/// Goal: only the name of a directory that changes is dropped. The right to know the others stays.
 #[test]
 fn a_name_is_dropped_alone() {
     play(async |scene| {
         scene.lend_file(b"a").await;
         assert!(scene.lend_absent(b"b").await);
         assert!(scene.create(b"b").await < PROMPT);
-        assert_eq!(scene.cache.told(), [names(&[(b"b", false)])]);
+        assert_eq!(scene.cache.requests(), [names(&[(b"b", false)])]);
     });
 }
 
-/// Goal: where a directory is locked all names are dropped at once; a cache that cannot do that keeps them
-/// until they expire.
+/// Goal: where a directory is locked, all names are dropped at once. A cache that cannot do that
+/// keeps them until they expire.
 #[test]
 fn a_locked_directory_holds_nobody_up() {
     play(async |scene| {
         assert!(scene.lend_absent(b"b").await);
         scene.cache.is_busy.set(true);
         assert!(scene.create(b"b").await < PROMPT);
-        assert_eq!(scene.cache.told(), [names(&[(b"b", false)]), Told::AllNames]);
+        assert_eq!(scene.cache.requests(), [names(&[(b"b", false)]), DropRequest::AllNames]);
         assert!(!scene.lend_absent(b"c").await, "others change names here");
         sleep(Duration::from_secs(11)).await;
         assert!(scene.lend_absent(b"c").await);
@@ -310,7 +316,7 @@ fn a_locked_directory_holds_nobody_up() {
     });
 }
 
-/// Goal: a name that this client moves is lent under its new place.
+/// Goal: a name that this client moves is lent under its new directory.
 #[test]
 fn a_moved_name_is_lent_where_it_went() {
     play(async |scene| {
@@ -321,7 +327,11 @@ fn a_moved_name_is_lent_where_it_went() {
             })
             .await;
         scene.on(1, async |client| client.unlink(ROOT, b"z").await.unwrap()).await;
-        assert!(scene.cache.told().contains(&names(&[(b"z", false)])), "{:?}", scene.cache.told());
+        assert!(
+            scene.cache.requests().contains(&names(&[(b"z", false)])),
+            "{:?}",
+            scene.cache.requests()
+        );
     });
 }
 
@@ -350,8 +360,8 @@ fn nothing_is_lent_past_self_stop() {
     });
 }
 
-/// Goal: a session goes on over a new connection only after all that was lent is taken back: from then on
-/// nobody tells it of changes of what it knew before.
+/// Goal: a session continues over a new connection only after everything that was lent is taken
+/// back, because from then on the cache gets no notice of changes to what it knew before.
 #[test]
 fn a_resumed_session_has_taken_back_everything() {
     play(async |scene| {
@@ -364,7 +374,7 @@ fn a_resumed_session_has_taken_back_everything() {
     });
 }
 
-/// Goal: the same when the service itself was restarted, which knows of no rights.
+/// Goal: the same after a restart of the service, which then knows no rights.
 #[test]
 fn a_restarted_service_waits_for_what_was_lent() {
     play(async |scene| {
@@ -380,7 +390,8 @@ fn a_restarted_service_waits_for_what_was_lent() {
     });
 }
 
-/// Goal: attributes are not lent while this client has written and not committed: its commit changes them.
+/// Goal: attributes are not lent while this client has uncommitted writes, because its commit
+/// changes them.
 #[test]
 fn uncommitted_writes_lend_no_attributes() {
     play(async |scene| {
@@ -403,12 +414,13 @@ fn uncommitted_writes_lend_no_attributes() {
     });
 }
 
-/// Goal: listings may be kept as long as no name has changed.
+/// Goal: listings may be cached as long as no name has changed.
 #[test]
 fn a_listing_is_kept_until_a_name_changes() {
     play(async |scene| {
         scene.lend_file(b"a").await;
-        // Opens the directory while an answer may be on its way, and twice when none is any more.
+        // Opens the directory while an answer may be on its way, and twice when no answer is on its
+        // way any more.
         let opens = async || {
             let open = async |client: Rc<Client>| {
                 client.attr(ROOT).await.unwrap();

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longer than a lock that is free is waited for.
+/// Longer than any wait for a free lock.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn lock_on(inode: InodeId, mode: LockMode) -> Lock {
@@ -43,8 +43,8 @@ async fn unlock(stage: &Stage, node: usize, inode: InodeId) {
     stage.on(node, async move |client: Rc<Client>| client.unlock(lock).await.unwrap()).await;
 }
 
-/// Goal: what is written under a lock is seen under the next, through a handle that stays open, whether the
-/// lock was given back or became a shared one (K2).
+/// Goal: a write under one lock is visible under the next, through a handle that stays open,
+/// whether the lock was released or weakened to a shared one (K2).
 #[test]
 fn what_is_written_under_a_lock_is_seen_under_the_next() {
     for is_downgrade in [false, true] {
@@ -70,8 +70,8 @@ fn what_is_written_under_a_lock_is_seen_under_the_next() {
     }
 }
 
-/// Goal: a lock excludes others, also after a restart of the service; what was unlocked is free after a
-/// restart (K1).
+/// Goal: a lock excludes others after a restart of the service too, and a released lock is still
+/// free after a restart (K1).
 #[test]
 fn locks_outlive_the_service_and_unlocked_ones_do_not() {
     play(2, async |stage| {
@@ -79,15 +79,15 @@ fn locks_outlive_the_service_and_unlocked_ones_do_not() {
         lock(&stage, 0, inode, LockMode::Exclusive).await;
         assert_eq!(try_lock(&stage, 1, inode).await, Err(Errno::EAGAIN));
         stage.restart_meta();
-        assert_eq!(try_lock(&stage, 1, inode).await, Err(Errno::EAGAIN), "it is forgotten");
+        assert_eq!(try_lock(&stage, 1, inode).await, Err(Errno::EAGAIN), "the lock is forgotten");
         unlock(&stage, 0, inode).await;
         stage.restart_meta();
         assert_eq!(try_lock(&stage, 1, inode).await, Ok(()), "its end is forgotten");
     });
 }
 
-/// Goal: a lock is granted once pages that were read before another's change are dropped (K3): whoever
-/// keeps pages is asked to drop them, and has done so, before the lock is.
+/// Goal: a lock is granted only after pages from before another's change are dropped (K3). A client
+/// that keeps such pages is asked to drop them, and has done so, before the grant.
 #[test]
 fn a_lock_waits_until_stale_pages_are_dropped() {
     let dropped: Rc<Cell<u32>> = Rc::default();
@@ -120,9 +120,9 @@ fn a_lock_waits_until_stale_pages_are_dropped() {
             client.lock(lock_on(inode, LockMode::Shared), true).await.unwrap();
         };
         stage.on(1, write).await;
-        assert_eq!(dropped.get(), 0, "nobody has asked yet");
+        assert_eq!(dropped.get(), 0, "no request has come yet");
         lock(&stage, 0, inode, LockMode::Shared).await;
-        // The recall has asked too, and was answered sooner.
+        // The recall has also sent a request, and got its answer sooner.
         assert_eq!(dropped.get(), 2, "the lock came before stale pages were dropped");
         lock(&stage, 0, inode, LockMode::Shared).await;
         assert_eq!(dropped.get(), 2, "no page is stale");

@@ -1,4 +1,4 @@
-//! Scenes of devices that lose what they had not flushed, and of flushes: the rules of Power loss in
+//! Scenes of devices that lose unflushed data, and of flushes: the rules of Power loss in
 //! docs/protocol.md.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -29,7 +29,7 @@ fn play<F: Future<Output = ()>>(nodes: usize, scene: impl FnOnce(Rc<Stage>, Gate
     play_on_one(device, nodes, |_| None, |stage| scene(Rc::new(stage), gate));
 }
 
-/// The first node's device comes back empty, with another incarnation.
+/// Brings the first node's device back empty, with another incarnation.
 async fn lose_device(stage: &Stage, incarnation: u128) {
     let empty = Arc::new(Gate::new(DEVICE_BYTES, BLOCK_BYTES));
     stage.restart_node(0, Some(device(0, empty, incarnation))).await;
@@ -39,8 +39,9 @@ async fn write(client: &Rc<Client>, handle: &Handle, offset: u64, byte: u8) {
     client.write(handle, offset, filled(byte, 5000), false).await.unwrap();
 }
 
-/// Goal: what a device lost with its power reads as EIO everywhere, also where its extents are cached (F4,
-/// F5, F7), until it is written again; what is written after that is not lost (F5), nor what was flushed.
+/// Goal: data that a device lost with its power reads as EIO everywhere, even if its extents are
+/// cached (F4, F5, F7), until it is written again. Data that was written later (F5) or flushed
+/// before is not lost.
 #[test]
 fn what_a_device_has_lost_reads_as_eio() {
     play(2, async |stage, _| {
@@ -68,8 +69,8 @@ fn what_a_device_has_lost_reads_as_eio() {
     });
 }
 
-/// Goal: a read that was under way when its device came back with another incarnation hands over nothing
-/// of what lies there now (F7).
+/// Goal: a read that was under way when its device came back with another incarnation returns no
+/// bytes of the new content (F7).
 #[test]
 fn a_read_over_the_rebirth_of_its_device_hands_nothing_over() {
     play(2, async |stage, gate| {
@@ -85,8 +86,8 @@ fn a_read_over_the_rebirth_of_its_device_hands_nothing_over() {
     });
 }
 
-/// Goal: what was written to a device that has come back with another incarnation since is lost to its
-/// writer too: it is not committed, and close says so (F7, I2).
+/// Goal: after its device comes back with another incarnation, uncommitted data is lost to its
+/// writer too: it is not committed, and close reports that (F7, I2).
 #[test]
 fn what_was_written_before_a_rebirth_is_not_committed_after() {
     play(2, async |stage, gate| {
@@ -100,7 +101,7 @@ fn what_was_written_before_a_rebirth_is_not_committed_after() {
         gate.writes().hold();
         let closing = stage.begin(1, async move |client| client.release(&handle).await);
         gate.writes().until_one_waits().await;
-        // It goes to the device, and is not committed yet.
+        // The data goes to the device, and is not committed yet.
         let meta = &stage.meta;
         stage.network.cut(&stage.nodes[1], meta);
         gate.writes().release();
@@ -110,20 +111,21 @@ fn what_was_written_before_a_rebirth_is_not_committed_after() {
         let closed = timeout(END_LASTS, closing).await.expect("it ends").unwrap();
         let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..5000).await;
         let read = stage.on(0, read).await;
-        let is_told = closed == Err(Errno::EIO) || read == Err(Errno::EIO);
-        assert!(is_told, "{closed:?}, and then {:?}", read.map(|bytes| bytes.len()));
+        let is_reported = closed == Err(Errno::EIO) || read == Err(Errno::EIO);
+        assert!(is_reported, "{closed:?}, and then {:?}", read.map(|bytes| bytes.len()));
     });
 }
 
-/// Goal: an fsync is answered only when what was committed before, by whomever, has left the device's
-/// cache (F2, F8, I3), whichever way it became part of the file: a flush that is held holds the fsync.
+/// Goal: an fsync is answered only when data committed before, by any client, has left the device's
+/// cache (F2, F8, I3), in whichever way it became part of the file: while a flush is held, the
+/// fsync waits.
 #[test]
 fn an_fsync_waits_for_the_flush_of_all_that_was_committed() {
     for part in ["of another client", "of this client", "just written", "copied"] {
         play(2, async |stage, gate| {
             let inode = stage.on(1, async |client| make(&client, b"a", 1, 5000).await).await;
             if part == "copied" {
-                // A file of its own, without anything that was written to it.
+                // A file of its own, to which nothing was written.
                 let copy = async move |client: Rc<Client>| {
                     let made = client.create(ROOT, b"copy", SETTING, WRITE).await.unwrap();
                     let to = (made.0.inode(), 0);
@@ -139,7 +141,7 @@ fn an_fsync_waits_for_the_flush_of_all_that_was_committed() {
     }
 }
 
-/// Holds flushes, has a client call fsync, and looks whether it waits.
+/// Holds flushes, lets a client call fsync, and checks whether it waits.
 async fn an_fsync_waits(stage: &Stage, gate: &Gate, node: usize, inode: InodeId, writes: bool) {
     gate.flushes().hold();
     let before = gate.flushes().passed();
@@ -159,7 +161,8 @@ async fn an_fsync_waits(stage: &Stage, gate: &Gate, node: usize, inode: InodeId,
     timeout(END_LASTS, syncing).await.expect("it ends").unwrap().unwrap();
 }
 
-/// Goal: an fsync of what a device has lost fails, as one whose device stays away does (F9).
+/// Goal: an fsync of data that a device has lost fails (F9), and so does one of data on a device
+/// that stays absent.
 #[test]
 fn an_fsync_of_what_is_lost_or_out_of_reach_fails() {
     for is_lost in [true, false] {
@@ -177,10 +180,10 @@ fn an_fsync_of_what_is_lost_or_out_of_reach_fails() {
     }
 }
 
-/// Goal: a commit that is carried out and not durable is told as EIO (F9), and a flush that fails loses
-/// what it would have covered for all, also where its extents are cached (F4, F6).
+/// Goal: a commit that is carried out but not durable returns EIO (F9). When a flush fails, the
+/// data that it would have covered is lost to all clients, even if its extents are cached (F4, F6).
 #[test]
-fn a_flush_that_fails_is_told_to_all() {
+fn a_flush_that_fails_is_reported_to_all() {
     let gate = Gate::new(DEVICE_BYTES, BLOCK_BYTES);
     let faulty = Fault::new(Arc::new(gate), 1, FaultPlan::default());
     let device = Arc::new(faulty.clone());
@@ -208,8 +211,8 @@ fn a_flush_that_fails_is_told_to_all() {
     );
 }
 
-/// Goal: a flush covers what was committed before it was asked for and nothing later (F1, F3): what is
-/// committed while it is under way is lost with the device's power.
+/// Goal: a flush covers what was committed before its request and nothing later (F1, F3): data that
+/// is committed during the flush is lost with the device's power.
 #[test]
 fn a_flush_under_way_does_not_cover_what_is_committed_meanwhile() {
     play(2, async |stage, gate| {
@@ -221,21 +224,22 @@ fn a_flush_under_way_does_not_cover_what_is_committed_meanwhile() {
         sleep(Duration::from_millis(50)).await;
         lose_device(&stage, 2).await;
         let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..5000).await;
-        assert_eq!(stage.on(0, read).await, Err(Errno::EIO), "no flush has covered it");
+        assert_eq!(stage.on(0, read).await, Err(Errno::EIO), "no flush has covered the data");
     });
 }
 
-/// Goal: data that is closed and not synced is flushed by itself within two seconds (F1).
+/// Goal: data that is closed and not synced is flushed within two seconds without a request (F1).
 #[test]
 fn what_is_closed_is_flushed_soon() {
     play(1, async |stage, gate| {
         stage.on(0, async |client| make(&client, b"a", 1, 5000).await).await;
         sleep(WRITEBACK * 2).await;
-        assert!(gate.flushes().passed() > 0, "nobody has it flushed");
+        assert!(gate.flushes().passed() > 0, "the data was not flushed");
     });
 }
 
-/// Goal: blocks of a write that failed are not used again: the device may have it under way (P6).
+/// Goal: blocks of a failed write are not used again, because the device may still execute the
+/// write (P6).
 #[test]
 fn blocks_of_a_failed_write_are_not_used_again() {
     play(1, async |stage, gate| {
@@ -257,8 +261,8 @@ fn blocks_of_a_failed_write_are_not_used_again() {
     });
 }
 
-/// Goal: blocks of a commit that the service refused are free for their client again (P5): refused often, it
-/// still has all of the device.
+/// Goal: blocks of a commit that the service refused are free for their client again (P5): after
+/// many refusals it can still use the whole device.
 #[test]
 fn blocks_of_a_refused_commit_are_free_again() {
     play(1, async |stage, _| {
@@ -267,7 +271,7 @@ fn blocks_of_a_refused_commit_are_free_again() {
             let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
             for round in 0..4 {
                 client.write(&handle, 0, filled(1, 1 << 20), false).await.unwrap();
-                // All is written, and none of it committed.
+                // Everything is written, and none of it is committed.
                 store.set_fault(Some(meta::store::StoreFault::Full));
                 assert!(client.flush(&handle).await.is_err(), "round {round}");
                 store.set_fault(None);
@@ -285,8 +289,8 @@ fn blocks_of_a_refused_commit_are_free_again() {
     });
 }
 
-/// Goal: blocks of a commit of which nobody saw the answer are not used again, as it may be carried out after
-/// its caller gave up (P6).
+/// Goal: blocks of a commit without an answer are not used again, because the commit may be carried
+/// out after its caller gave up (P6).
 #[test]
 fn blocks_of_a_commit_in_doubt_are_not_used_again() {
     play(3, async |stage, gate| {
@@ -312,7 +316,7 @@ fn blocks_of_a_commit_in_doubt_are_not_used_again() {
             make(&client, b"b", 3, 5000).await
         };
         let writing = stage.begin(1, again);
-        // The client has given up by then, and the service, which was asked a second later, has not.
+        // The client has given up by then. The service, which got the call a second later, has not.
         sleep(REQUEST_DEADLINE + slow / 2).await;
         gate.reads().release();
         let _ = timeout(END_LASTS, reading).await;

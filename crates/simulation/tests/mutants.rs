@@ -1,4 +1,4 @@
-//! Goal: planted bugs and their catalogue agree, and the program that is shipped has none.
+//! Goal: planted bugs and their catalogue agree, and the shipped program has none.
 
 use simulation::mutants::{Catalogue, catalogue, checker};
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Crates in which bugs are planted: those that the simulation runs, and those of unions and volumes.
+/// Crates in which bugs are planted: those that the simulation runs, and those of unions and
+/// volumes.
 const CRATES: [&str; 10] =
     ["client", "host", "locks", "meta", "mount", "node", "rpc", "target", "union", "volume"];
 
@@ -43,7 +44,8 @@ fn planted() -> BTreeMap<String, BTreeSet<String>> {
     planted
 }
 
-/// Goal: every planted bug is in the catalogue with its file, and every entry is planted, once by name.
+/// Goal: every planted bug is in the catalogue with its file, and every entry of the catalogue is
+/// planted under a unique name.
 #[test]
 fn sites_and_catalogue_agree() {
     let Catalogue { mutants, .. } = catalogue();
@@ -72,8 +74,8 @@ fn numbered(protocol: &str) -> BTreeSet<&str> {
     marked.filter(is_number).collect()
 }
 
-/// Goal: every rule that a mutant breaks is written down, every rule is broken by two (V14, and those of
-/// unions and volumes: by one), and promises are quoted as docs/semantics.md has them.
+/// Goal: every rule that a mutant breaks is documented, two mutants break each rule (V14, and those
+/// of unions and volumes: one), and promises are quoted from docs/semantics.md.
 #[test]
 fn each_rule_is_broken_by_two_mutants() {
     let Catalogue { invariants, promises, union, volumes, mutants } = catalogue();
@@ -99,7 +101,8 @@ fn each_rule_is_broken_by_two_mutants() {
     assert!(few.is_empty(), "rules that fewer than two mutants break: {few:?}");
 }
 
-/// Goal: the crates as `tsumugi` is built of them have no planted bugs, by whatever way.
+/// Goal: the crates of which `tsumugi` is built contain no planted bugs, not even through a feature
+/// of another crate.
 #[test]
 fn the_shipped_program_has_no_mutants() {
     let tree = |package: &str, more: &[&str]| {
@@ -119,7 +122,7 @@ fn the_shipped_program_has_no_mutants() {
     assert!(tree("tsumugi-simulation", &["--features", "mutants"]), "the test sees the feature");
 }
 
-/// Goal: the table says by which checker a mutant was caught.
+/// Goal: the checker that caught a mutant is found from the violation's text.
 #[test]
 fn checkers_are_told_apart() {
     assert_eq!(checker("the store, when all rest: freed twice"), "store");

@@ -1,5 +1,5 @@
-//! Scenes of files that are open while their names go, their connection is lost or their rights are
-//! recalled: they live as long as anybody has them open, and no longer.
+//! Scenes of files that are open while their names are removed, their connection is lost or their
+//! rights are recalled: they live until the last handle is closed, and no longer.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,9 +26,9 @@ fn bytes(byte: u8) -> Chunk {
     Chunk::from(Buffer::copy_from(&[byte; 5000]))
 }
 
-/// Goal: an unlink, or a rename over a name, whose client has the file open tells the service so
-/// first; it ends also if the file is closed while it does that: then there is nothing to tell, and
-/// what the service grants is returned at once (seed 189).
+/// Goal: an unlink, or a rename over a name, of a file that its client has open first registers the
+/// open with the service. It also ends if the file is closed meanwhile: then there is nothing to
+/// register, and the client immediately returns what the service grants (seed 189).
 #[test]
 fn a_removal_ends_when_its_file_is_closed_meanwhile() {
     let scene = async |client: Rc<Client>| {
@@ -37,7 +37,7 @@ fn a_removal_ends_when_its_file_is_closed_meanwhile() {
                 let made = client.create(ROOT, name, SETTING, WRITE).await;
                 client.release(&made.unwrap().0).await.unwrap();
             }
-            // Opens that have ended are told of by then.
+            // By then the client has reported opens that have ended.
             sleep(protocol::times::WRITEBACK * 2).await;
             let inode = client.lookup(ROOT, b"a").await.unwrap().inode;
             let (handle, _) = client.open(inode, OpenMode::default()).await.unwrap();
@@ -49,7 +49,7 @@ fn a_removal_ends_when_its_file_is_closed_meanwhile() {
                     remover.unlink(ROOT, b"a").await
                 }
             });
-            // It has asked by then, and has no answer.
+            // By then the call is sent, and has no answer.
             reactor::yield_now().await;
             client.release(&handle).await.unwrap();
             let ended = timeout(Duration::from_mins(2), removal).await;
@@ -60,8 +60,9 @@ fn a_removal_ends_when_its_file_is_closed_meanwhile() {
     play(1, async |stage| stage.on(0, scene).await);
 }
 
-/// Goal: a file that is closed while its right to be written is recalled, and told to be closed right
-/// after the recall is answered, is gone with its last name (seeds 727 and 2152).
+/// Goal: a file is closed while its right to be written is recalled, and the close is reported
+/// right after the answer to the recall. The file is removed with its last name (seeds 727 and
+/// 2152).
 #[test]
 fn a_file_closed_during_a_recall_goes_with_its_last_name() {
     play(2, async |stage| {
@@ -75,7 +76,7 @@ fn a_file_closed_during_a_recall_goes_with_its_last_name() {
                 let (handle, attr) = writer.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
                 writer.write(&handle, 0, bytes(1), false).await.unwrap();
                 let removed = all.begin(1, async |remover| remover.unlink(ROOT, b"a").await);
-                // The recall has begun to commit by then; next come the close and the write-back.
+                // By then the recall has begun to commit; next come the close and the write-back.
                 sleep(Duration::from_millis(2)).await;
                 writer.release(&handle).await.unwrap();
                 removed.await.unwrap().unwrap();
@@ -88,8 +89,8 @@ fn a_file_closed_during_a_recall_goes_with_its_last_name() {
     });
 }
 
-/// Goal: a file whose last name has gone is gone with its last handle, also if the service and the
-/// client lost their connection while it was open (seeds 653 and 727).
+/// Goal: a file without a name is removed with its last handle, even if the service and the client
+/// lost their connection while it was open (seeds 653 and 727).
 #[test]
 fn an_open_that_was_reclaimed_can_be_returned() {
     play(1, async |stage| {
@@ -110,7 +111,8 @@ fn an_open_that_was_reclaimed_can_be_returned() {
     });
 }
 
-/// Has a file read whose last name its client has removed before it was committed.
+/// Lets a client read a file after the client has removed its last name, before the file was
+/// committed.
 fn a_file_that_lost_its_name_is_read(is_synced: bool) {
     let scene = async move |client: Rc<Client>| {
         let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
@@ -132,8 +134,8 @@ fn a_file_that_lost_its_name_is_read(is_synced: bool) {
     play(1, async |stage| stage.on(0, scene).await);
 }
 
-/// Has one client open a file that another, or the same, is just removing, and has said before that it
-/// does not have it open: the removal waits for a third one, which reads.
+/// Lets one client open a file that another, or the same, is removing. The client has answered
+/// before that it does not have the file open. The removal waits for a third client, which reads.
 fn a_file_opened_during_its_removal_stays(opener: usize) {
     play(3, async |stage| {
         let make = async |reader: Rc<Client>| {
@@ -151,7 +153,7 @@ fn a_file_opened_during_its_removal_stays(opener: usize) {
         let read = stage.begin(0, async move |reader| reader.read(inode, 0, 5000, None).await);
         sleep(Duration::from_millis(5)).await;
         let removal = stage.begin(1, async |remover| remover.unlink(ROOT, b"a").await);
-        // All but the reader have answered its recall by then.
+        // By then all clients but the reader have answered the removal's recall.
         sleep(Duration::from_millis(5)).await;
         let open = async move |client: Rc<Client>| {
             client.open(inode, OpenMode::default()).await.unwrap().0
@@ -172,33 +174,35 @@ fn a_file_opened_during_its_removal_stays(opener: usize) {
     });
 }
 
-/// Goal: a file that one worker opens while another of the same client removes its name is there for
-/// as long as it is open: the service does not ask the client that removes.
+/// Goal: a file that one worker opens while another of the same client removes its name exists as
+/// long as it is open: the service does not ask the client that removes.
 #[test]
 fn a_file_opened_during_its_own_clients_removal_stays() {
     a_file_opened_during_its_removal_stays(1);
 }
 
-/// Goal: so is one that is opened by a client that has just answered that it does not have it open.
+/// Goal: the same for a client that opens the file just after it has answered that it does not have
+/// it open.
 #[test]
 fn a_file_opened_after_a_recall_stays() {
     a_file_opened_during_its_removal_stays(2);
 }
 
-/// Goal: what an fsync has committed is read back also from a file whose last name this client has
-/// removed in between: extents from before are not used (seed 4795).
+/// Goal: data that an fsync has committed can be read back also from a file whose last name this
+/// client has removed in between: older extents are not used (seed 4795).
 #[test]
 fn a_file_that_lost_its_name_is_read_as_synced() {
     a_file_that_lost_its_name_is_read(true);
 }
 
-/// Goal: so is what any other commit, as that of a write-back, has made part of it (seed 20695).
+/// Goal: the same for data that any other commit, such as that of a write-back, has made part of
+/// the file (seed 20695).
 #[test]
 fn a_file_that_lost_its_name_is_read_as_committed() {
     a_file_that_lost_its_name_is_read(false);
 }
 
-/// What an open file has to have: the bytes that were written, and room for more.
+/// Checks an open file: it has the bytes that were written, and space for more.
 async fn is_there(client: Rc<Client>, handle: Handle) {
     client.write(&handle, 5000, bytes(1), false).await.unwrap();
     client.fsync(handle.inode()).await.expect("it is lost");
@@ -207,7 +211,7 @@ async fn is_there(client: Rc<Client>, handle: Handle) {
     client.release(&handle).await.unwrap();
 }
 
-/// Makes a file, and lets its open be forgotten.
+/// Makes a file, closes it, and waits until that is reported.
 async fn make(client: &Rc<Client>, name: &[u8]) -> InodeId {
     let (handle, attr) = client.create(ROOT, name, SETTING, WRITE).await.unwrap();
     client.write(&handle, 0, bytes(1), false).await.unwrap();
@@ -216,8 +220,9 @@ async fn make(client: &Rc<Client>, name: &[u8]) -> InodeId {
     attr.inode
 }
 
-/// Goal: an open file that one worker renames over a name which another of the same client is just
-/// removing is there for as long as it is open: the removal has told of what had the name before.
+/// Goal: one worker renames an open file over a name that another worker of the same client is
+/// removing. The file exists as long as it is open: the removal has reported opens of the file that
+/// had the name before.
 #[test]
 fn an_open_file_that_is_renamed_to_a_name_being_removed_stays() {
     let scene = async |client: Rc<Client>| {
@@ -228,7 +233,7 @@ fn an_open_file_that_is_renamed_to_a_name_being_removed_stays() {
         let rename = spawn(async move {
             renamer.rename((ROOT, b"b"), (ROOT, b"a"), RenameMode::Replace).await
         });
-        // It has asked by then, and has no answer.
+        // By then the call is sent, and has no answer.
         reactor::yield_now().await;
         let removal = spawn(async move { remover.unlink(ROOT, b"a").await });
         assert_eq!(rename.await.unwrap().unwrap().moved, inode);
@@ -239,9 +244,9 @@ fn an_open_file_that_is_renamed_to_a_name_being_removed_stays() {
     play(1, async |stage| stage.on(0, scene).await);
 }
 
-/// One client renames `b` over `a`, which another removes meanwhile; that one opens `b` for writing
-/// when the rename has asked for everybody's rights over it. Both wait for a third one, which reads `a`.
-/// Answers whether what was renamed is removed, and not what it replaced.
+/// One client renames `b` over `a` while another client removes `a` and opens `b` for writing,
+/// after the rename has asked for all rights over `b`. Both calls wait for a third client, which
+/// reads `a`. Returns whether the renamed file is removed, and not the one that it replaced.
 async fn rename_beside_a_removal(stage: &Stage) -> bool {
     let replaced = stage.on(0, async |reader| make(&reader, b"a").await).await;
     let renamed = stage.on(1, async |renamer| make(&renamer, b"b").await).await;
@@ -266,8 +271,8 @@ async fn rename_beside_a_removal(stage: &Stage) -> bool {
     left == Err(Errno::ENOENT)
 }
 
-/// Goal: so is one that another client renames, and that was opened for writing meanwhile: nobody asks
-/// for what was opened after the rename had asked.
+/// Goal: the same for a file that another client renames and that was opened for writing meanwhile:
+/// no request covers an open that begins after the rename has asked.
 #[test]
 fn a_file_opened_while_others_rename_it_to_a_name_being_removed_stays() {
     play(3, async |stage| {
@@ -279,8 +284,8 @@ fn a_file_opened_while_others_rename_it_to_a_name_being_removed_stays() {
     });
 }
 
-/// Goal: a file that is closed, opened again at once and then removed by another client is there for as
-/// long as it is open: that it was closed is not told any more (seed 20160).
+/// Goal: a file that is closed, immediately opened again and then removed by another client exists
+/// as long as it is open: the pending report of the close is dropped (seed 20160).
 #[test]
 fn a_file_that_is_opened_again_at_once_stays() {
     play(2, async |stage| {
@@ -300,8 +305,9 @@ fn a_file_that_is_opened_again_at_once_stays() {
     });
 }
 
-/// Goal: so is one that another client changes between close and open, and that its own client removes:
-/// the service has heard of its end, and is told that it is open again (seed 21180).
+/// Goal: the same for a file that another client changes between close and open, and that its own
+/// client removes: the close was reported to the service, so the new open is reported too (seed
+/// 21180).
 #[test]
 fn a_file_that_is_opened_again_after_a_change_stays() {
     play(2, async |stage| {
@@ -319,7 +325,7 @@ fn a_file_that_is_opened_again_after_a_change_stays() {
         let remove = async move |opener: Rc<Client>| {
             let handle = opener.open(inode, WRITE).await.unwrap().0;
             opener.write(&handle, 0, bytes(1), false).await.unwrap();
-            // What was queued at the close is looked at by then.
+            // By then the client has handled what was queued at the close.
             sleep(protocol::times::WRITEBACK * 2).await;
             opener.unlink(ROOT, b"a").await.unwrap();
             is_there(opener, handle).await;
@@ -328,7 +334,7 @@ fn a_file_that_is_opened_again_after_a_change_stays() {
     });
 }
 
-/// Goal: an open costs no call because another name is just removed.
+/// Goal: an open needs no call although another name is being removed.
 #[test]
 fn an_open_beside_another_removal_costs_no_call() {
     let scene = async |client: Rc<Client>| {
@@ -342,7 +348,7 @@ fn an_open_beside_another_removal_costs_no_call() {
         let before = acquired();
         let remover = Rc::clone(&client);
         let removal = spawn(async move { remover.unlink(ROOT, b"a").await });
-        // It has asked by then, and has no answer.
+        // By then the call is sent, and has no answer.
         reactor::yield_now().await;
         let (handle, _) = client.open(inode, OpenMode::default()).await.unwrap();
         assert_eq!(acquired(), before);
@@ -352,9 +358,9 @@ fn an_open_beside_another_removal_costs_no_call() {
     play(1, async |stage| stage.on(0, scene).await);
 }
 
-/// Stages a create that is carried out after its caller has given it up, as the metadata service waits
-/// for a session that was cut off: over the same connection, or after that is lost. Then the file is
-/// removed by the client that made it.
+/// Stages a create that is carried out after its caller has given up, because the metadata service
+/// waits for a session that was cut off: over the same connection, or after that is lost. Then the
+/// client that made the file removes it.
 fn a_late_create_is_known(is_same_connection: bool) {
     play(2, async |stage| {
         let before = stage.on(0, async |client| inodes(&client).await).await;
@@ -372,7 +378,8 @@ fn a_late_create_is_known(is_same_connection: bool) {
             stage.network.reset(&stage.nodes[0], &stage.meta);
         }
         let remove = async move |client: Rc<Client>| {
-            // Names are answered before changes are: it looks for the file as soon as there is one.
+            // The service answers lookups before changes: the client looks for the file as soon as
+            // it has a name.
             while client.lookup(ROOT, b"a").await.is_err() {
                 sleep(Duration::from_secs(1)).await;
             }
@@ -384,14 +391,14 @@ fn a_late_create_is_known(is_same_connection: bool) {
     });
 }
 
-/// Goal: a file whose create was answered when nobody waited for it any more is not open (seed 3255).
+/// Goal: a file whose create was answered after its caller gave up is not open (seed 3255).
 #[test]
 fn a_create_answered_too_late_leaves_nothing_open() {
     a_late_create_is_known(true);
 }
 
-/// Goal: a client that has given a change up, and lost its connection since, still learns of what it has
-/// changed in the end: its cache would else say for ever that there is no such file.
+/// Goal: a client that has given up a change and then lost its connection still learns the change
+/// in the end. Otherwise its cache would report for ever that there is no such file.
 #[test]
 fn a_change_that_was_given_up_is_heard_of() {
     a_late_create_is_known(false);
@@ -401,8 +408,8 @@ async fn inodes(client: &Rc<Client>) -> u64 {
     client.pool_use().await.unwrap().inodes
 }
 
-/// Goal: while a client holds a directory's names no other adds one, and what waits goes on once the
-/// holder has made its own; what is pinned outlives its last name.
+/// Goal: while a client holds a directory's names no other client adds one, and waiting calls
+/// continue once the holder has made its own. A pinned file survives the removal of its last name.
 #[test]
 fn a_name_that_is_held_is_made_by_its_holder() {
     play(2, async |stage| {
@@ -415,7 +422,7 @@ fn a_name_that_is_held_is_made_by_its_holder() {
                 let other = all.begin(1, async |other| {
                     other.create(ROOT, b"a", SETTING, WRITE).await.map(drop)
                 });
-                // The other one's call waits by then.
+                // By then the call of the other client waits.
                 sleep(Duration::from_millis(50)).await;
                 let (handle, attr) = holder.create_held(held, b"a", SETTING, WRITE).await.unwrap();
                 assert_eq!(other.await.unwrap(), Err(Errno::EEXIST));

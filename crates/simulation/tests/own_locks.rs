@@ -1,4 +1,4 @@
-//! Scenes of locks that a session decides about itself: the rules K6 to K10 in docs/protocol.md.
+//! Scenes of locks that a session grants itself: the rules K6 to K10 in docs/protocol.md.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,9 +13,9 @@ use stage::{Stage, make, play};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The end of a session, and all that it waits for.
+/// Longest time for the end of a session and everything that it waits for.
 const END_LASTS: Duration = Duration::from_mins(2);
-/// Longer than a call and the recalls for it take.
+/// Longer than a call and its recalls take.
 const SOON: Duration = Duration::from_secs(5);
 
 fn range(inode: InodeId, owner: u64, (start, last): (u64, u64)) -> Lock {
@@ -23,7 +23,8 @@ fn range(inode: InodeId, owner: u64, (start, last): (u64, u64)) -> Lock {
     Lock { inode, family, owner: LockOwner(owner), start, last, mode, pid: owner as u32 }
 }
 
-/// A file that node 0 has open, of which its first lock has brought the right to decide about the others.
+/// Returns a file that node 0 has open. Its first lock has brought the right to decide about
+/// further locks.
 async fn file(stage: &Stage) -> InodeId {
     file_named(stage, b"a").await
 }
@@ -52,14 +53,14 @@ async fn test(stage: &Stage, node: usize, lock: Lock) -> Option<u64> {
     stage.on(node, found).await.map(|lock| lock.start)
 }
 
-/// Calls about locks that a node has made.
+/// Returns the number of lock calls that a node has made.
 async fn calls(stage: &Stage, node: usize) -> u64 {
     let counts = async |client: Rc<Client>| client.counts().meta.by_kind.get("lock").copied();
     stage.on(node, counts).await.unwrap_or_default()
 }
 
-/// Goal: a session that alone uses a file's locks asks once, for whatever owners, and excludes them from each
-/// other (K6).
+/// Goal: a session that is the only user of a file's locks makes one call, for any number of
+/// owners, and makes these exclude each other (K6).
 #[test]
 fn who_is_alone_asks_once() {
     play(2, async |stage| {
@@ -76,28 +77,37 @@ fn who_is_alone_asks_once() {
     });
 }
 
-/// Goal: what a session has granted itself excludes others from the moment on at which they ask, also after a
-/// restart of the service, and what it has released is free (K6, K7).
+/// Goal: locks that a session has granted itself exclude others from their first request on, also
+/// after a restart of the service, and locks that it has released are free (K6, K7).
 #[test]
 fn others_see_all_locks_and_no_other_ones() {
     play(2, async |stage| {
         let inode = file(&stage).await;
-        // The service has heard of the first lock only.
+        // The service knows only the first lock.
         unlock(&stage, 0, range(inode, 1, (0, 0))).await;
         try_lock(&stage, 0, range(inode, 1, (7, 9))).await.unwrap();
         let mine = |at| range(inode, 1, at);
-        assert_eq!(test(&stage, 1, mine((0, 20))).await, Some(7), "another is told of no lock");
+        assert_eq!(test(&stage, 1, mine((0, 20))).await, Some(7), "the other session sees no lock");
         assert_eq!(try_lock(&stage, 1, mine((8, 8))).await, Err(Errno::EAGAIN));
-        assert_eq!(try_lock(&stage, 1, mine((0, 0))).await, Ok(()), "what was released is held");
+        assert_eq!(
+            try_lock(&stage, 1, mine((0, 0))).await,
+            Ok(()),
+            "a released lock is still held"
+        );
         stage.restart_meta();
-        assert_eq!(try_lock(&stage, 1, mine((8, 8))).await, Err(Errno::EAGAIN), "it is forgotten");
+        assert_eq!(
+            try_lock(&stage, 1, mine((8, 8))).await,
+            Err(Errno::EAGAIN),
+            "the lock is forgotten"
+        );
         assert_eq!(try_lock(&stage, 0, mine((0, 0))).await, Err(Errno::EAGAIN));
         unlock(&stage, 0, mine((7, 9))).await;
         assert_eq!(try_lock(&stage, 1, mine((8, 8))).await, Ok(()));
     });
 }
 
-/// Goal: the first lock of another session takes the right away, without a look at them before (K6).
+/// Goal: the first lock of another session takes the right away, even if that session has not
+/// tested locks before (K6).
 #[test]
 fn another_lock_takes_the_right_away() {
     play(2, async |stage| {
@@ -106,12 +116,12 @@ fn another_lock_takes_the_right_away() {
         assert_eq!(try_lock(&stage, 1, range(inode, 1, (7, 7))).await, Err(Errno::EAGAIN));
         let before = calls(&stage, 0).await;
         unlock(&stage, 0, range(inode, 1, (7, 9))).await;
-        assert_eq!(calls(&stage, 0).await, before + 1, "it decides on");
+        assert_eq!(calls(&stage, 0).await, before + 1, "the session still decides");
         assert_eq!(try_lock(&stage, 1, range(inode, 1, (7, 7))).await, Ok(()));
     });
 }
 
-/// Goal: who holds a lock beside another session does not get the right (K6).
+/// Goal: a session that holds a lock beside another session does not get the right (K6).
 #[test]
 fn nobody_decides_beside_others() {
     play(2, async |stage| {
@@ -126,15 +136,15 @@ fn nobody_decides_beside_others() {
     });
 }
 
-/// Goal: after a restart of the service who decides about locks goes on, and nobody else gets or sees one
-/// before that is known (K10).
+/// Goal: after a restart of the service the session that decides about locks continues to do so. No
+/// other session gets or sees a lock before the service knows this (K10).
 #[test]
 fn who_decides_goes_on_after_a_restart() {
     play(2, async |stage| {
         let inode = file(&stage).await;
         unlock(&stage, 0, range(inode, 1, (0, 0))).await;
         try_lock(&stage, 0, range(inode, 1, (7, 9))).await.unwrap();
-        // The other one is back first.
+        // The other session is back first.
         stage.network.cut(&stage.nodes[0], &stage.meta);
         stage.restart_meta();
         let look = range(inode, 1, (0, 20));
@@ -149,8 +159,8 @@ fn who_decides_goes_on_after_a_restart() {
     });
 }
 
-/// Goal: a client that has no contact grants itself nothing once it must stop itself: its right may be
-/// another's (K8, S9).
+/// Goal: a client without contact grants itself nothing once it must stop itself, because another
+/// client may have the right (K8, S9).
 #[test]
 fn nobody_decides_without_contact() {
     play(2, async |stage| {
@@ -169,8 +179,8 @@ fn nobody_decides_without_contact() {
     });
 }
 
-/// Goal: the right is of no use to a client that has other lock calls under way: it would not know what
-/// they hold (K8).
+/// Goal: a client with other lock calls under way cannot use the right, because it would not know
+/// which locks those calls get (K8).
 #[test]
 fn calls_under_way_count() {
     play(2, async |stage| {
@@ -188,8 +198,8 @@ fn calls_under_way_count() {
     });
 }
 
-/// Goal: a wait for a lock that this client has granted itself ends when it is released, and one that would
-/// close a circle of waits is refused (K9).
+/// Goal: a wait for a lock that this client has granted itself ends when the lock is released, and
+/// a wait that would close a circle of waits is refused (K9).
 #[test]
 fn waits_are_the_services() {
     play(1, async |stage| {
@@ -201,7 +211,7 @@ fn waits_are_the_services() {
         try_lock(&stage, 0, range(b, 2, everything)).await.unwrap();
         let (of_one, of_two) = (range(b, 1, everything), range(a, 2, everything));
         let mut first = stage.begin(0, async move |client| client.lock(of_one, true).await);
-        assert!(timeout(HEARTBEAT, &mut first).await.is_err(), "it does not wait");
+        assert!(timeout(HEARTBEAT, &mut first).await.is_err(), "the call does not wait");
         let second = stage.begin(0, async move |client| client.lock(of_two, true).await);
         let second = timeout(SOON, second).await.expect("a circle of waits").unwrap();
         assert_eq!(second, Err(Errno::EDEADLK));

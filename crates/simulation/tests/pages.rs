@@ -1,4 +1,4 @@
-//! Scenes of the kernel's pages: who is asked to drop them, when, and when they may be kept.
+//! Scenes of the kernel's pages: which clients must drop them, when, and when they may be kept.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,21 +18,21 @@ use std::time::Duration;
 
 /// How long the kernel takes to drop pages.
 const DROP: Duration = Duration::from_millis(2);
-/// A recall that cannot have its pages dropped is answered within this time.
+/// Longest time until a recall is answered when pages cannot be dropped.
 const SOON: Duration = Duration::from_millis(500);
 
 /// How long the kernel may be lent something.
 const LENDING: Lending =
     Lending { attributes: Duration::from_secs(5), names: Duration::from_secs(5) };
 
-/// What the first node's kernel was asked to drop.
+/// Requests to the first node's kernel to drop pages.
 #[derive(Clone, Default)]
 struct Asked {
-    /// Times that it was asked, and not waited for.
-    told: Rc<Cell<u32>>,
-    /// Times that it has dropped pages and said so.
+    /// Number of requests, including those without a wait.
+    requests: Rc<Cell<u32>>,
+    /// Number of times that it has dropped pages and confirmed it.
     dropped: Rc<Cell<u32>>,
-    /// It does not answer.
+    /// Whether it does not answer.
     is_stuck: Rc<Cell<bool>>,
 }
 
@@ -40,7 +40,7 @@ impl Asked {
     fn changes(&self) -> Changes {
         let asked = self.clone();
         Box::new(move |change| match change {
-            Change::Inode(_) => asked.told.set(asked.told.get() + 1),
+            Change::Inode(_) => asked.requests.set(asked.requests.get() + 1),
             Change::Pages(_, done) => {
                 let asked = asked.clone();
                 drop(reactor::spawn(async move {
@@ -59,7 +59,7 @@ impl Asked {
     }
 }
 
-/// Plays a scene with two nodes, of which the first has a kernel, and a file of the second one's.
+/// Plays a scene with two nodes and a file of the second. The first node has a kernel.
 fn scene<F: Future<Output = ()>>(play: impl FnOnce(Stage, Asked, Arc<Gate>, InodeId) -> F) {
     let asked = Asked::default();
     let kernel = asked.clone();
@@ -77,7 +77,7 @@ async fn open(stage: &Stage, inode: InodeId, mode: OpenMode) -> Rc<Handle> {
     Rc::new(stage.on(0, open).await)
 }
 
-/// Writes on a node and commits it.
+/// Writes on a node and commits.
 async fn write(stage: &Stage, node: usize, inode: InodeId, byte: u8) {
     let write = async move |client: Rc<Client>| {
         let (handle, _) = client.open(inode, WRITE).await.unwrap();
@@ -87,7 +87,7 @@ async fn write(stage: &Stage, node: usize, inode: InodeId, byte: u8) {
     stage.on(node, write).await;
 }
 
-/// Writes through the pages of the first node's kernel, and commits that.
+/// Writes through the pages of the first node's kernel, and commits.
 async fn write_through(stage: &Stage, handle: &Rc<Handle>, byte: u8) {
     let handle = Rc::clone(handle);
     let write = async move |client: Rc<Client>| {
@@ -99,7 +99,7 @@ async fn write_through(stage: &Stage, handle: &Rc<Handle>, byte: u8) {
     stage.on(0, write).await;
 }
 
-/// Whether an open on the first node lets its kernel keep its pages.
+/// Returns whether an open on the first node lets its kernel keep its pages.
 async fn keeps(stage: &Stage, inode: InodeId) -> bool {
     let keeps = async move |client: Rc<Client>| {
         let attr = client.attr(inode).await.unwrap();
@@ -108,8 +108,8 @@ async fn keeps(stage: &Stage, inode: InodeId) -> bool {
     stage.on(0, keeps).await
 }
 
-/// Goal: another's commit returns when the pages of an open file are dropped, those that were read as well as
-/// those that were written through (R19).
+/// Goal: another client's commit returns when the pages of an open file are dropped, both those
+/// that were read and those that were written through (R19).
 #[test]
 fn a_commit_returns_when_others_have_dropped_their_pages() {
     for is_written in [false, true] {
@@ -124,13 +124,13 @@ fn a_commit_returns_when_others_have_dropped_their_pages() {
             }
             assert_eq!(asked.dropped.get(), 0, "nothing has changed");
             write(&stage, 1, inode, 3).await;
-            assert_eq!(asked.dropped.get(), 1, "the pages are there still");
+            assert_eq!(asked.dropped.get(), 1, "the pages are still there");
         });
     }
 }
 
-/// Goal: a kernel that cannot drop its pages, as they are locked, keeps nobody waiting for long; it is told
-/// once more (R19).
+/// Goal: a kernel that cannot drop its pages, because they are locked, does not delay others for
+/// long; it gets the request once more (R19).
 #[test]
 fn locked_pages_do_not_hold_a_commit_up() {
     scene(async |stage, asked, _, inode| {
@@ -138,15 +138,15 @@ fn locked_pages_do_not_hold_a_commit_up() {
         let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..10).await;
         stage.on(0, read).await.unwrap();
         asked.is_stuck.set(true);
-        let (begun, told) = (now(), asked.told.get());
+        let (begun, requests) = (now(), asked.requests.get());
         write(&stage, 1, inode, 3).await;
-        assert!(begun.elapsed() < SOON, "it took {:?}", begun.elapsed());
-        assert_eq!(asked.told.get(), told + 1);
+        assert!(begun.elapsed() < SOON, "the commit took {:?}", begun.elapsed());
+        assert_eq!(asked.requests.get(), requests + 1);
     });
 }
 
-/// Goal: pages are kept from one open to the next if only writes through them have changed the file, and not
-/// if it was written past them, or by others (R20).
+/// Goal: pages are kept from one open to the next only if all changes of the file since were writes
+/// through them, and no writes past them or by others (R20).
 #[test]
 fn pages_that_have_all_writes_are_kept() {
     scene(async |stage, _, _, inode| {
@@ -154,7 +154,7 @@ fn pages_that_have_all_writes_are_kept() {
         keeps(&stage, inode).await;
         assert!(keeps(&stage, inode).await, "nothing was written");
         write_through(&stage, &handle, 2).await;
-        assert!(keeps(&stage, inode).await, "they have what was written");
+        assert!(keeps(&stage, inode).await, "the pages have the write");
         let past = Rc::clone(&handle);
         let pass_by = async move |client: Rc<Client>| {
             let _passing = client.pass_pages_by(past.inode());
@@ -162,18 +162,18 @@ fn pages_that_have_all_writes_are_kept() {
             client.flush(&past).await.unwrap();
         };
         stage.on(0, pass_by).await;
-        assert!(!keeps(&stage, inode).await, "they do not have what was written past them");
+        assert!(!keeps(&stage, inode).await, "the pages lack the write past them");
         write_through(&stage, &handle, 4).await;
         assert!(keeps(&stage, inode).await);
         write(&stage, 1, inode, 5).await;
         stage.on(0, async move |client| client.attr(inode).await.unwrap()).await;
         write_through(&stage, &handle, 6).await;
-        assert!(!keeps(&stage, inode).await, "another has written before");
+        assert!(!keeps(&stage, inode).await, "another client has written before");
     });
 }
 
-/// Goal: who opens a file while a write past its pages is under way, or before that is committed, may read
-/// pages without it: no later open keeps them (R20).
+/// Goal: an open during a write past the pages, or before that write is committed, may read pages
+/// that lack the write: no later open keeps them (R20).
 #[test]
 fn a_write_past_pages_counts_until_it_is_done() {
     scene(async |stage, _, _, inode| {
@@ -188,26 +188,26 @@ fn a_write_past_pages_counts_until_it_is_done() {
         };
         stage.on(0, write).await;
         drop(passing);
-        assert!(!keeps(&stage, inode).await, "it is not committed yet");
+        assert!(!keeps(&stage, inode).await, "the write is not committed yet");
         let passing = client.pass_pages_by(inode);
         keeps(&stage, inode).await;
         let flush = async move |client: Rc<Client>| client.flush(&handle).await.unwrap();
         stage.on(0, flush).await;
         drop(passing);
-        assert!(!keeps(&stage, inode).await, "it is committed");
-        assert!(keeps(&stage, inode).await, "all is in pages now");
+        assert!(!keeps(&stage, inode).await, "the write is committed");
+        assert!(keeps(&stage, inode).await, "the pages have all writes now");
     });
 }
 
-/// Goal: the kernel counts as knowing a file's end if it was lent the attributes, and until others may have
-/// changed the file (R23).
+/// Goal: the kernel counts as knowing a file's end if it was lent the attributes, and until others
+/// may have changed the file (R23).
 #[test]
 fn who_shares_a_file_does_not_know_its_end() {
     scene(async |stage, _, _, inode| {
         let client = stage.on(0, async move |client: Rc<Client>| client).await;
         client.set_lending(LENDING);
         let handle = open(&stage, inode, WRITE).await;
-        assert!(!client.kernel_knows_end(inode), "it was not told");
+        assert!(!client.kernel_knows_end(inode), "the kernel has no attributes");
         let lend = async move |client: Rc<Client>| {
             let attr = client.attr(inode).await.unwrap();
             client.lend_attributes(&attr)
@@ -216,16 +216,17 @@ fn who_shares_a_file_does_not_know_its_end() {
         assert!(client.kernel_knows_end(inode));
         let writer = client.writes_through_pages(inode);
         write_through(&stage, &handle, 2).await;
-        assert!(client.kernel_knows_end(inode), "it has written itself");
+        assert!(client.kernel_knows_end(inode), "the kernel has written itself");
         write(&stage, 1, inode, 3).await;
         assert!(!stage.on(0, lend).await.is_zero());
         assert!(!client.kernel_knows_end(inode), "others have written");
         drop(writer);
-        assert!(client.kernel_knows_end(inode), "nobody writes through pages");
+        assert!(client.kernel_knows_end(inode), "no writer uses the pages");
     });
 }
 
-/// Goal: what is written past pages that another writer uses is not missing in them afterwards (R23).
+/// Goal: a write past pages that another writer uses is not missing in those pages afterwards
+/// (R23).
 #[test]
 fn pages_that_a_writer_uses_are_dropped_after_a_write_past_them() {
     scene(async |stage, asked, _, inode| {
@@ -237,7 +238,7 @@ fn pages_that_a_writer_uses_are_dropped_after_a_write_past_them() {
             read.unwrap()
         };
         stage.on(0, past).await;
-        assert_eq!(asked.dropped.get(), 0, "nobody writes through pages");
+        assert_eq!(asked.dropped.get(), 0, "no writer uses the pages");
         let writer = client.writes_through_pages(inode);
         stage.on(0, past).await;
         assert_eq!(asked.dropped.get(), 1);
@@ -247,17 +248,21 @@ fn pages_that_a_writer_uses_are_dropped_after_a_write_past_them() {
         assert_eq!(asked.dropped.get(), 2, "a page may have been read without the write");
         sleep(Duration::from_secs(1)).await;
         stage.on(0, past).await;
-        assert_eq!(asked.dropped.get(), 2, "the kernel has dropped it before it sent the write");
+        assert_eq!(
+            asked.dropped.get(),
+            2,
+            "the kernel has dropped the page before it sent the write"
+        );
     });
 }
 
-/// Goal: where a page was dropped while a write through it was on its way, and read again before that came,
-/// it is dropped once more before the write returns (R21).
+/// Goal: if a page was dropped while a write through it was on its way, and was read again before
+/// the write arrived, it is dropped once more before the write returns (R21).
 #[test]
 fn a_page_that_was_read_before_a_write_came_is_dropped() {
     scene(async |stage, asked, _, inode| {
         let handle = open(&stage, inode, WRITE).await;
-        // An open drops the pages; a read overtakes the write.
+        // An open drops the pages, and a read overtakes the write.
         keeps(&stage, inode).await;
         let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..10).await;
         stage.on(0, read).await.unwrap();
@@ -270,13 +275,13 @@ fn a_page_that_was_read_before_a_write_came_is_dropped() {
     });
 }
 
-/// Goal: of data that is lost as its device does not take it, no page is left (R22).
+/// Goal: when data is lost because its device refuses it, no page of it is left (R22).
 #[test]
 fn pages_of_lost_data_are_dropped() {
     scene(async |stage, asked, gate, inode| {
         let handle = open(&stage, inode, WRITE).await;
         keeps(&stage, inode).await;
-        let told = asked.told.get();
+        let requests = asked.requests.get();
         gate.writes().fail_next();
         let failing = Rc::clone(&handle);
         let write = async move |client: Rc<Client>| {
@@ -285,7 +290,7 @@ fn pages_of_lost_data_are_dropped() {
             client.flush(&failing).await
         };
         assert!(stage.on(0, write).await.is_err());
-        assert!(asked.told.get() > told, "the kernel keeps what is lost");
+        assert!(asked.requests.get() > requests, "the kernel keeps lost data");
         assert!(!keeps(&stage, inode).await);
     });
 }

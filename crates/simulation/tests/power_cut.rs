@@ -1,11 +1,12 @@
-//! The power goes at many moments of one run, through the whole shipped system: what fsync has
-//! acknowledged is there; of all else a read gives bytes of that file, not older than what fsync had
-//! acknowledged, or EIO; never another file's bytes, nor what a block held before anybody wrote it.
+//! Power losses at many moments of one run, through the whole shipped system. Data that fsync has
+//! acknowledged must be there. Any other read returns bytes of that file that are not older than
+//! the last fsync, or EIO. It never returns another file's bytes, or what a block held before its
+//! first write.
 //!
 //! A run is recorded once: each write and flush of the devices, each commit and sync of the store.
-//! From the record come the states that a cut could leave: a prefix of the store's commits that
-//! contains all synced ones; on each device all flushed writes, and of the others a random subset
-//! of blocks. On such a state the system is started anew and looked at.
+//! From the record the test builds the states that a power loss could leave: a prefix of the
+//! store's commits that contains all synced ones; on each device all flushed writes, and a random
+//! subset of the blocks of the others. It restarts the system on such a state and checks all files.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -29,29 +30,29 @@ use tape::{Left, Random, Tape, device_of};
 const SLOTS: usize = 5;
 /// Words of 8 bytes in a file.
 const WORDS: usize = 20_000;
-/// How often a run is cut.
+/// Number of power losses per run.
 const CUTS: usize = 12;
 const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
 
-/// What a run is like.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 struct Load {
     nodes: usize,
     device_bytes: u64,
     steps: usize,
-    /// One write in so many is made durable.
+    /// One in this number of writes is made durable.
     fsync_one_in: u64,
-    /// One step in so many is followed by a pause.
+    /// A pause follows one in this number of steps.
     pause_one_in: u64,
     /// The longest pause.
     pause_ms: u64,
-    /// Most words of a write.
+    /// Largest number of words of a write.
     words_max: usize,
-    /// Whose power goes.
+    /// The machines that lose power, for each variant; `None` is the metadata service's.
     off: &'static [&'static [Option<usize>]],
 }
 
-/// Files on two nodes, with room, at the pace of an application.
+/// Files on two nodes with much free space, at the pace of an application.
 const ROOMY: Load = Load {
     nodes: 2,
     device_bytes: 3 << 20,
@@ -75,7 +76,8 @@ const WORN: Load = Load {
     off: &[&[None, Some(0), Some(1)], &[Some(0)], &[Some(1)]],
 };
 
-/// So little room that what is deleted is needed again before the store is synced.
+/// A run with little free space, in which space of deleted files is needed again before the store
+/// is synced.
 const TIGHT: Load = Load {
     nodes: 1,
     device_bytes: 1 << 21,
@@ -87,33 +89,33 @@ const TIGHT: Load = Load {
     off: &[&[None], &[None, Some(0)]],
 };
 
-/// A write of a range of words of a slot's file; words tell slot, version and place.
+/// A write of a range of words to a slot's file; each word contains slot, version and place.
 #[derive(Clone, Debug)]
 struct Version {
     words: std::ops::Range<usize>,
     begun: usize,
 }
 
-/// What is certain of a slot at a moment.
+/// The certain facts about a slot at a moment.
 #[derive(Clone, Debug)]
 struct Certain {
     moment: usize,
-    /// By word: the newest version that fsync has acknowledged, 0 where there is none.
+    /// For each word: the newest version that fsync has acknowledged, 0 if there is none.
     durable: Vec<u32>,
-    /// Versions up to this were deleted, durably.
+    /// All versions up to this one were durably deleted.
     deleted: u32,
-    /// The newest version by then; later ones may show too.
+    /// The newest version at that moment; later ones may be visible too.
     newest: u32,
 }
 
 #[derive(Default)]
 struct Slot {
-    /// Version n is the n-th, from 1.
+    /// Version n is the n-th element, counted from 1.
     versions: Vec<Version>,
-    /// By word: the newest version that was written.
+    /// For each word: the newest version that was written.
     written: Vec<u32>,
     certain: Vec<Certain>,
-    /// When deletions began, and the newest version then.
+    /// The moments at which deletions began, with the newest version then.
     deletions: Vec<(usize, u32)>,
 }
 
@@ -133,7 +135,7 @@ async fn open(client: &Rc<Client>, slot: usize) -> Handle {
     client.create(InodeId::ROOT, &name(slot), setting, WRITE).await.unwrap().0
 }
 
-/// Notes that all that was written to a slot before is durable.
+/// Records that all earlier writes to a slot are durable.
 fn now_certain(slot: &mut Slot, moment: usize, deleted: u32) {
     let newest = slot.versions.len() as u32;
     let durable = slot.written.clone();
@@ -166,7 +168,7 @@ async fn write(
         slots.borrow_mut()[index].written[words.clone()].fill(version);
         match client.write(&handle, words.start as u64 * 8, chunk, false).await {
             Ok(_) => {}
-            // A part of it may show.
+            // A part of the write may be visible.
             Err(Errno::ENOSPC) => {
                 slots.borrow_mut()[index].written[words].copy_from_slice(&before);
             }
@@ -179,7 +181,7 @@ async fn write(
     }
     client.release(&handle).await.unwrap();
     if is_synced_open || random.below(load.fsync_one_in) == 0 {
-        // Of a closed file, too.
+        // An fsync covers a closed file too.
         client.fsync(handle.inode()).await.unwrap();
         now_certain(&mut slots.borrow_mut()[index], tape.now(), 0);
     }
@@ -207,7 +209,7 @@ async fn delete(
     }
 }
 
-/// Runs the load; answers the record and what is certain of it.
+/// Runs the load. Returns the record and the certain facts about it.
 fn record(load: &Load, seed: u64) -> (Tape, Vec<Slot>) {
     let (mut simulation, meta, nodes) = machines(seed, load.nodes);
     let tape = Tape::new(load.nodes, load.device_bytes);
@@ -241,7 +243,7 @@ fn record(load: &Load, seed: u64) -> (Tape, Vec<Slot>) {
     (tape, slots.into_inner())
 }
 
-/// What a slot's file holds, by word: `None` is EIO.
+/// Returns the content of a slot's file word by word; `None` is EIO.
 async fn content(client: &Rc<Client>, slot: usize) -> Option<Vec<Option<u64>>> {
     let attr = match client.lookup(InodeId::ROOT, &name(slot)).await {
         Ok(attr) => attr,
@@ -251,7 +253,7 @@ async fn content(client: &Rc<Client>, slot: usize) -> Option<Vec<Option<u64>>> {
     let mut words = Vec::new();
     let size = attr.size as usize / 8;
     while words.len() < size {
-        // Small reads, so that what is lost hides little else.
+        // Small reads, so that a lost block hides little else.
         let count = (size - words.len()).min(512);
         match client.read(attr.inode, words.len() as u64 * 8, count * 8, None).await {
             Ok(chunks) => {
@@ -269,15 +271,15 @@ async fn content(client: &Rc<Client>, slot: usize) -> Option<Vec<Option<u64>>> {
     Some(words)
 }
 
-/// Checks one slot after a cut at a moment; answers how many words were EIO.
+/// Checks one slot after a power loss at a moment. Returns how many words were EIO.
 fn check(index: usize, slot: &Slot, moment: usize, found: Option<&[Option<u64>]>) -> usize {
     let certain = slot.certain.iter().rev().find(|certain| certain.moment <= moment);
     let begun = |version: u32| slot.versions[version as usize - 1].begun <= moment;
     let newest = certain.map_or(0, |certain| certain.newest);
-    // Something of this slot went on that nobody was told to be durable.
+    // A change of this slot was under way, without an acknowledgement that it is durable.
     let is_open = slot.deletions.iter().any(|(begun, at)| *begun <= moment && *at >= newest)
         || slot.versions.len() as u32 > newest && begun(newest + 1);
-    // A deletion that began may show, with all that was written after it.
+    // A deletion that began may be visible, together with the loss of all later writes.
     let may_be_gone = certain.is_none_or(|certain| certain.durable.iter().all(|at| *at == 0))
         || slot.deletions.iter().any(|(begun, at)| *begun <= moment && *at >= newest);
     let floor = |at: usize| match certain {
@@ -307,7 +309,7 @@ fn check(index: usize, slot: &Slot, moment: usize, found: Option<&[Option<u64>]>
         let is_its = is_its.is_some_and(|version| version.words.contains(&at));
         assert!(
             is_its && *found == word(index, version, at),
-            "file{index} word {at} is a stranger's at {moment}: {found:#018x}"
+            "file{index} word {at} is of another file at {moment}: {found:#018x}"
         );
         assert!(begun(version), "file{index} word {at} is of version {version}, yet to come");
         let least = floor(at);
@@ -317,7 +319,8 @@ fn check(index: usize, slot: &Slot, moment: usize, found: Option<&[Option<u64>]>
     lost
 }
 
-/// Starts the system on what is left and looks at everything; answers words that were EIO.
+/// Starts the system on the remaining state and checks everything. Returns the number of words that
+/// were EIO.
 fn look(left: Left, moment: usize, off: &[Option<usize>], slots: &[Slot]) -> usize {
     let (mut simulation, meta, nodes) = machines(moment as u64, left.images.len());
     let store: MemoryStore = left.store.clone();
@@ -342,7 +345,7 @@ fn look(left: Left, moment: usize, off: &[Option<usize>], slots: &[Slot]) -> usi
                 Err(errno) => panic!("unlink: {errno}"),
             }
         }
-        // Until the sessions of before have ended, and all reads.
+        // Waits until the earlier sessions have ended and all files can be read.
         sleep(Duration::from_mins(3)).await;
         let pool = clients[0].pool_use().await.unwrap();
         assert_eq!((pool.free_bytes, pool.inodes), (pool.total_bytes, 1), "after cut {moment}");
@@ -359,8 +362,8 @@ fn look(left: Left, moment: usize, off: &[Option<usize>], slots: &[Slot]) -> usi
     lost.unwrap()
 }
 
-/// A file of so many runs that they are committed in several parts; answers the record, what is
-/// certain of it, and how often the store was synced for the one fsync.
+/// Writes a file with enough pieces that they are committed in several parts. Returns the record,
+/// the certain facts about it, and how often the one fsync synced the store.
 fn record_parts() -> (Tape, Vec<Slot>, usize) {
     const RUNS: usize = 2500;
     let (mut simulation, meta, nodes) = machines(1, 1);
@@ -391,7 +394,7 @@ fn record_parts() -> (Tape, Vec<Slot>, usize) {
     (tape, slots, syncs.unwrap())
 }
 
-/// Cuts runs of a load at many moments; answers words that were EIO.
+/// Cuts the power at many moments of runs of a load. Returns the number of words that were EIO.
 fn cut(load: &Load) -> usize {
     let seeds = std::env::var("POWER_CUT_SEEDS").map_or(1, |seeds| seeds.parse().unwrap());
     let mut lost = 0;
@@ -410,29 +413,31 @@ fn cut(load: &Load) -> usize {
     lost
 }
 
-/// Goal: the head of this file.
+/// Goal: see the head of this file.
 #[test]
 fn a_power_cut_takes_only_what_was_not_fsynced() {
     assert!(cut(&ROOMY) > 0, "no cut met unflushed data: this test shows nothing");
 }
 
-/// Goal: what fsync has made durable stays so when it is compacted (F10), and at each moment of that.
+/// Goal: what fsync has made durable stays durable when it is compacted (F10), and at each moment
+/// of the compaction.
 #[test]
 fn compaction_keeps_what_was_fsynced() {
     cut(&WORN);
 }
 
-/// Goal: a store that lost the deletion of a file does not name blocks that hold other data by now.
+/// Goal: a store that lost the deletion of a file does not name blocks that now hold other data.
 #[test]
 fn space_is_used_again_only_after_a_sync() {
     cut(&TIGHT);
 }
 
-/// Goal: of a commit in parts only the last waits for the store's disk, and then all of it is durable.
+/// Goal: of a commit in parts only the last part waits for the store's disk, and then the whole
+/// commit is durable.
 #[test]
 fn a_commit_in_parts_is_durable_with_its_last() {
     let (tape, slots, syncs) = record_parts();
-    // One more may be the tick that makes names durable.
+    // One more sync may come from the regular one that makes names durable.
     assert!(syncs <= 2, "{syncs} syncs of the store for three parts");
     let moment = slots[0].certain[0].moment;
     for seed in 0..4 {

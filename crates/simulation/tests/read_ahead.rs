@@ -1,5 +1,5 @@
-//! What a client has read ahead of a reader must not be older than what the reader may see: scenes
-//! with two clients, in which a file changes between the reading ahead and the read.
+//! Data that a client has read ahead must not be older than what the reader may see: scenes with
+//! two clients, in which a file changes between the read-ahead and the read.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,7 +31,7 @@ async fn fill(client: &Rc<Client>, inode: InodeId, byte: u8) {
     client.release(&handle).await.unwrap();
 }
 
-/// Reads a block as the mount does for `O_DIRECT`; answers its first and last byte.
+/// Reads a block as the mount does for `O_DIRECT`. Returns its first and last byte.
 async fn read(client: &Rc<Client>, inode: InodeId, block: usize) -> (u8, u8) {
     let offset = (block * BLOCK) as u64;
     client.look_ahead(inode, offset, BLOCK);
@@ -45,7 +45,7 @@ fn read_bytes(client: &Client) -> u64 {
     client.counts().devices.iter().map(|device| device.read_bytes).sum()
 }
 
-/// Reads the first blocks in order, lets `change` fill the file anew with twos, and reads on.
+/// Reads the first blocks in order, lets a client fill the file with twos, and reads on.
 fn changed_by(is_other: bool, is_committed: bool) {
     let (mut simulation, meta, nodes) = machines(1, 2);
     let whole = async move {
@@ -90,20 +90,20 @@ fn changed_by(is_other: bool, is_committed: bool) {
     simulation.run(whole).unwrap();
 }
 
-/// Goal: what another client has written and closed is read, not what was read ahead before.
+/// Goal: reads return what another client has written and closed, not what was read ahead before.
 #[test]
 fn what_others_write_is_seen() {
     changed_by(true, true);
 }
 
-/// Goal: a client's own writes are read, committed or not.
+/// Goal: reads return a client's own writes, committed or not.
 #[test]
 fn own_writes_are_seen() {
     changed_by(false, true);
     changed_by(false, false);
 }
 
-/// Goal: a file is read once, in all, however much of it is read ahead; each block is the right one.
+/// Goal: with any amount of read-ahead a file is read only once, and each block is the right one.
 #[test]
 fn a_file_in_order_is_read_once() {
     let (mut simulation, meta, nodes) = machines(1, 1);

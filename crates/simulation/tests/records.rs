@@ -1,4 +1,5 @@
-//! Scenes of records that lie apart in a file: they are read in few commands, and never older than they may be.
+//! Scenes of records that lie apart in a file: they are read with few commands, and are never older
+//! than allowed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,7 +26,7 @@ async fn write(client: Rc<Client>, inode: InodeId, side: u64, byte: u8) {
     client.release(&handle).await.unwrap();
 }
 
-/// Reads records of one side, as the kernel asks for them; all hold this byte.
+/// Reads records of one side in the kernel's pattern. All must contain this byte.
 async fn read(client: Rc<Client>, inode: InodeId, numbers: std::ops::Range<u64>, byte: u8) {
     for number in numbers.filter(|number| number % SIDES == 1) {
         let start = number * RECORD_BYTES;
@@ -35,8 +36,8 @@ async fn read(client: Rc<Client>, inode: InodeId, numbers: std::ops::Range<u64>,
     }
 }
 
-/// Goal: records of two writers, which lie in turns in the file and one after the other on the device, are read
-/// in a few commands, and not in one for each; what others write meanwhile is seen.
+/// Goal: records of two writers alternate in the file but lie one after the other on the device. A
+/// few commands read them, not one each, and reads see what others write meanwhile.
 #[test]
 fn records_are_read_ahead_and_never_stale() {
     let device = Arc::new(Gate::new(DEVICE_BYTES, BLOCK_BYTES));

@@ -1,4 +1,4 @@
-//! Scenes of rights that are recalled, kept and given back: the rules of Rights and Data in
+//! Scenes of rights that are recalled, kept and returned: the rules of Rights and Data in
 //! docs/protocol.md.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const ROOT: InodeId = InodeId::ROOT;
-/// Something that is sent over a quick network has arrived, and was answered.
+/// Time in which a message over a fast network arrives and is answered.
 const MOMENT: Duration = Duration::from_millis(20);
 const END_LASTS: Duration = Duration::from_mins(2);
 
@@ -30,8 +30,8 @@ fn play_gated<F: Future<Output = ()>>(nodes: usize, scene: impl FnOnce(Rc<Stage>
     play_on_one(device, nodes, |_| None, |stage| scene(Rc::new(stage), gate));
 }
 
-/// Goal: after another client's change of data or attributes nothing of before is told from a cache (R6,
-/// T1, I6).
+/// Goal: after another client has changed data or attributes, nothing older is returned from a
+/// cache (R6, T1, I6).
 #[test]
 fn what_others_changed_is_not_told_from_a_cache() {
     play(2, async |stage| {
@@ -58,8 +58,8 @@ fn what_others_changed_is_not_told_from_a_cache() {
     });
 }
 
-/// Goal: a commit of a client that has cached extents of before others' changes does not make these current
-/// again (I6).
+/// Goal: a commit of a client with outdated extents in its cache does not make them current again
+/// (I6).
 #[test]
 fn a_commit_keeps_no_extents_that_others_have_replaced() {
     play(2, async |stage| {
@@ -84,8 +84,8 @@ fn a_commit_keeps_no_extents_that_others_have_replaced() {
     });
 }
 
-/// Goal: a connection that is lost while a recall of WRITE waits for the commit costs nothing: the rights
-/// are named until the answer, and what was written is part of the file (R6).
+/// Goal: a connection that is lost while a recall of WRITE waits for the commit costs nothing: the
+/// client reports its rights until the answer, and the written data is part of the file (R6).
 #[test]
 fn a_recall_outlives_the_connection() {
     play_gated(2, async |stage, gate| {
@@ -108,11 +108,12 @@ fn a_recall_outlives_the_connection() {
         timeout(END_LASTS, cut).await.expect("it ends").unwrap();
         stage.on(1, async move |client| client.release(&handle).await.unwrap()).await;
         let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..5000).await;
-        assert_eq!(stage.on(0, read).await.unwrap(), [7; 5000], "what was written is lost");
+        assert_eq!(stage.on(0, read).await.unwrap(), [7; 5000], "written data is lost");
     });
 }
 
-/// Goal: a client that appends goes behind what another has written past the end meanwhile (T4, V3).
+/// Goal: a client that appends writes behind data that another client has meanwhile written past
+/// the end (T4, V3).
 #[test]
 fn an_append_goes_behind_what_others_have_written_past_the_end() {
     play(2, async |stage| {
@@ -130,7 +131,7 @@ fn an_append_goes_behind_what_others_have_written_past_the_end() {
             handle
         };
         let other = stage.on(1, other).await;
-        // The appender's right to the size is recalled by this commit, and while it waits it appends on.
+        // This commit recalls the appender's right to the size. Meanwhile the appender continues.
         let close = stage.begin(1, async move |client| client.release(&other).await.unwrap());
         close.await.unwrap();
         let append = async move |client: Rc<Client>| {
@@ -142,8 +143,8 @@ fn an_append_goes_behind_what_others_have_written_past_the_end() {
     });
 }
 
-/// Goal: while a client holds the names of a directory nobody adds one: not by a create, a link or a rename
-/// (T6).
+/// Goal: while a client holds the names of a directory no other client adds one, neither with a
+/// create nor with a link or a rename (T6).
 #[test]
 fn names_that_are_held_are_added_by_nobody_else() {
     for how in ["create", "link", "rename"] {
@@ -167,8 +168,8 @@ fn names_that_are_held_are_added_by_nobody_else() {
     }
 }
 
-/// Goal: a copy has what another client has written to its source and not committed yet, as a copy on one
-/// machine has (T7).
+/// Goal: a copy contains data that another client has written to the source and not committed yet,
+/// like a copy on one machine (T7).
 #[test]
 fn a_copy_has_what_others_have_written_to_its_source() {
     play(2, async |stage| {
@@ -191,8 +192,8 @@ fn a_copy_has_what_others_have_written_to_its_source() {
     });
 }
 
-/// Goal: a file without a name that is opened, by who had looked it up before, lives on for that one, over a
-/// restart of the service, when those who had it open before have closed it (D4).
+/// Goal: a client opens a file without a name that it had looked up before. The file survives a
+/// restart of the service when the earlier openers have closed it (D4).
 #[test]
 fn an_open_of_a_file_without_a_name_is_stored() {
     play(3, async |stage| {
@@ -209,13 +210,13 @@ fn an_open_of_a_file_without_a_name_is_stored() {
         stage.restart_meta();
         sleep(HEARTBEAT * 2).await;
         let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..5000).await;
-        assert_eq!(stage.on(1, read).await, Ok(vec![1; 5000]), "it is gone");
+        assert_eq!(stage.on(1, read).await, Ok(vec![1; 5000]), "the file is gone");
         stage.on(1, async move |client| client.release(&second).await.unwrap()).await;
     });
 }
 
-/// Goal: while a client cuts a file nothing is written to it by its other users: a write that began
-/// meanwhile is there afterwards, whole (V7).
+/// Goal: while a client truncates a file, its other users write nothing to it: a write that began
+/// meanwhile is there afterwards, complete (V7).
 #[test]
 fn a_write_beside_its_own_clients_truncation_is_whole() {
     play_gated(2, async |stage, gate| {
@@ -245,7 +246,8 @@ fn a_write_beside_its_own_clients_truncation_is_whole() {
     });
 }
 
-/// Goal: a directory's attributes are those after the last change of its entries, by whomever (T3).
+/// Goal: a directory's attributes are those after the last change of its entries, by any client
+/// (T3).
 #[test]
 fn a_directorys_attributes_follow_its_entries() {
     play(2, async |stage| {
@@ -261,8 +263,8 @@ fn a_directorys_attributes_follow_its_entries() {
     });
 }
 
-/// Goal: when READ over a directory is lost, so are the entries that were cached under it (R9): one that
-/// goes while the connection is away is not found any more.
+/// Goal: when a client loses READ over a directory, it drops the entries that were cached under it
+/// (R9): an entry that is removed during the loss of the connection is not found any more.
 #[test]
 fn entries_go_with_the_right_over_their_directory() {
     play(2, async |stage| {
@@ -278,7 +280,7 @@ fn entries_go_with_the_right_over_their_directory() {
     });
 }
 
-/// Goal: who opens a file to write waits for nobody who writes to it (T5).
+/// Goal: an open for writing does not wait for other writers (T5).
 #[test]
 fn an_open_for_writing_waits_for_no_writer() {
     play_gated(3, async |stage, gate| {

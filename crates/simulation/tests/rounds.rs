@@ -1,4 +1,4 @@
-//! Scenes of operations that others overtake: they end, and wait for nothing that they do not need.
+//! Scenes of operations that others overtake: they end, and wait only for what they need.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,8 +21,8 @@ const ROOT: InodeId = InodeId::ROOT;
 const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
 const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
 
-/// Goal: opening a file for writing needs WRITE; it does not wait while another session's change bars
-/// READ, here because a reader is slow to end its read.
+/// Goal: opening a file for writing needs WRITE. It does not wait while another session's change
+/// blocks READ, here because a reader is slow to end its read.
 #[test]
 fn an_open_for_writing_does_not_wait_for_read() {
     let (mut simulation, meta, nodes) = machines(1, 3);
@@ -64,18 +64,18 @@ fn an_open_for_writing_does_not_wait_for_read() {
         });
         let (read, changed, opened) =
             (read.await.unwrap(), changed.await.unwrap(), opened.await.unwrap());
-        assert!(changed >= read, "the change waits for the read");
-        assert!(opened < read, "the open waits for nobody");
+        assert!(changed >= read, "the change must wait for the read");
+        assert!(opened < read, "the open must not wait");
     };
     simulation.run(whole).unwrap();
 }
 
-/// Goal: a commit of so many extents that it goes out in parts succeeds although another session
-/// overwrites all that the first part named before the second comes; each byte is of the one who wrote
-/// it last or alone.
+/// Goal: a commit with enough extents to be sent in parts succeeds although another session
+/// overwrites everything in the first part before the second arrives. Each byte is from its last or
+/// only writer.
 #[test]
 fn a_commit_in_parts_survives_what_others_overwrite_meanwhile() {
-    // In some the other comes between the parts.
+    // In some seeds the other session's commit comes between the parts.
     for seed in 1..=20 {
         commit_in_parts(seed);
     }
@@ -112,7 +112,7 @@ fn commit_in_parts(seed: u64) {
             }
             two.release(&handle).await.unwrap();
         });
-        // The other has overwritten something by then, and goes on.
+        // By then the other session has overwritten something, and continues.
         sleep(Duration::from_millis(20)).await;
         nodes[0]
             .spawn(async move {
@@ -135,9 +135,9 @@ fn commit_in_parts(seed: u64) {
     simulation.run(whole).unwrap();
 }
 
-/// Goal: a read sees what the same client has written, also if a commit ends while the read asks for
-/// extents, of which there are so many that it asks twice: the bytes are then neither dirty any more nor
-/// in the extents (seed 37).
+/// Goal: a read sees what the same client has written, even if a commit ends while the read
+/// requests extents. There are enough extents that it needs two calls, and the bytes are then
+/// neither dirty any more nor in the extents (seed 37).
 #[test]
 fn a_read_sees_what_is_committed_while_it_asks() {
     const PIECES: u64 = 1500;
@@ -161,7 +161,7 @@ fn a_read_sees_what_is_committed_while_it_asks() {
         });
         let (handle, inode) = made.await.unwrap();
         for round in 1..20_u8 {
-            // Has the first client forget all extents.
+            // Makes the first client forget all extents.
             let other = Rc::clone(&other);
             let forget = nodes[1].spawn(async move {
                 let mode = Some(0o600 | u16::from(round % 8));

@@ -1,6 +1,6 @@
-//! Scenes in which two tasks of one client, or two clients, meet at a moment that random loads seldom hit:
-//! one for each mistake with data that a seed of the simulation has shown. Those with files that are
-//! open without a name are in `opens.rs`.
+//! Scenes in which two tasks of one client, or two clients, meet at a moment that random loads
+//! seldom hit: one for each bug with data that a seed of the simulation has shown. Those with files
+//! that are open without a name are in `opens.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ use std::time::Duration;
 const ROOT: InodeId = InodeId::ROOT;
 const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
 const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
-/// A device each of whose operations takes a while: longer, mostly, than the pause between two write-backs.
+/// A device with slow operations, usually longer than the pause between two write-backs.
 const SLOW: FaultPlan = FaultPlan {
     read_error_ppm: 0,
     write_error_ppm: 0,
@@ -36,8 +36,8 @@ fn bytes(byte: u8) -> Chunk {
     Chunk::from(Buffer::copy_from(&[byte; 5000]))
 }
 
-/// Goal: what was written before an fsync survives the loss of the store's unsynced tail when the
-/// fsync returns, also if a close of the same client was just committing it and left nothing to
+/// Goal: data written before an fsync survives the loss of the store's unsynced tail when the fsync
+/// returns, even if a close of the same client was committing it just then and left nothing to
 /// commit (seed 78).
 #[test]
 fn an_fsync_makes_durable_what_a_close_has_committed_meanwhile() {
@@ -48,7 +48,7 @@ fn an_fsync_makes_durable_what_a_close_has_committed_meanwhile() {
             client.write(&handle, 0, bytes(7), false).await.unwrap();
             let closer = Rc::clone(&client);
             let close = spawn(async move { closer.release(&handle).await });
-            // The commit is under way by then.
+            // By then the commit is under way.
             reactor::yield_now().await;
             client.fsync(attr.inode).await.unwrap();
             assert!(store.unsynced().is_empty(), "fsync has answered too early");
@@ -58,7 +58,7 @@ fn an_fsync_makes_durable_what_a_close_has_committed_meanwhile() {
     });
 }
 
-/// A device of which one flush takes longer than a durable commit waits for it.
+/// A device with one flush that takes longer than a durable commit waits.
 #[derive(Clone, Debug)]
 struct SlowFlush {
     memory: Arc<MemoryBacking>,
@@ -126,7 +126,7 @@ impl Device for SlowFlushDevice {
     }
 }
 
-/// Goal: an fsync whose data was committed, but could not be made durable in time, fails; the blocks
+/// Goal: an fsync fails if its data was committed but could not be made durable in time. The blocks
 /// that the commit has named are not used for another file (seed 27).
 #[test]
 fn blocks_of_a_commit_that_is_not_durable_in_time_are_not_used_again() {
@@ -137,7 +137,7 @@ fn blocks_of_a_commit_that_is_not_durable_in_time_are_not_used_again() {
         let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
         client.write(&handle, 0, bytes(1), false).await.unwrap();
         client.release(&handle).await.unwrap();
-        // The service has it flushed within half a second, and that takes long.
+        // The service requests a flush within half a second, and that flush is slow.
         is_next.store(true, Ordering::SeqCst);
         sleep(protocol::times::WRITEBACK).await;
         assert!(!is_next.load(Ordering::SeqCst), "the slow flush has begun");
@@ -157,8 +157,8 @@ fn blocks_of_a_commit_that_is_not_durable_in_time_are_not_used_again() {
     play_on(device, 1, async |stage| stage.on(0, scene).await);
 }
 
-/// Goal: what cannot be written out when another session asks for the right to it is told at close
-/// (seed 251).
+/// Goal: when another session recalls the right and the data cannot be written out, close returns
+/// the error (seed 251).
 #[test]
 fn a_close_tells_what_a_recall_could_not_commit() {
     play(2, async |stage| {
@@ -174,15 +174,15 @@ fn a_close_tells_what_a_recall_could_not_commit() {
             other.fallocate(inode, 100_000, 5000, FallocateMode::Punch).await.unwrap();
         };
         stage.on(1, punch).await;
-        assert_eq!(stage.device.counts().errors, 1, "the recall has it written out");
+        assert_eq!(stage.device.counts().errors, 1, "the recall causes the write");
         let closed = stage.on(0, async move |client| client.release(&handle).await).await;
         assert_eq!(closed, Err(Errno::EIO));
     });
 }
 
-/// Goal: what is written and not committed when another client makes the file longer, or punches a range
-/// beside it, is part of the file: the recall is answered when it is committed, as a commit that comes
-/// later is of an older truncate generation and dropped.
+/// Goal: data that is written and not committed when another client extends the file, or punches a
+/// range beside it, is part of the file. The client answers the recall after its commit, because a
+/// later commit would have an older truncate generation and be dropped.
 #[test]
 fn what_is_written_when_a_file_is_cut_is_committed_before() {
     for is_punch in [false, true] {
@@ -208,13 +208,13 @@ fn what_is_written_when_a_file_is_cut_is_committed_before() {
                 async move |reader: Rc<Client>| reader.read(inode, 0, 5000, None).await.unwrap();
             let found = stage.on(1, read).await;
             let mut found = found.iter().flat_map(|chunk| chunk.to_bytes().into_owned());
-            assert!(found.by_ref().take(5000).eq([7; 5000]), "what was written is lost");
+            assert!(found.by_ref().take(5000).eq([7; 5000]), "written data is lost");
         });
     }
 }
 
-/// Goal: a write for which each device has too little left fails, even if all together have enough
-/// (seeds 653 and 878): the blocks that were granted meanwhile are not asked for again for ever.
+/// Goal: a write fails if each device has too little free space, even if all together have enough
+/// (seeds 653 and 878). The client does not ask for ever for blocks that were granted meanwhile.
 #[test]
 fn a_write_ends_that_no_device_has_room_for() {
     let zeros = |blocks: usize| Chunk::from(Buffer::zeroed(blocks * BLOCK_BYTES as usize));
@@ -228,7 +228,7 @@ fn a_write_ends_that_no_device_has_room_for() {
             stage.on(index, write).await;
         }
         let open = async |client: Rc<Client>| {
-            // While it is open it may be closed any time: the service asks on, lest that be missed.
+            // An open file may be closed any time, so the service waits for that.
             let (handle, _) = client.create(ROOT, b"open", SETTING, WRITE).await.unwrap();
             client.unlink(ROOT, b"open").await.unwrap();
             handle
@@ -253,17 +253,18 @@ fn a_write_ends_that_no_device_has_room_for() {
     });
 }
 
-/// Goal: a client that was out of contact for so long that its session may have ended says nothing of
-/// names by what it has cached (seeds 1427, 2211 and 2278).
+/// Goal: after a loss of contact that was long enough for its session to end, a client does not
+/// answer lookups from its cache (seeds 1427, 2211 and 2278).
 #[test]
 fn names_are_not_told_from_the_cache_without_contact() {
     play(2, async |stage| {
         let look = async |looker: Rc<Client>| {
             assert_eq!(looker.lookup(ROOT, b"a").await.map(drop), Err(Errno::ENOENT));
-            // It looks again before it learns that its connection was closed meanwhile.
+            // The client looks the name up again before it learns that its connection was closed
+            // meanwhile.
             sleep(protocol::times::HEARTBEAT).await;
             let found = looker.lookup(ROOT, b"a").await.map(drop);
-            assert_ne!(found, Err(Errno::ENOENT), "it was made while the node was paused");
+            assert_ne!(found, Err(Errno::ENOENT), "the file was made while the node was paused");
         };
         let look = stage.begin(0, look);
         sleep(Duration::from_millis(10)).await;
@@ -278,8 +279,9 @@ fn names_are_not_told_from_the_cache_without_contact() {
     });
 }
 
-/// Goal: what a close has committed is seen by others, also where another worker of the same client
-/// has overwritten it while it went to its device, and not committed that yet (seed 631).
+/// Goal: data that a close has committed is visible to others, even where another worker of the
+/// same client has overwritten it while it was written to its device, and has not committed that
+/// yet (seed 631).
 #[test]
 fn a_close_commits_what_is_overwritten_meanwhile() {
     play(2, async |stage| {
@@ -291,7 +293,7 @@ fn a_close_commits_what_is_overwritten_meanwhile() {
             device.set_plan(SLOW);
             let closer = Rc::clone(&writer);
             let close = spawn(async move { closer.release(&handle).await });
-            // Its bytes are on their way by then.
+            // By then the bytes are on their way.
             reactor::yield_now().await;
             writer.write(&other, 0, bytes(2), false).await.unwrap();
             close.await.unwrap().unwrap();
@@ -301,12 +303,12 @@ fn a_close_commits_what_is_overwritten_meanwhile() {
         let read = async move |reader: Rc<Client>| reader.read(inode, 0, 5000, None).await.unwrap();
         let found = stage.on(1, read).await;
         let found: Vec<u8> = found.iter().flat_map(|it| it.to_bytes().into_owned()).collect();
-        assert!(found == [1; 5000] || found == [2; 5000], "neither of the writes: {:?}", found[0]);
+        assert!(found == [1; 5000] || found == [2; 5000], "not one of the writes: {:?}", found[0]);
     });
 }
 
-/// Goal: an append goes behind what its own client has written, also if that is committed between the
-/// answer to the question for the file's size and its use (seed 5341).
+/// Goal: an append goes behind what its own client has written, even if that is committed between
+/// the answer with the file's size and its use (seed 5341).
 #[test]
 fn an_append_goes_behind_what_is_committed_meanwhile() {
     play(1, async |stage| {
@@ -319,7 +321,8 @@ fn an_append_goes_behind_what_is_committed_meanwhile() {
             for round in 0..30 {
                 let at = client.write(&handle, 0, bytes(1), false).await.unwrap();
                 assert_eq!(at, round * 10_000);
-                // Both the commit and the append wait for the next connection, and come over it together.
+                // Both the commit and the append wait for the next connection, and are sent over it
+                // together.
                 all.network.cut(&all.nodes[0], &all.meta);
                 all.network.reset(&all.nodes[0], &all.meta);
                 sleep(Duration::from_millis(50)).await;
@@ -331,7 +334,11 @@ fn an_append_goes_behind_what_is_committed_meanwhile() {
                 sleep(Duration::from_millis(50)).await;
                 all.network.heal(&all.nodes[0], &all.meta);
                 let at = write.await.unwrap().unwrap();
-                assert_eq!(at, round * 10_000 + 5000, "it shares bytes with the one before");
+                assert_eq!(
+                    at,
+                    round * 10_000 + 5000,
+                    "the append shares bytes with the one before"
+                );
                 close.await.unwrap().unwrap();
                 client.flush(&handle).await.unwrap();
             }
@@ -341,9 +348,9 @@ fn an_append_goes_behind_what_is_committed_meanwhile() {
     });
 }
 
-/// Goal: a truncation waits for another client's writes, whose commit waits for a right of the truncating
-/// client, which itself writes to the file meanwhile: they do not wait in a circle until a session is
-/// ended (seed 21180).
+/// Goal: a truncation waits for another client's writes. Their commit waits for a right of the
+/// truncating client, which itself writes to the file meanwhile. They do not wait in a circle until
+/// a session is ended (seed 21180).
 #[test]
 fn writes_beside_a_truncation_do_not_hold_back_what_it_waits_for() {
     play(2, async |stage| {
@@ -354,20 +361,20 @@ fn writes_beside_a_truncation_do_not_hold_back_what_it_waits_for() {
             client.flush(&handle).await.unwrap();
             (handle, attr.inode)
         };
-        // It keeps the right to extend the file.
+        // The client keeps the right to extend the file.
         let (own, inode) = stage.on(0, extend).await;
         let write = async move |client: Rc<Client>| {
             let (handle, _) = client.open(inode, WRITE).await.unwrap();
             client.write(&handle, 9000, bytes(2), false).await.unwrap();
             handle
         };
-        // Its commit takes that right.
+        // The commit takes that right.
         let other = stage.on(1, write).await;
         let truncate = async move |client: Rc<Client>| {
             let truncater = Rc::clone(&client);
             let changes = AttrChanges { size: Some(0), ..AttrChanges::default() };
             let truncation = spawn(async move { truncater.truncate(inode, changes).await });
-            // It has asked by then, and has no answer.
+            // By then the call is sent, and has no answer.
             reactor::yield_now().await;
             client.write(&own, 0, bytes(3), false).await.unwrap();
             truncation.await.unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Scenes of a scrub: it names all damage, once and with its place in the file, and nothing else, whatever others do
-//! meanwhile.
+//! Scenes of a scrub: it reports all damage, once and with its place in the file, and nothing else,
+//! even if others change files meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Blocks of a file, and bytes in the last of them.
+/// Number of blocks of a file; the next constant is the number of bytes in the last one.
 const BLOCKS: u64 = 40;
 const LAST: u64 = 7;
 const LENGTH: u64 = (BLOCKS - 1) * BLOCK + LAST;
@@ -28,13 +28,13 @@ fn play<F: Future<Output = ()>>(scene: impl FnOnce(Rc<Stage>, Flip) -> F) {
     play_on_one(device, 2, |_| None, |stage| scene(Rc::new(stage), flip));
 }
 
-/// Scrubs a whole file in small parts; what all of them came to.
+/// Scrubs a whole file in small parts. Returns the sum of their results.
 async fn scrub(stage: &Stage, node: usize, inode: InodeId) -> Result<Scrubbed, Errno> {
     let parts = async move |client: Rc<Client>| {
         let mut all = Scrubbed::default();
         while all.end < LENGTH {
             let part = client.scrub(inode, all.end..LENGTH, 8 * BLOCK).await?;
-            assert!(part.end > all.end, "{part:?} goes on nowhere after {all:?}");
+            assert!(part.end > all.end, "{part:?} makes no progress after {all:?}");
             all.end = part.end;
             all.read_bytes += part.read_bytes;
             all.compared += part.compared;
@@ -50,8 +50,9 @@ async fn scrub(stage: &Stage, node: usize, inode: InodeId) -> Result<Scrubbed, E
     stage.on(node, parts).await
 }
 
-/// Goal: each damaged block is named, with the bytes of the file that lie there, near and far; the scrub goes on after
-/// it, and compares each block once. What was changed on the way is right when it is read again.
+/// Goal: each damaged block is reported with its bytes of the file, from near and far nodes. The
+/// scrub continues after it, and compares each block once. Data that changed on the way is right
+/// when it is read again.
 #[test]
 fn a_scrub_names_what_changed() {
     play(async |stage, flip| {
@@ -87,8 +88,8 @@ fn a_scrub_names_what_changed() {
     });
 }
 
-/// Goal: while another node writes a file anew, over and over, so that its blocks are freed and used again, a scrub
-/// finds nothing wrong.
+/// Goal: while another node rewrites a file again and again, so that its blocks are freed and used
+/// again, a scrub finds no damage.
 #[test]
 fn what_changes_under_a_scrub_is_no_damage() {
     play(async |stage, _| {
@@ -119,8 +120,9 @@ fn what_changes_under_a_scrub_is_no_damage() {
     });
 }
 
-/// Goal: what a scrub reads is not used for another file before it has been read, though its own is removed and the
-/// device is filled over and over: it would be called damaged.
+/// Goal: blocks that a scrub reads are not used for another file before the read ends, although
+/// their file is removed and the device is filled again and again. Otherwise the scrub would report
+/// them as damaged.
 #[test]
 fn blocks_under_a_scrub_are_kept() {
     let gate = Gate::new(DEVICE_BYTES, BLOCK_BYTES);
@@ -129,7 +131,7 @@ fn blocks_under_a_scrub_are_kept() {
         let inode = stage.on(0, async |client| make(&client, b"a", 1, LENGTH as usize).await).await;
         gate.reads().hold();
         let part = async move |client: Rc<Client>| client.scrub(inode, 0..LENGTH, 1 << 20).await;
-        // Past the socket: over it a read that takes so long is given up.
+        // Not over the socket, where such a slow read times out.
         let scrubbing = stage.begin(0, part);
         gate.reads().until_one_waits().await;
         let fill = async |client: Rc<Client>| {

@@ -1,4 +1,4 @@
-//! The simulation's short form, and proof that a seed repeats a run.
+//! The short form of the simulation, and a check that a seed repeats a run.
 
 use simulation::{Counts, Kept, Plan, Report, cores, run, run_block_path, sweep};
 use std::collections::BTreeMap;
@@ -10,14 +10,14 @@ const SEEDS: std::ops::Range<u64> = 100..164;
 /// Seeds of the block path in the short form.
 const BLOCK_SEEDS: std::ops::Range<u64> = 0..24;
 
-/// How long one seed may take.
+/// Longest time of one seed.
 const LONGEST: Duration = Duration::from_mins(5);
 
-/// What so few seeds need not show.
+/// Counts that may stay zero with this small number of seeds.
 const SELDOM: [&str; 2] = ["late_commits", "undecided_orders"];
 
-/// Goal: a failing seed can be looked at again and again: two runs are equal to the last event,
-/// with and without faults.
+/// Goal: a failing seed can be repeated for inspection: two runs are equal to the last event, with
+/// and without faults.
 #[test]
 fn a_seed_repeats_exactly() {
     for seed in [7, 8] {
@@ -29,8 +29,8 @@ fn a_seed_repeats_exactly() {
     assert_ne!(run(&Plan::of_seed(7)).trace_hash, run(&Plan::of_seed(8)).trace_hash);
 }
 
-/// Goal: whatever befalls a cluster, the loss of power too, what mode `close` promises holds. And
-/// what the faults are aimed at does happen, lest the aim rot.
+/// Goal: under all kinds of faults, including loss of power, a cluster keeps the promises of mode
+/// `close`. The events at which faults are aimed do happen; otherwise the aim would be useless.
 #[test]
 fn seeds_hold() {
     let mut failed = Vec::new();
@@ -58,8 +58,8 @@ fn seeds_hold() {
     }
 }
 
-/// Goal: what a host is answered by a target is right, and what it wrote is there, whatever befalls
-/// their connections and the target; a seed repeats a run here too.
+/// Goal: under faults of connections and of the target, the target's answers are right, and what a
+/// host wrote is there. A seed repeats a run here too.
 #[test]
 fn the_block_path_holds() {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
@@ -80,7 +80,7 @@ fn the_block_path_holds() {
     assert_eq!(run_block_path(last, false), run_block_path(last, false));
 }
 
-/// Goal: the checker's runs mean something: bytes are written and read, and faults happen.
+/// Goal: the runs do real work: bytes are written and read, and faults happen.
 #[test]
 fn runs_do_work() {
     let outcome = run(&Plan::of_seed(7));
@@ -88,7 +88,7 @@ fn runs_do_work() {
     assert!(outcome.counts.read_bytes > 100_000 && outcome.counts.written_bytes > 10_000);
 }
 
-/// Goal: what is printed of a reduced plan repeats its run, without what was left out.
+/// Goal: the printed text of a reduced plan repeats its run, without the parts that were left out.
 #[test]
 fn parts_of_a_plan_repeat_a_run() {
     let text = "world=2,nodes=0+2,faults=,steps=0.0.0+0.0.1+2.1.4,off=operator+pieces";

@@ -1,5 +1,5 @@
-//! Scenes of sessions that end, and of clients that are out of contact: the rules of Sessions, Slots and
-//! Targets in docs/protocol.md.
+//! Scenes of sessions that end, and of clients that are out of contact: the rules of Sessions,
+//! Slots and Targets in docs/protocol.md.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const ROOT: InodeId = InodeId::ROOT;
-/// Something that is sent over a quick network has arrived, and was answered.
+/// Time in which a message over a fast network arrives and is answered.
 const MOMENT: Duration = Duration::from_millis(20);
-/// The end of a session, and all that it waits for.
+/// Longest time for the end of a session and everything that it waits for.
 const END_LASTS: Duration = Duration::from_mins(2);
 
 /// Plays on nodes of which the first has the only device.
@@ -39,7 +39,7 @@ fn lock_on(inode: InodeId, owner: u64) -> Lock {
     Lock { inode, family, owner: LockOwner(owner), start: 0, last: u64::MAX, mode, pid: 1 }
 }
 
-/// Goal: a read that ends when its client has had no contact for `SELF_STOP` hands nothing over before
+/// Goal: a read that ends when its client has had no contact for `SELF_STOP` returns nothing before
 /// there is contact again (D1, S9).
 #[test]
 fn a_read_hands_nothing_over_without_contact() {
@@ -53,14 +53,14 @@ fn a_read_hands_nothing_over_without_contact() {
         sleep(SELF_STOP + HEARTBEAT).await;
         gate.reads().release();
         let mut read = read;
-        assert!(timeout(HEARTBEAT, &mut read).await.is_err(), "bytes are handed over");
+        assert!(timeout(HEARTBEAT, &mut read).await.is_err(), "bytes are returned");
         stage.network.heal(&stage.nodes[0], &stage.meta);
         assert_eq!(read.await.unwrap(), [1; 5000]);
     });
 }
 
-/// Goal: a read that began in a session that is lost since hands nothing over in the next: its blocks may
-/// hold another file's data (D1).
+/// Goal: a read that began in a session that is lost since returns nothing in the next: its blocks
+/// may hold another file's data (D1).
 #[test]
 fn a_read_of_a_lost_session_hands_nothing_over() {
     play(2, async |stage, gate| {
@@ -69,7 +69,7 @@ fn a_read_of_a_lost_session_hands_nothing_over() {
         let read = stage.begin(0, async move |client| bytes_of(&client, inode, 0..5000).await);
         gate.reads().until_one_waits().await;
         stage.network.cut(&stage.nodes[0], &stage.meta);
-        // It waits until that client has lost its session.
+        // The call waits until that client has lost its session.
         stage.on(1, async |client| client.unlink(ROOT, b"a").await.unwrap()).await;
         stage.network.heal(&stage.nodes[0], &stage.meta);
         sleep(HEARTBEAT).await;
@@ -79,8 +79,8 @@ fn a_read_of_a_lost_session_hands_nothing_over() {
     });
 }
 
-/// Goal: a machine that wakes after longer than its session lives counts that time, and answers nothing
-/// from what it had cached (S9, G6): neither attributes nor names.
+/// Goal: a machine that wakes after longer than its session lives counts that time, and answers
+/// nothing from its caches (S9, G6), neither attributes nor names.
 #[test]
 fn who_was_suspended_answers_nothing_from_its_cache() {
     for is_name in [false, true] {
@@ -103,32 +103,34 @@ fn who_was_suspended_answers_nothing_from_its_cache() {
                 make(&client, b"a", 2, 200).await;
                 make(&client, b"b", 2, 200).await
             };
-            // It waits until the other has lost its session.
+            // The call waits until the other client has lost its session.
             stage.on(0, grow).await;
-            // Asked before it wakes, so that nothing else runs first.
+            // The call is made before the machine wakes, so that nothing else runs first.
             let found = stage.begin(1, find);
             let seen = stage.begin(1, size);
             stage.nodes[1].wake();
-            assert_ne!(found.await.unwrap(), Err(Errno::ENOENT), "it was made meanwhile");
+            assert_ne!(found.await.unwrap(), Err(Errno::ENOENT), "the file was made meanwhile");
             let seen = seen.await.unwrap();
             assert_ne!(seen, Ok(100), "a machine wakes with what it had cached");
         });
     }
 }
 
-/// How the metadata service and the target of a dead client's blocks reach each other.
+/// How the metadata service and the target with a dead client's blocks reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
-    /// As always: the client is fenced by a message.
+    /// Normally: the client is fenced by a message.
     Always,
-    /// Not from the moment on when the client is cut off: it is fenced by lapse.
+    /// Not after the client is cut off: it is fenced by lapse.
     Never,
-    /// Then, too; what the service had sent before arrives just before admissions lapse.
+    /// After the client is cut off too; earlier messages of the service arrive just before
+    /// admissions lapse.
     Late,
 }
 
-/// A client locks a file, and a write of it is stuck on its way to the target. It is cut off from the
-/// metadata service, and another one waits for the lock. Once that has it, the write arrives.
+/// A client locks a file, and one of its writes is stuck on the way to the target. The client is
+/// cut off from the metadata service, and another one waits for the lock. After the lock is
+/// granted, the write arrives.
 async fn a_write_comes_after_the_lock_went(stage: Rc<Stage>, gate: Gate, reach: Reach) {
     let inode = stage.on(1, async |client| make(&client, b"a", 1, 5000).await).await;
     // The target's first admission is long ago.
@@ -171,8 +173,9 @@ async fn a_write_comes_after_the_lock_went(stage: Rc<Stage>, gate: Gate, reach: 
     timeout(END_LASTS, write).await.expect("it ends").unwrap();
 }
 
-/// Goal: who gets a lock that a dead client held sees no write of it any more: the client is fenced first,
-/// by a message or, where its target is out of reach, by lapse (S3, S4, S5, K4, G2, G4, G5).
+/// Goal: a client that gets the lock of a dead client sees no later write of that client. The
+/// service fences the dead client first, by a message or, if its target is out of reach, by lapse
+/// (S3, S4, S5, K4, G2, G4, G5).
 #[test]
 fn who_gets_the_lock_of_a_dead_client_sees_no_write_of_it() {
     for reach in [Reach::Always, Reach::Never, Reach::Late] {
@@ -180,30 +183,30 @@ fn who_gets_the_lock_of_a_dead_client_sees_no_write_of_it() {
     }
 }
 
-/// Goal: a change that was sent in a session which is lost since is not sent again in the next (L5).
+/// Goal: a change that was sent in a session that is lost since is not sent again in the next (L5).
 #[test]
 fn a_change_of_a_lost_session_is_not_repeated_in_the_next() {
     play(3, async |stage, _| {
         let network = &stage.network;
         let (meta, node) = (&stage.meta, &stage.nodes[1]);
-        // It arrives; the answer does not.
+        // The call arrives; the answer does not.
         network.cut_one_way(meta, node);
         let create = stage
             .begin(1, async |client| client.create(ROOT, b"a", SETTING, WRITE).await.map(drop));
         sleep(HEARTBEAT).await;
         network.cut(meta, node);
-        // It waits until that client has lost its session.
+        // The call waits until that client has lost its session.
         stage.on(2, async |client| client.unlink(ROOT, b"a").await.unwrap()).await;
         network.heal(meta, node);
         let created = timeout(END_LASTS, create).await.expect("it ends").unwrap();
         assert_eq!(created, Err(Errno::EIO));
         let found = stage.on(2, async |client| client.lookup(ROOT, b"a").await.map(drop)).await;
-        assert_eq!(found, Err(Errno::ENOENT), "it was carried out again");
+        assert_eq!(found, Err(Errno::ENOENT), "the change was carried out again");
     });
 }
 
-/// Goal: a file that is locked, and read under the lock, is not written to through its handles once its
-/// session is lost (K5), nor one that has uncommitted data (S10); another file is.
+/// Goal: a file that is locked, and was read under the lock, is not written through its handles
+/// after its session is lost (K5), nor is a file with uncommitted data (S10). Another file is.
 #[test]
 fn handles_of_locked_files_end_with_their_session() {
     play(1, async |stage, _| {
@@ -238,8 +241,8 @@ fn handles_of_locked_files_end_with_their_session() {
     });
 }
 
-/// Goal: a session that does not answer a recall is ended, though its process lives and sends pulses: others
-/// get what it has, and it goes on as another (S8, R7).
+/// Goal: a session that does not answer a recall is ended, although its process lives and sends
+/// heartbeats. Others get its rights, and the client continues with another session (S8, R7).
 #[test]
 fn who_does_not_answer_a_recall_gives_way() {
     play(3, async |stage, _| {
@@ -253,13 +256,14 @@ fn who_does_not_answer_a_recall_gives_way() {
         let waited = begun.elapsed();
         assert!(waited >= SESSION_DEADLINE, "its right was taken after {waited:?}");
         sleep(HEARTBEAT * 2).await;
-        assert_ne!(stage.on(1, session).await, before, "the session lives on");
+        assert_ne!(stage.on(1, session).await, before, "the session still lives");
         stage.nodes[1].spawn(async move { drop(held) }).await.unwrap();
     });
 }
 
-/// Goal: after a restart nothing is changed before all sessions have said what they hold or have ended: what
-/// one has written is committed before another cuts the file (S11, S12).
+/// Goal: after a restart nothing is changed before all sessions have reclaimed what they hold or
+/// have ended: data that one client has written is committed before another truncates the file
+/// (S11, S12).
 #[test]
 fn changes_wait_until_all_have_reclaimed() {
     play(3, async |stage, _| {
@@ -282,11 +286,11 @@ fn changes_wait_until_all_have_reclaimed() {
         timeout(END_LASTS, cut).await.expect("it ends").unwrap();
         stage.on(1, async move |client| client.release(&handle).await.unwrap()).await;
         let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..5000).await;
-        assert_eq!(stage.on(2, read).await.unwrap(), [7; 5000], "what was written is lost");
+        assert_eq!(stage.on(2, read).await.unwrap(), [7; 5000], "written data is lost");
     });
 }
 
-/// Goal: after a restart a session that never comes back holds others up no longer than until it has ended
+/// Goal: after a restart a session that never comes back delays others only until it has ended
 /// (S11).
 #[test]
 fn a_session_that_does_not_come_back_ends_the_grace() {
@@ -305,7 +309,8 @@ fn a_session_that_does_not_come_back_ends_the_grace() {
     });
 }
 
-/// A client that has locked a file has a write under way at the device, which does not answer; it is cut off.
+/// A client that has locked a file has a write under way at a device that does not answer. The
+/// client is cut off.
 async fn strand_a_writer(stage: &Rc<Stage>, gate: &Gate) -> InodeId {
     let inode = stage.on(1, async |client| make(&client, b"a", 1, 5000).await).await;
     let lock = async move |client: Rc<Client>| {
@@ -323,8 +328,8 @@ async fn strand_a_writer(stage: &Rc<Stage>, gate: &Gate) -> InodeId {
     inode
 }
 
-/// Goal: while a write of a dead client is under way at a device, nobody gets what the client had: its fence
-/// is answered when that write has ended (I5, S3).
+/// Goal: while a write of a dead client is under way at a device, no other client gets the dead
+/// client's rights: the fence is answered only after that write has ended (I5, S3).
 #[test]
 fn a_fence_waits_for_what_is_under_way() {
     play(3, async |stage, gate| {
@@ -333,14 +338,14 @@ fn a_fence_waits_for_what_is_under_way() {
             client.lock(lock_on(inode, 2), true).await.unwrap();
         });
         let waited = timeout(SESSION_DEADLINE * 2, &mut wait).await;
-        assert!(waited.is_err(), "the lock goes while a write of its holder is under way");
+        assert!(waited.is_err(), "the lock is granted while a write of its holder is under way");
         gate.writes().release();
         timeout(END_LASTS, wait).await.expect("the lock goes").unwrap();
     });
 }
 
-/// Goal: where a dead client was fenced by lapse, nobody new is let in at the target before what began under
-/// lapsed admissions has ended (I5).
+/// Goal: after a dead client was fenced by lapse, the target admits no new client before the
+/// commands that began under lapsed admissions have ended (I5).
 #[test]
 fn an_admission_waits_for_what_began_under_lapsed_ones() {
     play(3, async |stage, gate| {
@@ -365,8 +370,8 @@ fn an_admission_waits_for_what_began_under_lapsed_ones() {
     });
 }
 
-/// Goal: a session that is being fenced is served no more: its client learns that from its next call, and goes
-/// on as another, though its fence has not ended (S3).
+/// Goal: a session that is being fenced is not served any more. Its client learns that from its
+/// next call and continues with another session, although the fence has not ended (S3).
 #[test]
 fn who_is_being_fenced_is_not_served() {
     play(3, async |stage, gate| {
@@ -390,14 +395,15 @@ fn who_is_being_fenced_is_not_served() {
             client.release(&handle).await.unwrap();
         });
         sleep(SESSION_DEADLINE + HEARTBEAT * 3).await;
-        assert_ne!(stage.on(1, session).await, before, "the session is served on");
+        assert_ne!(stage.on(1, session).await, before, "the session is still served");
         gate.writes().release();
         timeout(END_LASTS, create).await.expect("it ends").unwrap();
         stage.nodes[1].spawn(async move { drop(held) }).await.unwrap();
     });
 }
 
-/// Goal: a write that began in a session which is lost since is not part of the next: it fails (S10).
+/// Goal: a write that began in a session that is lost since is not part of the next: it fails
+/// (S10).
 #[test]
 fn a_write_of_a_lost_session_is_not_placed_in_the_next() {
     play(2, async |stage, _| {
@@ -405,7 +411,7 @@ fn a_write_of_a_lost_session_is_not_placed_in_the_next() {
             async |client: Rc<Client>| client.create(ROOT, b"a", SETTING, WRITE).await.unwrap().0;
         let handle = stage.on(1, create).await;
         stage.network.cut(&stage.nodes[1], &stage.meta);
-        // It waits for space.
+        // The write waits for space.
         let write = stage.begin(1, async move |client: Rc<Client>| {
             client.write(&handle, 0, filled(1, 5000), false).await
         });
@@ -416,8 +422,9 @@ fn a_write_of_a_lost_session_is_not_placed_in_the_next() {
     });
 }
 
-/// Goal: a metadata service that did not run for longer than sessions may be silent ends none for that, as
-/// they may have spoken: neither those that live nor those that are just resumed (G7).
+/// Goal: after a metadata service did not run for longer than sessions may be silent, it ends no
+/// session for that silence, because their messages may be waiting. This holds for living sessions
+/// and for those that are just resumed (G7).
 #[test]
 fn a_pause_of_the_service_ends_no_session() {
     for answers in 0..12 {
@@ -426,7 +433,8 @@ fn a_pause_of_the_service_ends_no_session() {
             let before = stage.on(1, session).await;
             let (meta, node) = (&stage.meta, &stage.nodes[1]);
             if answers > 0 {
-                // It connects anew, and what it says after so many answers is stuck.
+                // The client connects again, and after this number of answers its messages are
+                // stuck.
                 stage.network.reset(node, meta);
                 for _ in 0..answers {
                     let answer = Moment::Send { from: meta, to: node, bytes_min: 1 };

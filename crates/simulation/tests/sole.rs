@@ -1,4 +1,4 @@
-//! Scenes of changes of attributes that wait for a commit, under SOLE: the rules R17 and R18 in
+//! Scenes of attribute changes that wait for a commit, under SOLE: the rules R17 and R18 in
 //! docs/protocol.md.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const ROOT: InodeId = InodeId::ROOT;
-/// The times that an archive has.
+/// The modification time in the archive.
 const THEN: Timestamp = Timestamp(1_000_000_000);
 
-/// As tar does: makes a file, writes to it, sets times, owner and mode.
+/// Acts like tar: makes a file, writes to it, sets times, owner and mode.
 async fn unpack(client: &Rc<Client>, name: &[u8]) -> Handle {
     let (handle, _) = client.create(ROOT, name, SETTING, WRITE).await.unwrap();
     client.write(&handle, 0, filled(1, 3000), false).await.unwrap();
@@ -36,7 +36,7 @@ async fn unpack(client: &Rc<Client>, name: &[u8]) -> Handle {
     handle
 }
 
-fn told(attr: &Attr) -> (u16, u32, u32, Timestamp) {
+fn attributes_of(attr: &Attr) -> (u16, u32, u32, Timestamp) {
     (attr.mode, attr.uid, attr.gid, attr.mtime)
 }
 
@@ -51,27 +51,27 @@ async fn calls(stage: &Stage, node: usize, kind: &'static str) -> u64 {
         .await
 }
 
-/// Goal: attributes that are set before a file is closed cost no call of their own, and are everybody's
-/// when it is (R18).
+/// Goal: attributes that are set before a file is closed need no call of their own, and are visible
+/// to all when it is closed (R18).
 #[test]
 fn attributes_travel_in_the_commit() {
     play(2, async |stage| {
         let handle = stage.on(0, async |client| unpack(&client, b"a").await).await;
         let inode = handle.inode();
         let own = stage.on(0, async move |client| client.attr(inode).await.unwrap()).await;
-        assert_eq!(told(&own), UNPACKED, "its own users see them at once");
+        assert_eq!(attributes_of(&own), UNPACKED, "its own users see them at once");
         stage.on(0, async move |client| client.release(&handle).await.unwrap()).await;
         assert_eq!(calls(&stage, 0, "set_attr").await, 0);
         assert_eq!(calls(&stage, 0, "commit").await, 1);
         for node in [1, 0] {
             let seen = stage.on(node, async move |client| client.attr(inode).await.unwrap()).await;
-            assert_eq!((told(&seen), seen.size), (UNPACKED, 3000), "node {node}");
+            assert_eq!((attributes_of(&seen), seen.size), (UNPACKED, 3000), "node {node}");
         }
     });
 }
 
-/// Goal: whoever looks sees attributes that wait (R17): by name, in a listing, by an open; the file's data
-/// may wait for its device meanwhile.
+/// Goal: other clients see waiting attributes (R17): by name, in a listing, by an open. Meanwhile
+/// the file's data may wait for its device.
 #[test]
 fn whoever_looks_sees_attributes_that_wait() {
     let gate = Gate::new(DEVICE_BYTES, BLOCK_BYTES);
@@ -85,7 +85,7 @@ fn whoever_looks_sees_attributes_that_wait() {
                 gate.writes().hold();
                 let handle = stage.on(0, async |client| unpack(&client, b"a").await).await;
                 let seen = stage.on(1, async move |client| look(&client, way).await).await;
-                assert_eq!(told(&seen), UNPACKED);
+                assert_eq!(attributes_of(&seen), UNPACKED);
                 gate.writes().release();
                 stage
                     .on(0, async move |client| {
@@ -98,7 +98,7 @@ fn whoever_looks_sees_attributes_that_wait() {
     );
 }
 
-/// Goal: whoever looks does not wait for a close that waits for its device (R17).
+/// Goal: a client that looks at a file does not wait for a close that waits for its device (R17).
 #[test]
 fn looking_does_not_wait_for_a_device() {
     let gate = Gate::new(DEVICE_BYTES, BLOCK_BYTES);
@@ -114,11 +114,11 @@ fn looking_does_not_wait_for_a_device() {
             let closed = stage.begin(0, close);
             gate.writes().until_one_waits().await;
             let seen = stage.on(1, async |client| look(&client, 0).await).await;
-            assert_eq!((told(&seen), seen.size), (UNPACKED, 0));
+            assert_eq!((attributes_of(&seen), seen.size), (UNPACKED, 0));
             gate.writes().release();
             closed.await.unwrap().unwrap();
             let seen = stage.on(1, async |client| look(&client, 0).await).await;
-            assert_eq!((told(&seen), seen.size), (UNPACKED, 3000));
+            assert_eq!((attributes_of(&seen), seen.size), (UNPACKED, 3000));
         },
     );
 }
@@ -136,8 +136,8 @@ async fn look(client: &Rc<Client>, way: u32) -> Attr {
     }
 }
 
-/// Goal: attributes that wait are asked for after a restart of the service, too: nobody is shown the file
-/// before its maker has said what it holds (S12).
+/// Goal: the service also requests waiting attributes after a restart: no client sees the file
+/// before its maker has reclaimed it (S12).
 #[test]
 fn a_restart_does_not_uncover_what_waits() {
     play(2, async |stage| {
@@ -147,12 +147,12 @@ fn a_restart_does_not_uncover_what_waits() {
         let seen = stage.begin(1, async |client: Rc<Client>| client.lookup(ROOT, b"a").await);
         sleep(Duration::from_secs(3)).await;
         stage.network.heal(&stage.nodes[0], &stage.meta);
-        assert_eq!(told(&seen.await.unwrap().unwrap()), UNPACKED);
+        assert_eq!(attributes_of(&seen.await.unwrap().unwrap()), UNPACKED);
         stage.on(0, async move |client| client.release(&handle).await.unwrap()).await;
     });
 }
 
-/// Goal: attributes that wait are stored within a second though nobody closes the file (R18).
+/// Goal: waiting attributes are stored within a second even if the file stays open (R18).
 #[test]
 fn what_waits_is_written_back() {
     play(1, async |stage| {
@@ -172,7 +172,8 @@ fn what_waits_is_written_back() {
     });
 }
 
-/// Goal: what fails of a commit with attributes is told at close, and nothing else waits any more.
+/// Goal: the failure of a commit with attributes is returned by close, and nothing else waits any
+/// more.
 #[test]
 fn a_lost_session_tells_of_what_waited() {
     play(2, async |stage| {
@@ -190,9 +191,9 @@ fn a_lost_session_tells_of_what_waited() {
         stage.network.heal(&stage.nodes[0], &stage.meta);
         sleep(Duration::from_secs(30)).await;
         let close = async move |client: Rc<Client>| client.release(&handle).await;
-        let told = stage.on(0, close).await;
-        assert!(matches!(told, Err(Errno::EIO | Errno::ETIMEDOUT)), "{told:?}");
-        // Others' files are not concerned.
+        let closed = stage.on(0, close).await;
+        assert!(matches!(closed, Err(Errno::EIO | Errno::ETIMEDOUT)), "{closed:?}");
+        // Files of other clients are not affected.
         let other = stage.on(1, async |client| make(&client, b"b", 3, 100).await).await;
         let read = async move |client: Rc<Client>| bytes_of(&client, other, 0..100).await.unwrap();
         assert_eq!(stage.on(0, read).await, [3; 100]);

@@ -28,8 +28,9 @@ fn place(index: u64) -> u64 {
     index * u64::from(BLOCK_BYTES)
 }
 
-/// Goal: a file that is overwritten block by block in any order holds no more than its blocks: writes find
-/// space where what they replace is dead (P3), though it is not all that was written together.
+/// Goal: a file that is overwritten block by block in any order occupies only its own blocks:
+/// writes find space where the replaced data is dead (P3), although it is only a part of what was
+/// written together.
 #[test]
 fn space_of_overwritten_blocks_is_found_again() {
     play(async |stage| {
@@ -58,8 +59,8 @@ fn space_of_overwritten_blocks_is_found_again() {
     });
 }
 
-/// Goal: a write in a full pool waits until what its own client has written is committed, and the blocks
-/// that this replaces are free (P4); it does not fail.
+/// Goal: a write in a full pool waits until the earlier writes of its client are committed and the
+/// blocks that they replace are free (P4). It does not fail.
 #[test]
 fn a_full_pool_has_what_is_dirty_committed() {
     play(async |stage| {
@@ -77,8 +78,8 @@ fn a_full_pool_has_what_is_dirty_committed() {
     });
 }
 
-/// Goal: writes that are gathered together set aside all blocks that their bytes need (P8), however they share
-/// them, and no more: a pool of as many blocks takes them.
+/// Goal: writes that are gathered reserve all blocks that their bytes need (P8), and no more: a
+/// pool with exactly this number of blocks is enough.
 #[test]
 fn fills_have_all_blocks_that_they_need() {
     play(async |stage| {

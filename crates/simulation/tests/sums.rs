@@ -1,5 +1,5 @@
-//! Scenes of bits that flip, at rest and on the way: rules C1 to C4 of docs/protocol.md. A read gives the bytes that
-//! were written, or EIO, and EIO only where bits were flipped.
+//! Scenes of flipping bits, at rest and on the way: rules C1 to C4 of docs/protocol.md. A read
+//! returns the bytes that were written, or EIO, and EIO only where bits were flipped.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,7 +23,7 @@ use std::time::Duration;
 const ROOT: InodeId = InodeId::ROOT;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const END_LASTS: Duration = Duration::from_mins(2);
-/// Until a quiet file is compacted.
+/// Time until a quiet file is compacted.
 const A_WHILE: Duration = Duration::from_secs(10);
 
 /// Plays on nodes of which the first has the only device.
@@ -33,7 +33,7 @@ fn play<F: Future<Output = ()>>(nodes: usize, scene: impl FnOnce(Rc<Stage>, Flip
     play_on_one(device, nodes, |_| None, |stage| scene(Rc::new(stage), flip));
 }
 
-/// The same on a device whose reads can be held.
+/// Like [`play`], on a device with reads that can be held.
 fn play_held<F: Future<Output = ()>>(nodes: usize, scene: impl FnOnce(Rc<Stage>, Gate) -> F) {
     let gate = Gate::new(DEVICE_BYTES, BLOCK_BYTES);
     let device = Arc::new(gate.clone());
@@ -60,8 +60,9 @@ async fn write(client: &Rc<Client>, inode: InodeId, offset: u64, byte: u8, lengt
     client.release(&handle).await.unwrap();
 }
 
-/// Goal: bytes that changed on the device are handed to nobody, near or far, and who reads is told where; the blocks
-/// beside them and other files read right, and what is written anew too (C1, C2).
+/// Goal: no reader, near or far, gets bytes that changed on the device, and the error shows their
+/// place. The blocks beside them and other files can be read, and so can data that is written again
+/// (C1, C2).
 #[test]
 fn what_changed_at_rest_is_an_error() {
     play(2, async |stage, flip| {
@@ -91,8 +92,8 @@ fn what_changed_at_rest_is_an_error() {
     });
 }
 
-/// Goal: what changed on the way once is read again, and right: in memory of its own, in the caller's, and ahead of
-/// the reader (C2).
+/// Goal: data that changed once on the way is read again, and is right: in the client's memory, in
+/// the caller's, and in read-ahead (C2).
 #[test]
 fn what_changed_on_the_way_is_read_again() {
     play(2, async |stage, flip| {
@@ -130,7 +131,7 @@ fn what_changed_on_the_way_is_read_again() {
     });
 }
 
-/// Goal: bytes that are wrong twice are not handed over, and the next read begins anew (C2).
+/// Goal: bytes that are wrong twice are not returned, and the next read starts again (C2).
 #[test]
 fn what_is_wrong_twice_is_not_handed_over() {
     play(1, async |stage, flip| {
@@ -141,7 +142,8 @@ fn what_is_wrong_twice_is_not_handed_over() {
     });
 }
 
-/// Goal: data that is written and not committed is checked against the sums in its writer's memory (C2).
+/// Goal: data that is written and not committed is checked against the sums in its writer's memory
+/// (C2).
 #[test]
 fn what_is_not_committed_is_checked() {
     play(1, async |stage, flip| {
@@ -152,7 +154,7 @@ fn what_is_not_committed_is_checked() {
             let first = flip.written()[0];
             flip.at_rest(first + 5).await;
             let damaged = bytes_of(&client, attr.inode, 5 * BLOCK..6 * BLOCK).await;
-            assert_eq!(damaged, Err(Errno::EIO), "it is not on the device yet");
+            assert_eq!(damaged, Err(Errno::EIO), "the data is not on the device yet");
             let before = bytes_of(&client, attr.inode, 0..5 * BLOCK).await;
             assert_eq!(before, Ok(vec![1; 5 * 4096]));
             client.release(&handle).await.unwrap();
@@ -162,8 +164,8 @@ fn what_is_not_committed_is_checked() {
     });
 }
 
-/// Goal: a client that lost what it had cached between two commits of one block checks it all the same: it asks for the
-/// sum (C4).
+/// Goal: a client that lost its cache between two commits of one block still checks the block: it
+/// requests the sum (C4).
 #[test]
 fn a_block_that_is_named_twice_is_checked() {
     play(2, async |stage, flip| {
@@ -189,7 +191,8 @@ fn a_block_that_is_named_twice_is_checked() {
     });
 }
 
-/// Goal: `checksum=off` reads what lies there, and makes no sums: others read its blocks unchecked (C2).
+/// Goal: with `checksum=off` a client returns the bytes of the device and makes no sums: others
+/// read its blocks unchecked (C2).
 #[test]
 fn without_checksums_bytes_are_handed_over_as_they_are() {
     CHECKSUMS.set(0b01);
@@ -211,7 +214,8 @@ fn without_checksums_bytes_are_handed_over_as_they_are() {
     CHECKSUMS.set(u32::MAX);
 }
 
-/// Goal: a block that was freed and is used again has no old sum, also where its new writer makes none (C4).
+/// Goal: a block that was freed and is used again has no old sum, even if its new writer makes none
+/// (C4).
 #[test]
 fn a_block_that_is_used_again_is_not_checked_against_its_old_sum() {
     CHECKSUMS.set(0b01);
@@ -233,8 +237,8 @@ fn a_block_that_is_used_again_is_not_checked_against_its_old_sum() {
     CHECKSUMS.set(u32::MAX);
 }
 
-/// Goal: a client checks blocks of its own commits against the sums that it made, also where they were another file's
-/// before (C4).
+/// Goal: a client checks blocks of its own commits against the sums that it made, even if they
+/// belonged to another file before (C4).
 #[test]
 fn own_commits_bring_their_sums() {
     play(1, async |stage, _| {
@@ -253,8 +257,8 @@ fn own_commits_bring_their_sums() {
     });
 }
 
-/// Goal: a block that is another file's by the time it is read, as the session has ended meanwhile, is no damage: the
-/// read begins anew (C3).
+/// Goal: if a block belongs to another file by the time of the read, because the session has ended
+/// meanwhile, that is no damage: the read starts again (C3).
 #[test]
 fn a_block_of_a_lost_session_is_not_called_damaged() {
     play_held(2, async |stage, gate| {
@@ -263,7 +267,7 @@ fn a_block_of_a_lost_session_is_not_called_damaged() {
         let read = stage.begin(0, async move |client| bytes_of(&client, inode, 0..5000).await);
         gate.reads().until_one_waits().await;
         stage.network.cut(&stage.nodes[0], &stage.meta);
-        // It waits until that client has lost its session; then the block is used again.
+        // The call waits until that client has lost its session; then the block is used again.
         let replace = async |client: Rc<Client>| {
             client.unlink(ROOT, b"a").await.unwrap();
             let (handle, _) = client.create(ROOT, b"b", SETTING, WRITE).await.unwrap();
@@ -275,17 +279,17 @@ fn a_block_of_a_lost_session_is_not_called_damaged() {
         };
         stage.on(1, replace).await;
         stage.network.heal(&stage.nodes[0], &stage.meta);
-        // It has a new session, in which it may read again.
+        // The client has a new session, in which it may read again.
         sleep(HEARTBEAT).await;
         gate.reads().release();
         let read = timeout(END_LASTS, read).await.expect("it ends").unwrap();
-        // The file is gone by the time it is asked for anew.
+        // The file is gone when the client asks for it again.
         assert!(matches!(read, Err(Errno::ESTALE | Errno::ETIMEDOUT)), "{read:?}");
         assert_eq!(counts(&stage, 0).await, ChecksumCounts::default());
     });
 }
 
-/// Goal: bytes that a device has lost with its power are told as lost, and not as damaged (C3).
+/// Goal: bytes that a device has lost with its power are reported as lost, and not as damaged (C3).
 #[test]
 fn what_a_device_has_lost_is_not_called_damaged() {
     play_held(2, async |stage, gate| {
@@ -303,7 +307,7 @@ fn what_a_device_has_lost_is_not_called_damaged() {
     });
 }
 
-/// Goal: a compaction copies no damage: the copy would have a right sum of wrong bytes (C2).
+/// Goal: a compaction copies no damage: the copy would have a correct sum of wrong bytes (C2).
 #[test]
 fn a_compaction_copies_no_damage() {
     play(1, async |stage, flip| {
@@ -340,7 +344,7 @@ fn a_compaction_copies_no_damage() {
     });
 }
 
-/// Numbers that look random.
+/// Pseudorandom numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -353,7 +357,8 @@ impl Numbers {
 
 const FILE_BYTES: u64 = 200_000;
 
-/// One step of random reads and writes on a node; answers what was read and what it should have been.
+/// Takes one step of random reads and writes on a node. Returns the bytes read and the expected
+/// ones.
 async fn step(
     client: Rc<Client>,
     inode: InodeId,
@@ -387,7 +392,8 @@ async fn step(
     }
 }
 
-/// Goal: whatever flips, reads give the bytes that were written, or EIO; and EIO only if they met a flipped bit.
+/// Goal: with any flips, reads return the bytes that were written, or EIO; and EIO only if they met
+/// a flipped bit.
 #[test]
 fn random_flips_show_as_errors_only() {
     let (mut failed, mut passed) = (0, 0);

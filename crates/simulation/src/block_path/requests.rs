@@ -1,4 +1,4 @@
-//! A worker's requests to its own part of the device.
+//! Requests of a worker to its own part of the device.
 
 use super::Shared;
 use super::sectors::{SECTOR_BYTES, Sectors, content};
@@ -10,9 +10,9 @@ use reactor::{Buffer, Chunk, Segment, Segments};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long the last look waits for a device that is away.
+/// How often the last check repeats while the device is absent.
 const LAST_LOOKS: usize = 200;
-/// Longest pause between steps that are taken only because misfortunes are not over.
+/// Longest pause between steps that a worker takes only because faults have not ended.
 const LATE_PAUSE_MAX: Duration = Duration::from_millis(500);
 const LOOK_PAUSE: Duration = Duration::from_secs(2);
 
@@ -23,7 +23,7 @@ pub(super) struct Worker {
     number: u64,
     random: Random,
     sectors: Sectors,
-    /// Of the device's losses of power, those that the worker knows of.
+    /// Power losses of the device that the worker has taken into account.
     losses: u64,
 }
 
@@ -78,12 +78,13 @@ impl Worker {
         self.shared.violation(format!("worker {}: {text}", self.number));
     }
 
-    /// Where on the device a place in the part is.
+    /// Returns the offset on the device of an offset in the part.
     fn offset(&self, at: u64) -> u64 {
         self.number * self.shared.plan.part_bytes + at
     }
 
-    /// Mostly a few blocks, sometimes up to all: more than one command may carry.
+    /// Returns a random range: usually a few blocks, sometimes up to the whole part, which is more
+    /// than one command may carry.
     fn range(&mut self) -> Range {
         let block = u64::from(self.shared.plan.block_size);
         let blocks = self.shared.plan.part_bytes / block;
@@ -97,7 +98,7 @@ impl Worker {
         range
     }
 
-    /// Takes note of how a request ended; answers whether it succeeded.
+    /// Records how a request ended. Returns whether it succeeded.
     fn ended<T>(&self, what: &str, range: Range, result: &Result<T, Error>) -> bool {
         self.shared.count("requests");
         self.shared.log(|| {
@@ -115,8 +116,8 @@ impl Worker {
         false
     }
 
-    /// Takes losses of power into account; answers whether there was one since the last time. The
-    /// handle is shared, so that another worker may have been told of it.
+    /// Takes losses of power into account. Returns whether there was one since the last call.
+    /// Workers share the handle, so another worker may have received the error.
     fn learn(&mut self) -> bool {
         let is_new = self.losses < self.shared.losses.get();
         if is_new {
@@ -137,7 +138,7 @@ impl Worker {
         }
         let offset = self.offset(range.at);
         let result = if self.random.chance(30) {
-            // In pieces that lie anywhere in memory.
+            // In pieces at arbitrary addresses in memory.
             let piece = self.random.between(100, 100_000) as usize;
             let chunks = bytes.chunks(piece).map(Chunk::copy_from).collect();
             self.device_result(self.namespace.write_chunks(offset, chunks).await)
@@ -147,7 +148,7 @@ impl Worker {
         self.changed("write", range, number, &result);
     }
 
-    /// The host's error that a device's error is made of.
+    /// Converts the device's error back into the host's error that caused it.
     fn device_result<T>(&self, result: Result<T, block::Error>) -> Result<T, Error> {
         result.map_err(|error| {
             let source = match &error {
@@ -171,12 +172,12 @@ impl Worker {
     ) {
         let is_done = self.ended(what, range, result);
         self.sectors.wrote(range.at, range.bytes, number, is_done);
-        // It may have been carried out before a loss of power meanwhile, or after it.
+        // The write may have been executed before a loss of power meanwhile, or after it.
         self.learn();
         self.go_on(result);
     }
 
-    /// After a loss of power the handle fails all requests until its user says that it knows.
+    /// After a loss of power the handle fails all requests until its user acknowledges the loss.
     fn go_on<T>(&self, result: &Result<T, Error>) {
         if matches!(result, Err(Error::WritesLost { .. })) {
             self.shared.count("writes_lost");
@@ -214,7 +215,7 @@ impl Worker {
         is_done
     }
 
-    /// Into segments that need not be whole blocks.
+    /// Reads into segments that need not be whole blocks.
     async fn read_scattered(&mut self, offset: u64, bytes: usize) -> Result<Vec<u8>, Error> {
         let unit = if self.random.chance(50) { self.shared.plan.block_size as usize } else { 1 };
         let first = (self.random.below(bytes as u64) as usize) / unit * unit;
@@ -264,7 +265,7 @@ impl Worker {
         self.go_on(&result);
     }
 
-    /// What cannot be asked for is refused at once.
+    /// Checks that impossible requests fail immediately.
     async fn impossible(&mut self) {
         let block = u64::from(self.shared.plan.block_size);
         let end = self.shared.plan.device_bytes();
@@ -272,7 +273,7 @@ impl Worker {
             *self.random.of(&[(1, block), (0, block + 1), (end, block), (end - block, 2 * block)]);
         let result = self.namespace.read(offset, Buffer::zeroed(bytes as usize)).await;
         if !matches!(result, Err(Error::InvalidRequest { .. })) {
-            self.violation(&format!("{bytes} bytes can be read at {offset}"));
+            self.violation(&format!("a read of {bytes} bytes at {offset} succeeds"));
         }
     }
 }

@@ -1,10 +1,11 @@
-//! What may be in each sector of a worker's part of the device.
+//! The possible contents of each sector of a worker's part of the device.
 //!
-//! Sectors, not blocks, as a loss of power keeps or loses each by itself. A write that failed may
-//! have been carried out, or may be later: its number stays possible for good. One that succeeded
-//! replaces all but those; what it replaced is possible again if power is lost before a flush.
+//! The unit is the sector, not the block, because a loss of power keeps or loses each sector
+//! separately. A failed write may have been executed, or may still be executed later, so its number
+//! stays possible for good. A successful write replaces all others; what it replaced becomes
+//! possible again if power is lost before a flush.
 
-/// What a disk writes whole, in bytes.
+/// Bytes that a disk writes as a whole.
 pub(super) const SECTOR_BYTES: usize = 512;
 
 /// The number of a write; 0 stands for zeros.
@@ -13,13 +14,13 @@ pub(super) type Write = u64;
 /// One sector.
 #[derive(Clone, Debug, Default)]
 struct Sector {
-    /// One of these it holds, if the device lost nothing.
+    /// The sector holds one of these if the device has lost nothing.
     now: Vec<Write>,
-    /// One of these it held when it was last flushed.
+    /// The sector held one of these at the last flush.
     flushed: Vec<Write>,
-    /// These it may have held since.
+    /// The sector may have held these since the last flush.
     since: Vec<Write>,
-    /// Failed writes, which may come at any time.
+    /// Failed writes, which may still be executed at any time.
     late: Vec<Write>,
 }
 
@@ -38,13 +39,13 @@ impl Sectors {
         Sectors { sectors, next: 1 }
     }
 
-    /// The number of a new write.
+    /// Returns the number of a new write.
     pub(super) fn number(&mut self) -> Write {
         self.next += 1;
         self.next - 1
     }
 
-    /// A write of so many bytes has ended.
+    /// Records the end of a write.
     pub(super) fn wrote(&mut self, at: u64, bytes: u64, number: Write, is_done: bool) {
         for sector in self.range(at, bytes) {
             if is_done {
@@ -56,7 +57,7 @@ impl Sectors {
         }
     }
 
-    /// A flush has ended that was asked for when nothing was under way.
+    /// Records the end of a flush that began when no write was under way.
     pub(super) fn flushed(&mut self) {
         for sector in &mut self.sectors {
             sector.flushed.clone_from(&sector.now);
@@ -64,18 +65,18 @@ impl Sectors {
         }
     }
 
-    /// The device lost power: any of what was written since the last flush.
+    /// Records a loss of power: each write since the last flush may be lost.
     pub(super) fn lost_power(&mut self) {
         for sector in &mut self.sectors {
             sector.now.append(&mut sector.since);
             sector.now.extend_from_slice(&sector.flushed);
-            // What is there now is durable, whatever it is.
+            // The present content is durable, but unknown.
             sector.flushed.clone_from(&sector.now);
         }
     }
 
-    /// What is wrong with bytes that were read. Unless power was lost meanwhile, what a sector is
-    /// found to hold it goes on to hold.
+    /// Returns what is wrong with bytes that were read. Unless power was lost during the read, the
+    /// content that a sector was seen to have becomes its only possible one.
     pub(super) fn check(&mut self, at: u64, bytes: &[u8], is_stable: bool) -> Option<String> {
         let first = at as usize / SECTOR_BYTES;
         for (index, found) in bytes.chunks(SECTOR_BYTES).enumerate() {
@@ -99,7 +100,7 @@ impl Sectors {
     }
 }
 
-/// The bytes of a write at a place, which is counted in sectors of the part.
+/// Returns the bytes of a write at a place, which is counted in sectors of the part.
 pub(super) fn content(write: Write, place: u64) -> [u8; SECTOR_BYTES] {
     let mut bytes = [0; SECTOR_BYTES];
     if write > 0 {

@@ -1,4 +1,5 @@
-//! What a tool asks of a target: discovery, log pages, features, namespaces. Every answer is known.
+//! A tool's requests to a target: discovery, log pages, features, namespaces. The correct answer to
+//! each is known.
 
 use super::{GUEST, NAMESPACE, NQN, PORT, Shared};
 use crate::random::Random;
@@ -14,15 +15,15 @@ use reactor::time::{sleep, timeout};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Longest pause between two questions, in milliseconds.
+/// Longest pause between two requests, in milliseconds.
 const PAUSE_MAX_MS: u64 = 2_000;
-/// How long an event is waited for.
+/// How long the tool waits for an event.
 const EVENT_PATIENCE: Duration = Duration::from_millis(500);
-/// A log page that no target of ours has.
+/// A log page that our target does not have.
 const NO_PAGE: u8 = 0xc7;
-/// An admin command that no target of ours has.
+/// An admin command that our target does not have.
 const NO_COMMAND: AdminOpcode = AdminOpcode(0xc0);
-/// Entries of the error log that are looked at.
+/// Number of error log entries that are read.
 const ERRORS: usize = 64;
 
 /// A tool on the host's machine.
@@ -30,7 +31,8 @@ pub(super) struct Tool {
     shared: Rc<Shared>,
     controller: Controller,
     random: Random,
-    /// Commands that the health page counted last, and over which connection.
+    /// The connection over which the health page was last read, and the number of commands that it
+    /// showed.
     health: Option<(u64, u128)>,
 }
 
@@ -67,7 +69,8 @@ impl Tool {
         }
     }
 
-    /// The discovery log has the subsystem and the discovery subsystem itself, at the address.
+    /// Checks that the discovery log lists the subsystem and the discovery subsystem itself, with
+    /// their address.
     async fn discover(&mut self) -> Result<(), Error> {
         let options = ConnectOptions::new(self.shared.address(), Nqn::discovery());
         let controller = Controller::connect_discovery(options).await?;
@@ -84,7 +87,7 @@ impl Tool {
         let discovery = (Nqn::discovery().to_string(), subsystem_type::CURRENT_DISCOVERY);
         let expected = [(NQN.to_owned(), subsystem_type::NVM), discovery];
         self.expect(found == expected, || format!("discovery finds {found:?}"));
-        // In pieces it is the same page.
+        // Read in pieces, the page must be the same.
         let bytes = DiscoveryEntry::BYTES * log.entries.len();
         let page = controller.log_page(lid::DISCOVERY, Nsid(0), 1024, bytes).await?;
         let whole: Vec<u8> = log.entries.iter().flat_map(DiscoveryEntry::bytes).copied().collect();
@@ -94,7 +97,7 @@ impl Tool {
         controller.disconnect().await
     }
 
-    /// An answer must be a refusal with this status; errors of the connection are handed on.
+    /// Requires that an answer is a refusal with this status. Returns errors of the connection.
     fn expect_refusal<T>(
         &self,
         what: &str,
@@ -115,7 +118,7 @@ impl Tool {
         }
     }
 
-    /// Exactly the pages that are said to be supported can be read.
+    /// Checks that exactly the pages that are reported as supported can be read.
     async fn supported_pages(&mut self) -> Result<(), Error> {
         let page = self.page(lid::SUPPORTED_PAGES, SupportedPages::BYTES).await?;
         let Ok(pages) = SupportedPages::from_prefix(&page) else { return Ok(()) };
@@ -147,14 +150,14 @@ impl Tool {
         self.controller.log_page(lid, Nsid(0), 0, bytes).await
     }
 
-    /// Counts of commands only grow while the target lives.
+    /// Checks that counts of commands only grow while the target lives.
     async fn health(&mut self) -> Result<(), Error> {
         let reconnects = self.controller.reconnects();
         let page = self.page(lid::SMART_HEALTH, SmartHealth::BYTES).await?;
         let Ok(health) = SmartHealth::from_prefix(&page) else { return Ok(()) };
         let commands = health.hrc.get() + health.hwc.get();
         self.expect(health.cw == 0 && health.mdie.get() == 0, || format!("health is {health:?}"));
-        // Another connection may be to another life of the target, which counts anew.
+        // Another connection may lead to another life of the target, which counts from zero.
         let counted =
             (reconnects == self.controller.reconnects()).then_some((reconnects, commands));
         if let (Some((before, least)), Some((now, commands))) = (self.health, counted)
@@ -167,7 +170,7 @@ impl Tool {
         self.expect_refusal("health of one namespace", &one, Status::INVALID_FIELD)
     }
 
-    /// A command that fails is in the error log, and the newest entry comes first.
+    /// Checks that a failed command is in the error log, and that the newest entry comes first.
     async fn errors(&mut self) -> Result<(), Error> {
         let reconnects = self.controller.reconnects();
         let sqe = SubmissionQueueEntry::admin(NO_COMMAND, Nsid(0));
@@ -190,7 +193,7 @@ impl Tool {
         Ok(())
     }
 
-    /// What is said to be supported is what there is.
+    /// Checks that exactly the commands that are reported as supported exist.
     async fn effects(&mut self) -> Result<(), Error> {
         let page = self.page(lid::COMMAND_EFFECTS, CommandEffects::BYTES).await?;
         let Ok(effects) = CommandEffects::from_prefix(&page) else { return Ok(()) };
@@ -247,7 +250,7 @@ impl Tool {
         self.expect(self.get(fid::VOLATILE_WRITE_CACHE, Current, 0).await?.0 == 1, || {
             "the write cache is said to be off".to_owned()
         });
-        // Of arbitration: no limit of a burst.
+        // Arbitration: no limit of a burst.
         for (fid, expected) in
             [(fid::KEEP_ALIVE_TIMER, 0), (fid::ARBITRATION, 7), (fid::ERROR_RECOVERY, 0)]
         {
@@ -277,7 +280,7 @@ impl Tool {
         self.expect_refusal("an unknown feature", &answer, Status::INVALID_FIELD)
     }
 
-    /// The namespace is there under its name, and the guest perhaps.
+    /// Checks that the namespace is there under its name; the guest may be there too.
     async fn namespaces(&mut self) -> Result<(), Error> {
         let ids = self.controller.namespace_ids().await?;
         let is_known = ids == [NAMESPACE] || ids == [NAMESPACE, GUEST];
@@ -299,7 +302,7 @@ impl Tool {
         }
     }
 
-    /// What the controller tells is of what may happen.
+    /// Checks that each event of the controller is a possible one.
     async fn events(&mut self) -> Result<(), Error> {
         while let Ok(event) = timeout(EVENT_PATIENCE, self.controller.next_event()).await {
             self.shared.log(|| format!("event {event:?}"));
@@ -313,7 +316,7 @@ impl Tool {
                 }
                 _ => false,
             };
-            self.expect(may_be, || format!("the controller tells {event:?}"));
+            self.expect(may_be, || format!("the controller reports {event:?}"));
         }
         Ok(())
     }
@@ -323,7 +326,7 @@ fn encode(request: &GetLogPage) -> SubmissionQueueEntry {
     request.encode(Nsid(0)).expect("a length that is possible")
 }
 
-/// Whether an error tells of the connection only.
+/// Returns whether an error concerns the connection only.
 fn is_of_connection(error: &Error) -> bool {
     error.is_connection_error() || matches!(error, Error::DeadlineExceeded(_))
 }

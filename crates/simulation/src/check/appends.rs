@@ -1,13 +1,13 @@
-//! Checks that no append was put where another one went, and that one which began when another had returned
-//! comes after it.
+//! Checks that no two appends share bytes, and that an append that began after another had returned
+//! is behind it in the file.
 //!
-//! Reads alone do not tell: of two overlapping writes that were made at the same time either may be
-//! the last. But an append goes to the end of the file, and both are certainly in the file, so that
-//! they can share bytes only if the file became shorter in between.
+//! Reads alone cannot show this: of two overlapping simultaneous writes, either may be the last.
+//! But an append goes to the end of the file and both are certainly in the file, so they can share
+//! bytes only if the file became shorter in between.
 
 use crate::history::{Change, Effect, History};
 
-/// Checks all pairs of appends to one file; answers what is wrong.
+/// Checks all pairs of appends to one file. Returns the violations.
 pub(super) fn check(history: &History) -> Vec<String> {
     let mut violations = Vec::new();
     let appends: Vec<&Change> = history
@@ -42,14 +42,14 @@ fn overlap(one: &Change, other: &Change) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-/// Whether one went before another that had returned when it began.
+/// Whether the late append lies before an early one that had returned when the late one began.
 fn is_disordered(late: &Change, early: &Change) -> bool {
     early.life.returned.is_some_and(|returned| returned < late.life.start)
         && late.effect.range().start < early.effect.range().start
 }
 
-/// Whether the file may have become shorter between the two: by a truncation, or because what had
-/// made it longer was lost.
+/// Whether the file may have become shorter between the two: by a truncation, or because a power
+/// loss undid the change that had made it longer.
 fn may_shrink(history: &History, one: &Change, other: &Change) -> bool {
     let first = one.life.start.min(other.life.start);
     let last = one.life.returned.max(other.life.returned).unwrap_or(u64::MAX);

@@ -6,13 +6,13 @@ use crate::pattern;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// How many copies of copies are followed.
+/// Largest number of copies that are followed from a byte to its source.
 const COPY_DEPTH_MAX: usize = 4;
 
 /// What a byte of a file may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
-    /// The file does not reach it.
+    /// The file ends before it.
     End,
     Zero,
     /// Byte `at` of a write.
@@ -20,7 +20,7 @@ enum Content {
         stamp: pattern::Stamp,
         at: u64,
     },
-    /// Not followed further.
+    /// Not followed further; any value is allowed.
     Any,
 }
 
@@ -30,7 +30,7 @@ struct Checker<'a> {
     changes: Vec<Vec<&'a Change>>,
 }
 
-/// Checks all reads; answers what is wrong.
+/// Checks all reads. Returns the violations.
 pub(super) fn check(history: &History) -> Vec<String> {
     let mut changes = vec![Vec::new(); history.file_inodes.len()];
     for change in history.changes.iter().filter(|change| !change.life.is_void) {
@@ -42,7 +42,8 @@ pub(super) fn check(history: &History) -> Vec<String> {
 }
 
 impl Checker<'_> {
-    /// What was synced as a whole cannot be lost to anybody's power or device.
+    /// Returns a violation for each unreadable file with completely synced content. No loss of power
+    /// or of a device may lose such a file.
     fn unreadable(&self) -> Vec<String> {
         let is_safe = |file: &&FileKey| {
             let changes = &self.changes[**file];
@@ -72,8 +73,8 @@ impl Checker<'_> {
             let found = &read.bytes[start..start + (to - from) as usize];
             let mut allowed = self.allowed(read.file, from, view, 0);
             if read.is_cached && allowed.contains(&Content::End) {
-                // A page that was read when the file was shorter ends in zeros, up to the end that the
-                // kernel knows from before.
+                // A page that was read when the file was shorter ends in zeros, up to the end that
+                // the kernel knew before.
                 allowed.push(Content::Zero);
             }
             if let Some(wrong) = first_wrong(found, &allowed) {
@@ -92,7 +93,7 @@ impl Checker<'_> {
         None
     }
 
-    /// Where what is allowed may change, as offsets of the file plus `shift`.
+    /// Adds the offsets, plus `shift`, at which the allowed content may change.
     fn add_borders(
         &self,
         file: FileKey,
@@ -115,7 +116,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What the byte at `at` may be.
+    /// Returns what the byte at `at` may be.
     fn allowed(&self, file: FileKey, at: u64, view: View, depth: usize) -> Vec<Content> {
         let seen = || self.changes[file].iter().filter(|change| view.may_have(&change.life));
         let setters: Vec<&Change> =
@@ -194,8 +195,8 @@ impl Checker<'_> {
     fn describe(&self, read: &Read, at: u64, allowed: &[Content]) -> String {
         let found = &read.bytes[(at - read.offset) as usize..];
         let found = &found[..found.len().min(64)];
-        let whose = self.whose(found);
-        let mut text = format!("{} byte {at} is {whose}, allowed: {allowed:?}", self.name(read));
+        let origin = self.origin(found);
+        let mut text = format!("{} byte {at} is {origin}, allowed: {allowed:?}", self.name(read));
         self.add_changes(&mut text, read.file, |change| {
             change.effect.range().contains(&at) && change.life.start <= read.end
         });
@@ -211,8 +212,8 @@ impl Checker<'_> {
         text
     }
 
-    /// Adds the changes of a file that matter: when they were asked for, have returned and were
-    /// certain, and since when they may be undone.
+    /// Appends the relevant changes of a file: when they were called, returned and became certain,
+    /// and since when they may be undone.
     fn add_changes(&self, text: &mut String, file: FileKey, matters: impl Fn(&Change) -> bool) {
         for change in self.changes[file].iter().filter(|change| matters(change)) {
             let (life, effect) = (&change.life, change.effect);
@@ -229,7 +230,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The file, and those of which it may have copies.
+    /// Returns the file and the files that it may have copies of.
     fn with_sources(&self, file: FileKey) -> BTreeSet<FileKey> {
         let mut files = BTreeSet::from([file]);
         for _ in 0..COPY_DEPTH_MAX {
@@ -248,7 +249,8 @@ impl Checker<'_> {
         files
     }
 
-    /// Whether bytes are of an append that may be anywhere, in this file or where it was copied from.
+    /// Whether bytes belong to an append with an unknown place, in this file or in a source of its
+    /// copies.
     fn is_unplaced(&self, file: FileKey, found: &[u8]) -> bool {
         let looked = &found[..found.len().min(8)];
         let files = self.with_sources(file);
@@ -259,8 +261,8 @@ impl Checker<'_> {
         unplaced.into_iter().any(|(_, stamp, length)| is_of(*stamp, *length))
     }
 
-    /// Which write bytes are of.
-    fn whose(&self, found: &[u8]) -> String {
+    /// Returns the write that bytes belong to.
+    fn origin(&self, found: &[u8]) -> String {
         if found.iter().all(|byte| *byte == found[0]) {
             return format!("{:#04x} (and so on)", found[0]);
         }
@@ -282,14 +284,14 @@ impl Checker<'_> {
     }
 }
 
-/// When a copy looked at its source.
+/// Returns the view in which a copy read its source.
 fn of_copy(change: &Change) -> View {
     let life = &change.life;
     let end = life.returned.or(life.latest).unwrap_or(u64::MAX);
     View { start: life.start, end, own: Some((life.actor, life.session)) }
 }
 
-/// The first byte that is nothing of what is allowed.
+/// Returns the position of the first byte that is not allowed.
 fn first_wrong(found: &[u8], allowed: &[Content]) -> Option<usize> {
     let mut at = 0;
     while at < found.len() {
@@ -316,8 +318,9 @@ mod tests {
     use crate::history::Actor;
     use protocol::InodeId;
 
-    /// Goal: a read that went by an old size, as the kernel had dropped the answer with the present one, may end where
-    /// the file ended when it was opened; what it gives before that must be fresh (seed 2026). Others may not.
+    /// Goal: a read with an outdated size may end where the file ended when it was opened, because
+    /// the kernel dropped the answer with the present size. The bytes before that end must be fresh
+    /// (seed 2026). No other read may end early.
     #[test]
     fn an_old_end_excuses_no_old_bytes() {
         let (writer, reader) = (Actor { machine: 0, life: 0 }, Actor { machine: 1, life: 0 });
@@ -359,8 +362,8 @@ mod tests {
         assert_eq!(violations(opened, 1), 1, "bytes may not be old");
     }
 
-    /// Goal: a file that cannot be read when all is mended is a violation if all that anybody wrote to it was synced,
-    /// by whomever, and only then.
+    /// Goal: a file that cannot be read after all faults are repaired is a violation if and only if
+    /// everything that any client wrote to it was synced, by any client.
     #[test]
     fn what_was_synced_can_be_read() {
         let writer = Actor { machine: 0, life: 0 };

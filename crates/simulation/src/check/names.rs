@@ -7,12 +7,12 @@ use protocol::InodeId;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// How many renames of renames are followed.
+/// Largest number of renames that are followed from a name to its source.
 const MOVE_DEPTH_MAX: usize = 6;
 
 type Entries<'a> = BTreeMap<&'a Slot, Vec<&'a NameEvent>>;
 
-/// Checks all answers; answers what is wrong.
+/// Checks all answers. Returns the violations.
 pub(super) fn check(history: &History) -> Vec<String> {
     let mut entries: Entries<'_> = BTreeMap::new();
     for event in history.names.iter().filter(|event| !event.life.is_void && event.is_change()) {
@@ -33,7 +33,7 @@ pub(super) fn check(history: &History) -> Vec<String> {
     violations
 }
 
-/// What an answer says of an entry.
+/// What an answer states about an entry.
 #[derive(Clone, Copy)]
 enum Wanted {
     Exactly(Option<InodeId>),

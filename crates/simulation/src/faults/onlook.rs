@@ -1,11 +1,13 @@
-//! A node that the metadata service does not reach goes on looking at what it knows, while others change it.
+//! A node that the metadata service cannot reach continues to read what it has cached, while other
+//! nodes change it.
 //!
-//! What a worker asks for next mostly needs the service, so that it waits as soon as its node is out of contact. Here
-//! many look at once, at one name and its file, so that whoever is answered from a cache does not wait for who is not.
+//! A worker's next step usually needs the service, so an ordinary worker waits as soon as its node
+//! is out of contact. Here several tasks read one name and its file at the same time, so that a
+//! call that is answered from a cache does not wait for one that is not.
 
 use super::{FAULTS, last};
 use crate::aim::Victim;
-use crate::causes::Place;
+use crate::causes::FaultSite;
 use crate::fault::Fault;
 use crate::history::Actor;
 use crate::random::Random;
@@ -17,34 +19,45 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The keys of what changes the file, and of those who look.
+/// Keys of the random choices of the task that changes the file; those of the readers follow.
 const CHANGES: u64 = 1 << 20;
 const LOOKS: u64 = 2 << 20;
-/// Longer than a silent session lives, and up to what a request may take (ms).
+/// How long a node is out of contact (ms): longer than a silent session lives, and up to the
+/// longest time that a request may take.
 const LASTING_MS: (u64, u64) = (20_500, 58_000);
-/// How often somebody looks, at most (ms).
+/// Longest pause between two looks (ms).
 const EVERY_MS: u64 = 400;
-/// Looks at most.
+/// Largest number of looks.
 const LOOKS_MAX: u64 = 150;
 /// The shift of a look's turn in its key.
 const TURN_SHIFT: u32 = 8;
-/// How long it may take until a node knows the place.
+/// How long a node may take to cache the place.
 const KNOWN_WITHIN: Duration = Duration::from_secs(20);
-/// For so long after it everybody waits who was asked meanwhile.
+/// How long after the fault calls may take that began during it.
 const ENDED_AFTER: Duration = Duration::from_mins(10);
 
-/// How a node gets out of contact.
+/// How a node loses contact with the metadata service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// Nothing passes between it and the service.
+enum ContactLoss {
+    /// Nothing passes between the node and the service.
     Cut,
-    /// What the one sends does not reach the other.
+    /// Messages in one of the two directions are lost.
     Half,
-    /// The connection over which the service asks something is stuck: pulses have another one.
+    /// The connection that carries calls is stuck; heartbeats use another one.
     Deaf,
-    /// Its machine is suspended, and looks when it wakes.
+    /// The machine is suspended, and its applications look when it wakes.
     Suspended,
 }
+
+/// Losses of contact, with the more revealing ones twice.
+const CONTACT_LOSSES: [ContactLoss; 6] = [
+    ContactLoss::Cut,
+    ContactLoss::Cut,
+    ContactLoss::Half,
+    ContactLoss::Deaf,
+    ContactLoss::Deaf,
+    ContactLoss::Suspended,
+];
 
 pub(super) async fn onlook(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
     let cluster = &shared.cluster;
@@ -52,19 +65,19 @@ pub(super) async fn onlook(shared: &Rc<Shared>, victim: Victim, random: &mut Ran
     let (node, meta, network) = (&machine.node, &cluster.meta.node, &cluster.network);
     let key = random.next();
     let Some(place) = know(shared, victim.machine, key).await else { return };
-    shared.befalls(Fault::Onlook, &[Place::Node(victim.machine)]);
-    let way = *random.of(&[Way::Cut, Way::Cut, Way::Half, Way::Deaf, Way::Deaf, Way::Suspended]);
+    shared.strikes(Fault::Onlook, &[FaultSite::Node(victim.machine)]);
+    let contact_loss = *random.of(&CONTACT_LOSSES);
     let mut stuck = None;
-    match way {
-        Way::Cut => network.cut(node, meta),
-        Way::Half if random.chance(50) => network.cut_one_way(node, meta),
-        Way::Half => network.cut_one_way(meta, node),
-        Way::Deaf => {
+    match contact_loss {
+        ContactLoss::Cut => network.cut(node, meta),
+        ContactLoss::Half if random.chance(50) => network.cut_one_way(node, meta),
+        ContactLoss::Half => network.cut_one_way(meta, node),
+        ContactLoss::Deaf => {
             let (network, meta, node) = (network.clone(), meta.clone(), node.clone());
             let hold = async move { network.hold_back_sender(&meta, &node, 1).await };
             stuck = Some(reactor::spawn(hold));
         }
-        Way::Suspended => {
+        ContactLoss::Suspended => {
             node.suspend();
             machine.applications.pause();
         }
@@ -74,7 +87,7 @@ pub(super) async fn onlook(shared: &Rc<Shared>, victim: Victim, random: &mut Ran
     shared.lasting.set(lasting);
     let mut looks = Vec::new();
     let until = now() + lasting;
-    if way == Way::Suspended {
+    if contact_loss == ContactLoss::Suspended {
         last(shared, lasting).await;
         looks.extend(
             (0..ONLOOKERS)
@@ -91,19 +104,19 @@ pub(super) async fn onlook(shared: &Rc<Shared>, victim: Victim, random: &mut Ran
     }
     network.heal_all();
     for asked in looks.into_iter().chain(changed) {
-        // Whoever was killed has no answer; calls have deadlines of their own.
+        // A killed task gives no answer; calls have their own deadlines.
         let _ = timeout(ENDED_AFTER, asked).await;
     }
 }
 
-/// Has a node know a place well; answers which.
+/// Lets a node read a place until it has cached it. Returns the place.
 async fn know(shared: &Rc<Shared>, machine: usize, key: u64) -> Option<(InodeId, String)> {
     let worker = onlooker(shared, (machine, 0), (LOOKS, key))?;
     let knowing = shared.cluster.machines[machine].applications.spawn(worker.know_a_place());
     timeout(KNOWN_WITHIN, knowing).await.ok()?.ok()
 }
 
-/// Somebody changes what is there.
+/// Starts a task that changes the place.
 fn change(
     shared: &Rc<Shared>,
     machine: usize,
@@ -114,7 +127,7 @@ fn change(
     Some(shared.cluster.machines[machine].applications.spawn(worker.change_place(place)))
 }
 
-/// Somebody looks.
+/// Starts a task that looks at the place.
 fn look(
     shared: &Rc<Shared>,
     (machine, number): (usize, usize),
@@ -125,7 +138,7 @@ fn look(
     Some(shared.cluster.machines[machine].applications.spawn(worker.look_at_place(place)))
 }
 
-/// One of a machine's workers besides those that take steps.
+/// Returns a worker of a machine beside those that take steps.
 fn onlooker(
     shared: &Rc<Shared>,
     (index, number): (usize, usize),
@@ -139,7 +152,7 @@ fn onlooker(
     Some(Worker::new(shared, kernel, actor, number).choosing(random))
 }
 
-/// Looks again and again, some at once.
+/// Starts looks again and again, several at the same time.
 async fn look_until(
     shared: &Rc<Shared>,
     (machine, until): (usize, Instant),

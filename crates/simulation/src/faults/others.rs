@@ -1,8 +1,8 @@
-//! Misfortunes of processes, devices and the store.
+//! Faults of processes, devices and the store.
 
 use super::{last, minutes};
 use crate::aim::Victim;
-use crate::causes::Place;
+use crate::causes::FaultSite;
 use crate::fault::Fault;
 use crate::random::Random;
 use crate::worker::Shared;
@@ -12,15 +12,15 @@ use reactor::time::{now, sleep, timeout};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long a client may take to end its session before its node goes all the same.
+/// How long a client may take to end its session before its node leaves anyway.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a broken store is waited for until something is written to it.
+/// How long the fault waits for a write to the broken store.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
-/// Longest time from a start to the second crash, in milliseconds: recovery takes less.
+/// Longest time from a start to the second crash, in milliseconds. Recovery takes less.
 const RECOVERY_MS: u64 = 6_000;
 
-/// A misfortune of the metadata service, of a device or of a machine as a whole.
-pub(super) async fn befall(
+/// Runs a fault of the metadata service, of a device or of a whole machine.
+pub(super) async fn strike(
     shared: &Rc<Shared>,
     kind: Fault,
     victim: Victim,
@@ -30,10 +30,10 @@ pub(super) async fn befall(
     let machine = &cluster.machines[victim.machine];
     match kind {
         Fault::DeviceBroken | Fault::DeviceFull | Fault::Flip => {
-            shared.befalls(kind, &[Place::Device(victim.machine)]);
+            shared.strikes(kind, &[FaultSite::Device(victim.machine)]);
         }
         Fault::StoreFull | Fault::StoreBroken | Fault::MetaKill | Fault::MetaPower => {
-            shared.befalls(kind, &[Place::Meta]);
+            shared.strikes(kind, &[FaultSite::Meta]);
         }
         _ => {}
     }
@@ -54,8 +54,8 @@ pub(super) async fn befall(
         Fault::Suspend => {
             let is_meta = random.chance(30);
             let node = if is_meta { &cluster.meta.node } else { &machine.node };
-            let place = if is_meta { Place::Meta } else { Place::Node(victim.machine) };
-            shared.befalls(kind, &[place]);
+            let site = if is_meta { FaultSite::Meta } else { FaultSite::Node(victim.machine) };
+            shared.strikes(kind, &[site]);
             node.suspend();
             if !is_meta {
                 machine.applications.pause();
@@ -66,7 +66,7 @@ pub(super) async fn befall(
         }
         Fault::MetaKill => {
             if random.chance(50) {
-                // What it just sent gets lost with it.
+                // Messages that it has just sent are lost with it.
                 cluster.network.reset(&machine.node, &cluster.meta.node);
             }
             cluster.kill_meta(None);
@@ -88,24 +88,25 @@ pub(super) async fn befall(
             shared.history.borrow_mut().meta_has_power();
             cluster.start_meta();
         }
-        // Of the network, or of a node's process: the caller's. Disks are slow by phases all the time.
+        // The caller runs faults of the network and of a node's process. Slow phases of disks run
+        // all the time.
         _ => {}
     }
 }
 
-/// A node ends its session and goes, and comes back; one that was never there comes.
+/// Lets a node end its session, leave and come back. A node that was never there joins.
 async fn leave(shared: &Rc<Shared>, index: usize, lasting: Duration) {
     let cluster = &shared.cluster;
     if let Some(late) = cluster.machines.iter().find(|machine| machine.life.get() == 0) {
-        shared.befalls(Fault::Leave, &[Place::Node(late.index)]);
+        shared.strikes(Fault::Leave, &[FaultSite::Node(late.index)]);
         cluster.start_node(late.index);
         return last(shared, lasting).await;
     }
-    shared.befalls(Fault::Leave, &[Place::Node(index)]);
+    shared.strikes(Fault::Leave, &[FaultSite::Node(index)]);
     let machine = &cluster.machines[index];
     let client = machine.client.borrow().clone();
     if let Some(kernel) = &*machine.kernel.borrow() {
-        // Unmounted: what is asked for from now on is ENOTCONN.
+        // Unmounted: later requests fail with ENOTCONN.
         kernel.abort();
     }
     if let Some(client) = client {
@@ -115,13 +116,13 @@ async fn leave(shared: &Rc<Shared>, index: usize, lasting: Duration) {
     super::kill_node(shared, index, None, lasting).await;
 }
 
-/// One is killed and started, and while it recovers, it or another.
+/// Kills a process and starts it. While it recovers, kills it or another one.
 async fn crash_twice(shared: &Rc<Shared>, victim: Victim, lasting: Duration, random: &mut Random) {
     for crash in 0..2 {
         let node = if crash == 0 { victim.machine } else { victim.other };
         let is_meta = random.chance(60);
-        let place = if is_meta { Place::Meta } else { Place::Node(node) };
-        shared.befalls(Fault::CrashTwice, &[place]);
+        let site = if is_meta { FaultSite::Meta } else { FaultSite::Node(node) };
+        shared.strikes(Fault::CrashTwice, &[site]);
         if is_meta {
             shared.cluster.kill_meta(None);
         } else {
@@ -140,7 +141,7 @@ async fn crash_twice(shared: &Rc<Shared>, victim: Victim, lasting: Duration, ran
     }
 }
 
-/// What a device answers that is broken or full, or whose bits flip.
+/// Returns the behaviour of a device that is broken or full, or that flips bits.
 fn disk_fault(kind: Fault, random: &mut Random) -> DiskFault {
     let broken = Some(DiskError::Broken);
     if kind == Fault::DeviceFull {
@@ -161,7 +162,7 @@ fn disk_fault(kind: Fault, random: &mut Random) -> DiskFault {
     }
 }
 
-/// The store fails once; the metadata service ends, and an operator starts it again.
+/// Makes the store fail once. The metadata service ends, and an operator restarts it.
 async fn break_store(shared: &Rc<Shared>, lasting: Duration, random: &mut Random) {
     let cluster = &shared.cluster;
     let fault = match random.below(3) {
@@ -179,7 +180,7 @@ async fn break_store(shared: &Rc<Shared>, lasting: Duration, random: &mut Random
     cluster.start_meta();
 }
 
-/// By how many seconds a wall clock is set.
+/// Returns the seconds by which a wall clock is set.
 fn step(random: &mut Random) -> i64 {
     let most = *random.of(&[2, 100, 86_400]);
     let seconds = random.between(1, most).cast_signed();

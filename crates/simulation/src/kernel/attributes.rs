@@ -1,4 +1,4 @@
-//! Attributes, extended ones, and the file system's.
+//! Attributes, extended attributes, and statistics of the file system.
 
 use super::inode::Inode;
 use super::walk::{Path, twice};
@@ -12,8 +12,9 @@ use std::rc::Rc;
 const VALUE_BYTES: u32 = 4096;
 
 impl Kernel {
-    /// Asks for attributes if they are not valid. Returns whether those of the inode are as answered: the kernel
-    /// drops an answer if it was notified of a change since it asked, and goes on with what it had.
+    /// Requests attributes if they are not valid. Returns whether the inode now has the attributes
+    /// of the answer: the kernel drops an answer if a notification of a change came after the
+    /// request, and keeps the old attributes.
     pub(super) async fn get_attributes(
         self: &Rc<Self>,
         caller: Caller,
@@ -52,7 +53,7 @@ impl Kernel {
         }
     }
 
-    /// truncate(2); `acts` learns which inode the path has led to.
+    /// truncate(2). `acts` gets the inode that the path has led to.
     pub(crate) async fn truncate(
         self: &Rc<Self>,
         caller: Caller,
@@ -93,7 +94,7 @@ impl Kernel {
         .await
     }
 
-    /// setxattr(2); `acts` learns which inode the path has led to.
+    /// setxattr(2). `acts` gets the inode that the path has led to.
     pub(crate) async fn set_xattr(
         self: &Rc<Self>,
         caller: Caller,
@@ -118,7 +119,7 @@ impl Kernel {
         .await
     }
 
-    /// getxattr(2): the value, and the inode that has it.
+    /// getxattr(2). Returns the value and the inode that has it.
     pub(crate) async fn xattr(
         self: &Rc<Self>,
         caller: Caller,
@@ -171,7 +172,7 @@ impl Kernel {
     }
 }
 
-/// The bytes of an answer.
+/// Returns the bytes of an answer.
 pub(super) fn data(answer: &Response) -> Vec<u8> {
     let Response::Data(chunks) = answer else { panic!("bytes are wanted, not {answer:?}") };
     let mut bytes = Vec::with_capacity(chunks.iter().map(Chunk::len).sum());

@@ -25,7 +25,7 @@ struct Listed {
 }
 
 impl Kernel {
-    /// Lists a directory, the root if there is no name.
+    /// Lists a directory; without a name, the root.
     pub(crate) async fn list(
         self: &Rc<Self>,
         caller: Caller,
@@ -102,7 +102,7 @@ impl Kernel {
         }
     }
 
-    /// Takes a listed entry into the cache of names (`fuse_direntplus_link`).
+    /// Enters a listed name into the cache of names (`fuse_direntplus_link`).
     async fn link_listed(
         self: &Rc<Self>,
         directory: &Rc<Inode>,
@@ -119,7 +119,7 @@ impl Kernel {
             self.invalidate(directory.node, name);
         }
         let inode = self.inode(entry, version).await;
-        // Where it cannot be moved it stays unknown, and its lookup is given back with it.
+        // A directory that cannot be moved stays unknown, and the kernel forgets its lookup.
         match self.splice(directory, name, &inode, entry.entry_valid, epoch) {
             Ok(()) | Err(Errno::ESTALE) => {}
             Err(errno) => panic!("a listed name gives {errno}"),

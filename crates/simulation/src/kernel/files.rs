@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What of a caller's flags OPEN does not get.
+/// Flags of a caller that the kernel does not send with OPEN.
 const NOT_SENT: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY;
 
 /// An open file.
@@ -20,14 +20,15 @@ pub(crate) struct OpenFile {
     pub(crate) inode: Rc<Inode>,
     pub(super) handle: FileHandle,
     pub(super) treatment: OpenFlags,
-    /// As the caller gave them.
+    /// As given by the caller.
     pub(super) flags: u32,
-    /// Distinguishes open files: the owner of its flock locks.
+    /// Identifies the open file: the owner of its flock locks.
     number: u64,
     pub(super) has_flock: Cell<bool>,
-    /// The open has made the file.
+    /// Whether the open has created the file.
     pub(crate) is_created: bool,
-    /// The last read went by an older size, as the kernel did not believe the answer that had the present one.
+    /// The last read used an older size, because the kernel dropped the answer with the present
+    /// one.
     pub(crate) is_end_old: Cell<bool>,
 }
 
@@ -36,22 +37,22 @@ impl OpenFile {
         self.flags & flag.cast_unsigned() != 0
     }
 
-    /// Whether it may be written through this.
+    /// Whether the open file allows writing.
     pub(crate) fn is_writable(&self) -> bool {
         self.flags.cast_signed() & libc::O_ACCMODE != libc::O_RDONLY
     }
 
-    /// Whether each write goes to the end.
+    /// Whether each write goes to the end of the file.
     pub(crate) fn is_appending(&self) -> bool {
         self.has(libc::O_APPEND)
     }
 
-    /// Whether close(2) tells the mount, which ends record locks, before it returns.
+    /// Whether close(2) sends FLUSH, which ends record locks, before it returns.
     pub(crate) fn is_flushed(&self) -> bool {
         !self.treatment.contains(OpenFlags::NOFLUSH)
     }
 
-    /// Distinguishes open files.
+    /// The number that identifies the open file.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -60,7 +61,7 @@ impl OpenFile {
         self.treatment.contains(OpenFlags::DIRECT_IO)
     }
 
-    /// Whether reads may be answered from pages that were read before.
+    /// Whether reads may be answered from cached pages.
     pub(crate) fn is_cached(&self) -> bool {
         !self.is_direct() && !self.has(libc::O_DIRECT)
     }
@@ -88,7 +89,7 @@ impl Kernel {
         let last = path.name.as_bytes();
         let creates = flags & libc::O_CREAT != 0;
         let inode = if creates {
-            // Without O_EXCL a name that is there is used without the directory's lock.
+            // Without O_EXCL an existing name is used without the directory's lock.
             let is_known = flags & libc::O_EXCL == 0
                 && self.dentries.borrow().contains_key(&(parent.node, Box::from(last)));
             let found = if is_known {
@@ -116,7 +117,7 @@ impl Kernel {
         self.open_inode(caller, &inode, flags).await
     }
 
-    /// A cached name that leads somewhere, asked for again where it has to be.
+    /// Returns what a cached name leads to, after a new LOOKUP if it has expired.
     async fn find_positive(
         self: &Rc<Self>,
         caller: Caller,
@@ -127,7 +128,7 @@ impl Kernel {
         self.find_known(caller, parent, name, looking).await.flatten()
     }
 
-    /// With the directory's lock: what has the name, or a new file of that name (`atomic_open`).
+    /// Finds a name, or creates a file of that name, under the directory's lock (`atomic_open`).
     async fn find_or_create(
         self: &Rc<Self>,
         caller: Caller,
@@ -208,7 +209,7 @@ impl Kernel {
         })
     }
 
-    /// What an open does to the page cache (`fuse_finish_open`).
+    /// Changes the page cache as an open does (`fuse_finish_open`).
     async fn begin(&self, file: &OpenFile) {
         let inode = &file.inode;
         if file.has(libc::O_TRUNC) {
@@ -221,8 +222,8 @@ impl Kernel {
         }
     }
 
-    /// close(2) of the last descriptor: FLUSH, unless the mount wants none, whose failure the caller sees, then
-    /// RELEASE, which it does not wait for.
+    /// close(2) of the last descriptor. Sends FLUSH, unless the mount does not want it, and returns
+    /// its error; then sends RELEASE without waiting.
     pub(crate) async fn close(self: &Rc<Self>, caller: Caller, file: &Rc<OpenFile>) -> Answer<()> {
         let flushed = self.flush(caller, file).await;
         let opens = &file.inode.cached_opens;
@@ -274,7 +275,7 @@ impl Kernel {
         self.read_at_once(caller, file, offset, length).await
     }
 
-    /// A file that bypasses the cache: one READ after the other.
+    /// Reads a file that bypasses the cache, one READ after the other.
     async fn read_in_turn(
         self: &Rc<Self>,
         caller: Caller,
@@ -287,7 +288,7 @@ impl Kernel {
             let left = length - bytes.len() as u64;
             let size = left.min(u64::from(mount::READ_BYTES_MAX)) as u32;
             let at = offset + bytes.len() as u64;
-            // Linux gives what came before a failure; who reads on meets it.
+            // Linux returns the bytes before a failure; the next read gets the error.
             let piece = self.read_once(caller, file, at, size).await?;
             let is_short = piece.len() < size as usize;
             bytes.extend_from_slice(&piece);
@@ -298,7 +299,8 @@ impl Kernel {
         Ok(bytes)
     }
 
-    /// `O_DIRECT` on a file that has a cache: all READs at once, up to the end that the kernel knows.
+    /// Reads with `O_DIRECT` from a file that has a cache: sends all READs at once, up to the end
+    /// that the kernel knows.
     async fn read_at_once(
         self: &Rc<Self>,
         caller: Caller,
@@ -448,7 +450,7 @@ impl Kernel {
         }
     }
 
-    /// flock(2) and fcntl(2), waiting no longer than `patience` (`None`: not at all).
+    /// flock(2) and fcntl(2), with a wait of at most `patience` (`None`: without waiting).
     pub(crate) async fn lock(
         self: &Rc<Self>,
         caller: Caller,
@@ -461,7 +463,7 @@ impl Kernel {
         self.request_until(caller, file.inode.node, operation, patience).await.map(drop)
     }
 
-    /// fcntl(2) with `F_GETLK`; answers whether a lock could be taken.
+    /// fcntl(2) with `F_GETLK`. Returns whether a lock could be taken.
     pub(crate) async fn test_lock(
         self: &Rc<Self>,
         caller: Caller,
@@ -496,7 +498,7 @@ impl OpenFile {
     }
 }
 
-/// A lock that is asked for.
+/// A requested lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Locking {
     pub(crate) is_flock: bool,
@@ -505,7 +507,7 @@ pub(crate) struct Locking {
     pub(crate) kind: fuse::LockKind,
 }
 
-/// What has a name that was to be made.
+/// What a name leads to that the caller wants to create.
 enum Found {
     Known(Rc<Inode>),
     Made(Rc<OpenFile>),

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Shared holders of an inode's lock at once.
+/// Largest number of shared holders of an inode's lock.
 const SHARED_MAX: usize = 1 << 20;
 
-/// Lookup counts that are to be given back.
+/// Lookup counts that the kernel still has to return with FORGET.
 #[derive(Debug, Default)]
 pub(super) struct Forgets(RefCell<Vec<(NodeId, u64)>>);
 
@@ -23,7 +23,7 @@ impl Forgets {
         }
     }
 
-    /// How many lookups are to be given back.
+    /// Returns the number of lookups that are still to be returned.
     pub(super) fn count(&self) -> u64 {
         self.0.borrow().iter().map(|(_, count)| count).sum()
     }
@@ -36,17 +36,17 @@ impl Forgets {
 /// A name in a directory.
 #[derive(Debug)]
 pub(super) struct Dentry {
-    /// `None`: there is no such name.
+    /// `None`: a negative entry.
     pub(super) inode: Option<Rc<Inode>>,
-    /// The name is used until then without asking.
+    /// Until then the name is used without a LOOKUP.
     pub(super) valid_until: Instant,
-    /// When it was asked for.
+    /// The epoch in which the name was looked up.
     pub(super) epoch: u64,
-    /// A name keeps its directory.
+    /// A name keeps its directory alive.
     pub(super) parent: Rc<Inode>,
 }
 
-/// What is known of an inode's attributes.
+/// The known attributes of an inode.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     attributes: Attributes,
@@ -54,7 +54,7 @@ struct Known {
     version: u64,
 }
 
-/// An inode that the kernel knows. When it is dropped, its lookups are given back.
+/// An inode that the kernel knows. Dropping it returns its lookups.
 #[derive(Debug)]
 pub(crate) struct Inode {
     pub(super) node: u64,
@@ -63,15 +63,16 @@ pub(crate) struct Inode {
     /// `i_rwsem`.
     lock: Semaphore,
     pub(super) pages: RefCell<BTreeMap<u64, Page>>,
-    /// A write that makes the file longer is under way: no answer changes the size.
+    /// A write that extends the file is under way: no answer changes the size.
     pub(super) is_size_unstable: Cell<bool>,
-    /// Open files that use pages: no writes past them at the same time.
+    /// Number of open files that use pages. While there are any, no writes bypass the pages
+    /// concurrently.
     pub(super) cached_opens: Cell<u32>,
-    /// Notified when pages were read.
+    /// Notified when pages have been read.
     pub(super) filled: Notify,
-    /// Of a directory: where it has a name.
+    /// For a directory: the parent and name under which it is cached.
     pub(super) place: RefCell<Option<(u64, Box<[u8]>)>>,
-    /// Its entries were looked up: the next listing asks for inodes too.
+    /// An entry of the directory was looked up, so the next listing requests attributes too.
     pub(super) wants_plus: Cell<bool>,
     forgets: Rc<Forgets>,
 }
@@ -141,7 +142,7 @@ impl Inode {
         self.known.set(known);
     }
 
-    /// How often the mount has told of it, and was told nothing back.
+    /// Number of times that the mount has returned this inode without a FORGET since.
     pub(super) fn lookups(&self) -> u64 {
         self.lookups.get()
     }
@@ -166,7 +167,7 @@ impl Inode {
         self.known.set(Known { valid_until: now(), ..self.known.get() });
     }
 
-    /// Takes attributes over; answers the size before.
+    /// Sets the attributes. Returns the size before.
     pub(super) fn set(&self, attributes: Attributes, valid: Duration, version: u64) -> u64 {
         let size = self.size();
         self.known.set(Known { attributes, valid_until: now() + valid, version });

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The flags of renameat2(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renaming {
-    /// What has the new name loses it.
+    /// Replaces the file that has the new name.
     Replace,
     /// `RENAME_NOREPLACE`.
     NoReplace,
@@ -75,7 +75,7 @@ impl Kernel {
         }
     }
 
-    /// mkdir(2); answers the new inode.
+    /// mkdir(2). Returns the new inode.
     pub(crate) async fn mkdir(self: &Rc<Self>, caller: Caller, path: Path<'_>) -> Answer<InodeId> {
         self.make(caller, path, |name| Operation::MakeDirectory { name, creation: creation(0o755) })
             .await
@@ -152,7 +152,7 @@ impl Kernel {
         }
     }
 
-    /// The answer to what makes a name (`create_new_entry`).
+    /// Handles the answer to a request that makes a name (`create_new_entry`).
     async fn made(
         self: &Rc<Self>,
         parent: &Rc<Inode>,
@@ -178,7 +178,7 @@ impl Kernel {
         }
     }
 
-    /// link(2); answers the inode that got the name, which `acts` learns before.
+    /// link(2). Returns the inode that got the name; `acts` gets it before the request.
     pub(crate) async fn link(
         self: &Rc<Self>,
         caller: Caller,
@@ -230,7 +230,7 @@ impl Kernel {
         let new = self.parent(caller, to, looking).await?;
         let is_same = Rc::ptr_eq(&old, &new);
         let _renames = if is_same { None } else { Some(self.renames.acquire(1).await) };
-        // Ancestors first; those on one level by their numbers.
+        // Ancestors are locked first, directories on one level in the order of their numbers.
         let is_in_order = old.node <= new.node;
         let (first, second) = if is_in_order { (&old, &new) } else { (&new, &old) };
         let _first = first.lock().await;
@@ -284,7 +284,8 @@ impl Kernel {
         }
     }
 
-    /// The names after a rename (`d_move`, `d_exchange`); what is below a directory goes with it.
+    /// Changes the cached names as a rename does (`d_move`, `d_exchange`). Names below a directory
+    /// move with it.
     fn moved(
         &self,
         (old, old_name): (&Rc<Inode>, &[u8]),
@@ -293,7 +294,7 @@ impl Kernel {
         other: Option<&Rc<Inode>>,
     ) {
         let place = |directory: &Rc<Inode>, name: &[u8]| Some((directory.node, Box::from(name)));
-        // A name keeps its time, and the epoch in which it was asked for.
+        // A name keeps its expiry time and the epoch of its lookup.
         let life = |directory: &Rc<Inode>, name: &[u8]| {
             let dentries = self.dentries.borrow();
             let dentry = dentries.get(&(directory.node, Box::from(name)));
@@ -319,7 +320,7 @@ impl Kernel {
     }
 }
 
-/// Locks what a rename moves and replaces.
+/// Locks the inodes that a rename moves and replaces.
 async fn lock_both(source: &Rc<Inode>, target: Option<&Rc<Inode>>) -> impl Sized {
     let Some(target) = target else { return (source.lock().await, None) };
     let is_in_order = source.node <= target.node;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 /// Bytes of a page.
 pub(super) const PAGE: u64 = 4096;
-/// Pages that are read ahead of what was asked for, at most.
+/// Largest number of pages that are read ahead of a request.
 const AHEAD_PAGES: u64 = 8;
 
 /// A page.
@@ -17,12 +17,12 @@ const AHEAD_PAGES: u64 = 8;
 pub(super) enum Page {
     /// Locked: it is being read.
     Filling,
-    /// Its bytes, part of what a READ has brought; zeros follow them.
+    /// Bytes of the page, a part of the answer to a READ; zeros follow them.
     Ready { bytes: Rc<[u8]>, start: usize, end: usize },
 }
 
 impl Inode {
-    /// Drops pages, each once nobody reads into it (`invalidate_inode_pages2_range`).
+    /// Drops pages, each once no read fills it (`invalidate_inode_pages2_range`).
     pub(super) async fn drop_pages(&self, first: u64, end: u64) {
         let mut next = first;
         loop {
@@ -34,14 +34,14 @@ impl Inode {
         }
     }
 
-    /// Waits until nobody reads into a page.
+    /// Waits until no read fills a page.
     pub(super) async fn unlocked(&self, index: u64) {
         while matches!(self.pages.borrow().get(&index), Some(Page::Filling)) {
             self.filled.notified().await;
         }
     }
 
-    /// Drops what lies behind the end (`truncate_pagecache`).
+    /// Drops the pages behind the end of the file (`truncate_pagecache`).
     pub(super) async fn truncate_pages(&self, size: u64) {
         self.drop_pages(size.div_ceil(PAGE), u64::MAX).await;
         let last = size / PAGE;
@@ -58,7 +58,7 @@ impl Inode {
 }
 
 impl Kernel {
-    /// A read through the page cache.
+    /// Reads through the page cache.
     pub(super) async fn read_cached(
         self: &Rc<Self>,
         caller: Caller,
@@ -91,7 +91,8 @@ impl Kernel {
                     bytes.resize(bytes.len() + wanted - there.len(), 0);
                 }
                 Some(Page::Filling) => inode.filled.notified().await,
-                // What was read ahead is not there: it has failed, or was dropped.
+                // The page that was read ahead is missing: the READ failed, or the page was
+                // dropped.
                 None if begun == Some(index) => {
                     inode.pages.borrow_mut().insert(index, Page::Filling);
                     self.fill(file, index, 1).await?;
@@ -104,7 +105,7 @@ impl Kernel {
         }
     }
 
-    /// Begins to read the pages that are missing from one on, some ahead of what is wanted.
+    /// Starts reading the missing pages from `first` on, with some beyond `end` as read-ahead.
     fn read_pages(self: &Rc<Self>, file: &Rc<OpenFile>, first: u64, end: u64) {
         let inode = &file.inode;
         let ahead = self.random.borrow_mut().below(AHEAD_PAGES + 1);
@@ -126,13 +127,13 @@ impl Kernel {
             inode.pages.borrow_mut().extend((start..start + count).map(|i| (i, Page::Filling)));
             let (kernel, file) = (Rc::clone(self), Rc::clone(file));
             drop(reactor::spawn(async move {
-                // Who needs a page that could not be read ahead asks again.
+                // A reader that needs a page whose read-ahead failed sends another READ.
                 let _ = kernel.fill(&file, start, count).await;
             }));
         }
     }
 
-    /// READ of whole pages.
+    /// Sends a READ of whole pages.
     async fn fill(self: &Rc<Self>, file: &Rc<OpenFile>, first: u64, count: u64) -> Answer<()> {
         let inode = &file.inode;
         let version = self.attr_version.get();
@@ -152,7 +153,7 @@ impl Kernel {
             let page = Page::Ready { bytes: Rc::clone(&bytes), start, end };
             inode.pages.borrow_mut().insert(index, page);
         }
-        // A short answer says where the end is, unless the size changed meanwhile.
+        // A short answer shows the end of the file, unless the size changed meanwhile.
         let length = bytes.len() as u64;
         let end = first * PAGE + length;
         let is_newest = version >= inode.version() && !inode.is_size_unstable.get();
@@ -164,7 +165,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// One READ.
+    /// Sends one READ.
     pub(super) async fn read_once(
         self: &Rc<Self>,
         caller: Caller,
@@ -172,7 +173,7 @@ impl Kernel {
         offset: u64,
         size: u32,
     ) -> Answer<Vec<u8>> {
-        // Every second request comes over io_uring, which offers memory.
+        // Half of the requests come over io_uring, which offers memory for the answer.
         let room = self.chance(50).then(|| Region::new(size as usize).ok()).flatten();
         let destination = room.map(|region| region.range(0, region.len()));
         let (handle, lock_owner, flags) = (file.handle, None, file.flags);

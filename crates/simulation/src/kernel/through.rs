@@ -1,8 +1,9 @@
-//! Writes through the page cache (`fuse_perform_write` of fs/fuse/file.c, without `FUSE_WRITEBACK_CACHE`).
+//! Writes through the page cache (`fuse_perform_write` of fs/fuse/file.c, without
+//! `FUSE_WRITEBACK_CACHE`).
 //!
-//! Pages get the bytes first, then a WRITE carries exactly these bytes, before write(2) returns. A page that is
-//! whole or was read before is open to readers, and to notifications, while the WRITE is under way. One that is
-//! neither stays locked, and ends the request.
+//! The kernel writes the bytes to pages first, then sends a WRITE with exactly these bytes before
+//! write(2) returns. A page that is written completely or was read before is open to readers and
+//! notifications during the WRITE. Any other page stays locked, and ends the request.
 
 use super::files::OpenFile;
 use super::inode::Inode;
@@ -12,17 +13,17 @@ use fuse::{Operation, Response, Write};
 use reactor::{Buffer, Chunk};
 use std::rc::Rc;
 
-/// What one WRITE carries.
+/// The bytes of one WRITE and their pages.
 struct Taken {
     length: usize,
-    /// Pages that have its bytes and are open to others.
+    /// Pages that contain the bytes and are open to others.
     open: Vec<u64>,
-    /// One that is locked until it is answered.
+    /// A page that is locked until the answer to the WRITE.
     locked: Option<u64>,
 }
 
 impl Inode {
-    /// Puts the next bytes of a write into pages, as many as one WRITE carries.
+    /// Copies the next bytes of a write into pages, as many as one WRITE carries.
     async fn take_in(&self, offset: u64, bytes: &[u8], length_max: usize) -> Taken {
         let mut taken = Taken { length: 0, open: Vec::new(), locked: None };
         let bytes = &bytes[..bytes.len().min(length_max)];
@@ -49,7 +50,7 @@ impl Inode {
         taken
     }
 
-    /// The WRITE is answered.
+    /// Handles the answer to the WRITE.
     fn end_write(&self, taken: &Taken, is_done: bool) {
         let mut pages = self.pages.borrow_mut();
         if let Some(index) = taken.locked {
@@ -66,7 +67,7 @@ impl Inode {
     }
 }
 
-/// A page after a write into it.
+/// Returns a page after a write into it.
 fn written(mut bytes: Vec<u8>, skip: usize, piece: &[u8]) -> Page {
     let end = bytes.len().max(skip + piece.len());
     bytes.resize(end, 0);
@@ -109,7 +110,7 @@ impl Kernel {
         result
     }
 
-    /// One WRITE.
+    /// Sends one WRITE.
     pub(super) async fn write_once(
         self: &Rc<Self>,
         caller: Caller,

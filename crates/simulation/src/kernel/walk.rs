@@ -11,9 +11,9 @@ use std::time::Duration;
 /// How a name is looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Looking {
-    /// `LOOKUP_REVAL`: no cached name is believed.
+    /// `LOOKUP_REVAL`: cached names are looked up again.
     pub(super) again: bool,
-    /// `LOOKUP_EXCL`: the name is to be made.
+    /// `LOOKUP_EXCL`: the caller will create the name.
     pub(super) exclusive: bool,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn name(bytes: &[u8]) -> Name {
     Name::new(bytes).expect("names of workers are names")
 }
 
-/// Does something with a path; after ESTALE once more, with every name looked up anew.
+/// Runs a function on a path. After ESTALE it runs it once more with every name looked up again.
 pub(super) async fn twice<T>(act: impl AsyncFn(Looking) -> Answer<T>) -> Answer<T> {
     match act(Looking::default()).await {
         Err(Errno::ESTALE) => act(Looking { again: true, ..Looking::default() }).await,
@@ -39,7 +39,7 @@ pub(super) async fn twice<T>(act: impl AsyncFn(Looking) -> Answer<T>) -> Answer<
 }
 
 impl Kernel {
-    /// The directory that holds the last name of a path.
+    /// Returns the directory of a path's last name.
     pub(super) async fn parent(
         self: &Rc<Self>,
         caller: Caller,
@@ -57,7 +57,7 @@ impl Kernel {
         }
     }
 
-    /// What a path leads to.
+    /// Returns what a path leads to.
     pub(super) async fn walk(
         self: &Rc<Self>,
         caller: Caller,
@@ -69,7 +69,7 @@ impl Kernel {
         found.ok_or(Errno::ENOENT)
     }
 
-    /// Looks a name up, by one who does not hold the directory's lock.
+    /// Looks a name up, for a caller without the directory's lock.
     pub(super) async fn find(
         self: &Rc<Self>,
         caller: Caller,
@@ -82,7 +82,7 @@ impl Kernel {
         }
         let _lock = directory.lock_shared().await;
         let key = (directory.node, Box::from(name));
-        // One LOOKUP of a name at a time; who came second looks at what the first has found.
+        // Only one LOOKUP of a name runs at a time; a second caller uses the result of the first.
         while self.in_lookup.borrow().contains(&key) {
             self.looked_up.notified().await;
         }
@@ -93,7 +93,7 @@ impl Kernel {
         found
     }
 
-    /// Looks a name up, by one who holds the directory's lock.
+    /// Looks a name up, for a caller with the directory's lock.
     pub(super) async fn find_locked(
         self: &Rc<Self>,
         caller: Caller,
@@ -107,8 +107,8 @@ impl Kernel {
         self.look_up(caller, directory, name).await
     }
 
-    /// What the cache of names says; nothing if it is not valid any more. A name that is there is asked for
-    /// again once its time is over.
+    /// Returns what the cache of names knows; nothing if that is not valid any more. An expired
+    /// name that leads to an inode is looked up again.
     pub(super) async fn find_known(
         self: &Rc<Self>,
         caller: Caller,
@@ -151,7 +151,7 @@ impl Kernel {
         None
     }
 
-    /// LOOKUP.
+    /// Sends LOOKUP.
     async fn look_up(
         self: &Rc<Self>,
         caller: Caller,
@@ -181,7 +181,7 @@ impl Kernel {
         Ok(Some(inode))
     }
 
-    /// The inode of an entry (`fuse_iget`); it was looked up once more.
+    /// Returns the inode of an entry (`fuse_iget`), and counts the lookup.
     pub(super) async fn inode(self: &Rc<Self>, entry: &Entry, version: u64) -> Rc<Inode> {
         let known = self.inodes.borrow().get(&entry.node.0).and_then(Weak::upgrade);
         let known = known.filter(|inode| inode.kind() == kind(&entry.attributes));
@@ -200,8 +200,7 @@ impl Kernel {
         inode
     }
 
-    /// Takes the attributes of an entry, unless they changed after they were asked for (a version of 0
-    /// does not ask).
+    /// Sets the attributes of an entry, unless they changed after the request (version 0: always).
     pub(super) async fn change_attributes(&self, inode: &Rc<Inode>, entry: &Entry, version: u64) {
         self.update(inode, entry.attributes, entry.attributes_valid, version).await;
     }
@@ -223,8 +222,8 @@ impl Kernel {
         true
     }
 
-    /// Gives an inode a name (`d_splice_alias`). A directory has one: it is moved there, for which locks are
-    /// needed that nobody may hold.
+    /// Gives an inode a name (`d_splice_alias`). A directory has only one: it is moved there, which
+    /// needs locks that must be free.
     pub(super) fn splice(
         &self,
         directory: &Rc<Inode>,
@@ -258,7 +257,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Enters a name into the cache, as asked for in an epoch.
+    /// Enters a name into the cache, as looked up in an epoch.
     pub(super) fn enter(
         &self,
         directory: &Rc<Inode>,
@@ -274,7 +273,7 @@ impl Kernel {
         drop(old);
     }
 
-    /// Drops a name and all below it (`d_invalidate`).
+    /// Drops a name and all names below it (`d_invalidate`).
     pub(super) fn invalidate(&self, parent: u64, name: &[u8]) {
         let dropped = self.dentries.borrow_mut().remove(&(parent, Box::from(name)));
         let Some(inode) = dropped.as_ref().and_then(|dentry| dentry.inode.clone()) else { return };

@@ -1,24 +1,24 @@
-//! What is held of a file's locks, as fcntl(2) and flock(2) have it: an owner holds each byte shared, exclusively
-//! or not at all.
+//! The locks held on a file, under the rules of fcntl(2) and flock(2): an owner holds each byte
+//! shared, exclusively or not at all.
 
 use super::Answer;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// A lock that an owner wants, has or gives back.
+/// A lock that an owner requests, holds or releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Lockable {
-    /// Who, over all machines and all lives of their processes.
+    /// The owner, unique over all machines and all lives of their processes.
     pub(crate) owner: u64,
     /// First and last byte.
     pub(crate) start: u64,
     pub(crate) last: u64,
-    /// Whether it excludes all others, and not only exclusive ones.
+    /// Whether it excludes shared locks too.
     pub(crate) exclusive: bool,
 }
 
-/// Sets of locks that were held at once, each with a number.
+/// Sets of locks that were held at the same time, each with a number.
 #[derive(Debug, Default)]
 pub(super) struct Locks(RefCell<Known>);
 
@@ -39,8 +39,8 @@ impl Lockable {
 }
 
 impl Locks {
-    /// What is held after a lock was asked for, or tested, with an answer; `None` if that cannot be its answer.
-    /// Sets are given by their numbers, the empty one by `None`.
+    /// Returns the locks held after a lock or a test was answered; `None` if that answer is
+    /// impossible. Sets are given by their numbers, the empty one by `None`.
     #[allow(clippy::option_option, reason = "no set, and the empty set")]
     pub(super) fn asked(
         &self,
@@ -62,7 +62,7 @@ impl Locks {
         }
     }
 
-    /// What is held after its owner has given a lock's range back.
+    /// Returns the locks held after the owner of a lock has released its range.
     pub(super) fn without(&self, held: Option<usize>, lock: &Lockable) -> Option<usize> {
         self.number(remaining(&self.set(held), lock))
     }
@@ -73,7 +73,7 @@ impl Locks {
 
     fn number(&self, mut set: Vec<Lockable>) -> Option<usize> {
         set.sort_unstable();
-        // Adjacent bytes that one owner holds in one way are one lock.
+        // Adjacent bytes that one owner holds in the same mode are one lock.
         set.dedup_by(|next, lock| {
             let is_one = lock.owner == next.owner
                 && lock.exclusive == next.exclusive
@@ -97,7 +97,7 @@ impl Locks {
     }
 }
 
-/// A set without what the owner of a lock has of its range.
+/// Returns a set without the owner's locks on the range of a lock.
 fn remaining(set: &[Lockable], lock: &Lockable) -> Vec<Lockable> {
     let mut left = Vec::with_capacity(set.len() + 2);
     for other in set {

@@ -1,32 +1,32 @@
-//! What calls do to names and files, by what they were answered.
+//! The effects of calls on names and files, given their answers.
 
 use super::locks::Locks;
 use super::{Answer, Call, Kind, Mode, Op};
 use std::collections::BTreeMap;
 
-/// What a name stands for, or what a file holds.
+/// What a name stands for, or the content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Value {
-    /// Nothing; of a file, that nobody has written.
+    /// Nothing; for a file: never written.
     Absent,
-    /// This.
+    /// This inode or content.
     Known(u64),
-    /// Something whose number nobody has seen yet: a lost call made it, or it has outlived a loss.
+    /// Something whose number no answer has shown yet: a lost call made it, or it survived a loss.
     Fresh(usize),
     /// Something or nothing.
     Any(usize),
-    /// Of a file's locks: these, by their number in [`Locks`].
+    /// For the locks of a file: these locks, by their number in [`Locks`].
     Held(usize),
 }
 
-/// The calls of a group of names, and what is known of them all.
+/// The calls of a group of names, and what is known about them.
 pub(super) struct Model<'a> {
     pub(super) calls: Vec<&'a Call>,
     pub(super) names: Vec<&'a String>,
     numbers: BTreeMap<&'a String, usize>,
     /// Kinds by inode number.
     kinds: BTreeMap<u64, Kind>,
-    /// Inodes that calls with an answer have made.
+    /// Inodes made by calls that were answered.
     made: BTreeMap<u64, usize>,
     locks: Locks,
 }
@@ -63,18 +63,19 @@ impl<'a> Model<'a> {
         model
     }
 
-    /// The number of what outlives a loss under a name.
+    /// Returns the number of the unknown content of a name after a loss.
     pub(super) fn unknown(&self, loss: usize, name: usize) -> usize {
         self.calls.len() + loss * self.names.len() + name
     }
 
-    /// What names may stand for, as text.
+    /// Returns the possible states of names, as text.
     pub(super) fn text(&self, names: &[Value], paths: &[&String]) -> String {
         let text = |path: &&String| format!("{path}: {:?}", names[self.numbers[*path]]);
         paths.iter().map(text).collect::<Vec<_>>().join(", ")
     }
 
-    /// What names may stand for once a call has been made; nothing if it cannot be, with its answer, now.
+    /// Returns the possible states of names after a call has taken effect; none if it cannot take
+    /// effect now with its answer.
     pub(super) fn made(&self, call: usize, names: &[Value]) -> Vec<Names> {
         let Call { op, answer, .. } = self.calls[call];
         match op {
@@ -109,7 +110,7 @@ impl<'a> Model<'a> {
                 let held = match names[at] {
                     Value::Held(held) => Some(held),
                     Value::Absent => None,
-                    // After a loss nobody knows what was held.
+                    // After a loss the held locks are unknown.
                     Value::Known(_) | Value::Fresh(_) | Value::Any(_) => {
                         return vec![names.to_vec()];
                     }
@@ -144,7 +145,7 @@ impl<'a> Model<'a> {
         self.kind(value) != Some(Kind::Directory)
     }
 
-    /// Something gets a name.
+    /// Gives a name to a new inode.
     fn make(&self, call: usize, at: usize, names: &[Value]) -> Vec<Names> {
         let value = match (&self.calls[call].op, self.calls[call].answer) {
             (_, Answer::Exists) => return exists(names, at),
@@ -214,7 +215,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// What is there under `from` moves.
+    /// Moves what `from` stands for.
     fn move_name(&self, (from, to): (usize, usize), mode: Mode, names: &[Value]) -> Vec<Names> {
         let (old, new) = (names[from], names[to]);
         let moved = || with(&with(names, from, Value::Absent), to, old);
@@ -227,7 +228,7 @@ impl<'a> Model<'a> {
                 .into_iter()
                 .map(|names| with(&with(&names, from, Value::Absent), to, old))
                 .collect(),
-            // Two names of one file: nothing is done.
+            // Both are names of one file: rename does nothing.
             Mode::Replace if old == new => vec![names.to_vec()],
             Mode::Replace if matches!(new, Value::Absent | Value::Any(_)) => vec![moved()],
             Mode::Replace => {
@@ -235,7 +236,7 @@ impl<'a> Model<'a> {
                     || self.may_be_other(old) && self.may_be_other(new);
                 let is_unseen = |value| matches!(value, Value::Fresh(_));
                 let mut after = if is_allowed { vec![moved()] } else { Vec::new() };
-                // They may turn out to be one file.
+                // The two may be the same file.
                 if let (Value::Known(inode), true) = (new, is_unseen(old)) {
                     after.extend(self.found(from, inode, names));
                 }
@@ -256,7 +257,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// A name is seen to stand for this.
+    /// Handles an answer that shows a name's inode.
     fn found(&self, at: usize, inode: u64, names: &[Value]) -> Vec<Names> {
         let value = names[at];
         let may_be = match value {
@@ -278,7 +279,7 @@ impl<'a> Model<'a> {
         vec![names.iter().map(see).collect()]
     }
 
-    /// A file is seen to hold this; 0 is what nobody has written.
+    /// Handles an answer that shows a file's content; 0 stands for never written.
     fn read(&self, at: usize, value: u64, names: &[Value]) -> Vec<Names> {
         match names[at] {
             Value::Absent if value == 0 => vec![names.to_vec()],
@@ -288,7 +289,7 @@ impl<'a> Model<'a> {
     }
 }
 
-/// What a call makes.
+/// Returns the kind of inode that a call makes.
 fn made_kind(op: &Op) -> Option<Kind> {
     match op {
         Op::Create { .. } => Some(Kind::File),
@@ -314,7 +315,7 @@ fn with(names: &[Value], at: usize, value: Value) -> Names {
     names
 }
 
-/// The names, if this one may stand for nothing.
+/// Returns the names, if this one may be absent.
 fn absent(names: &[Value], at: usize) -> Vec<Names> {
     match names[at] {
         Value::Absent | Value::Any(_) => vec![with(names, at, Value::Absent)],
@@ -322,7 +323,7 @@ fn absent(names: &[Value], at: usize) -> Vec<Names> {
     }
 }
 
-/// The names, if this one may stand for something.
+/// Returns the names, if this one may exist.
 fn exists(names: &[Value], at: usize) -> Vec<Names> {
     match names[at] {
         Value::Absent => Vec::new(),

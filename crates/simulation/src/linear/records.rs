@@ -1,20 +1,20 @@
-//! Histories that other programs have recorded, as lines of JSON.
+//! Histories recorded by other programs, as lines of JSON.
 
 use super::{Call, Verdict, check};
 
-/// A history that was read and checked.
+/// The result of checking a recorded history.
 #[derive(Debug)]
 pub struct Recorded {
-    /// Calls.
+    /// Number of calls.
     pub calls: usize,
-    /// What came of it.
+    /// The result of the check.
     pub verdict: Verdict,
 }
 
-/// Checks a history of one [`Call`] a line, in any order.
+/// Checks a history with one [`Call`] in each line, in any order.
 ///
 /// # Errors
-/// The first line that is no call.
+/// Returns the first line that is not a call.
 pub fn check_lines(text: &str) -> Result<Recorded, String> {
     let mut calls: Vec<Call> = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {

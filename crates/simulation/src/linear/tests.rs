@@ -1,4 +1,4 @@
-//! Histories that are allowed, and such that are not.
+//! Histories that are allowed, and histories that are not.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn holds(calls: &[Call]) -> bool {
     verdict.violations.is_empty()
 }
 
-/// Goal: calls one after the other have the answers that a file system gives.
+/// Goal: calls one after the other get the answers that a file system gives.
 #[test]
 fn one_after_the_other() {
     assert!(holds(&[
@@ -51,7 +51,7 @@ fn one_after_the_other() {
     assert!(!holds(&[create("a", 1, 0, 1), opened(2)]), "it opens what is there");
 }
 
-/// Goal: where calls are under way at once each order is allowed, but one order for all who look.
+/// Goal: concurrent calls may take effect in any order, but all observers see the same order.
 #[test]
 fn at_once() {
     let both = [create("a", 1, 0, 10), unlink("a", Answer::Done, 0, 10)];
@@ -68,15 +68,15 @@ fn at_once() {
     assert!(!holds(&[&swap[..], &torn[..]].concat()), "an exchange is one moment");
 }
 
-/// Goal: renames do what their modes say, and only one of two that take one name succeeds.
+/// Goal: renames act according to their modes, and only one of two renames of one name succeeds.
 #[test]
 fn renames() {
     let made = [create("a", 1, 0, 1)];
     let take = |to: &str, answer| rename("a", to, Mode::Replace, answer, 2, 9);
     let both = |one, other| [&made[..], &[take("b", one), take("c", other)]].concat();
     assert!(holds(&both(Answer::Done, Answer::Absent)));
-    assert!(!holds(&both(Answer::Done, Answer::Done)), "both give the name another one");
-    assert!(!holds(&both(Answer::Absent, Answer::Absent)), "the first one finds it");
+    assert!(!holds(&both(Answer::Done, Answer::Done)), "both renames succeed");
+    assert!(!holds(&both(Answer::Absent, Answer::Absent)), "the first one finds the name");
     let over = [create("a", 1, 0, 1), create("b", 2, 2, 3)];
     let no_replace =
         |answer| [&over[..], &[rename("a", "b", Mode::NoReplace, answer, 4, 5)]].concat();
@@ -96,7 +96,7 @@ fn renames() {
     assert!(!holds(&onto(Answer::Done)));
 }
 
-/// Goal: a call without an answer may have been made, once, until it no longer can be.
+/// Goal: a call without an answer may have taken effect, at most once, until it no longer can.
 #[test]
 fn lost_answers() {
     let lost = |op, end| Call { end, ..call(op, Answer::Lost, 2, 2) };
@@ -111,15 +111,15 @@ fn lost_answers() {
     let ended = Call { end: Some(4), ..create_lost.clone() };
     for seen in [None, Some(7)] {
         let unseen = [ended.clone(), look("a", seen, 5, 6)];
-        assert!(holds(&unseen), "it was made while nobody looked: {seen:?}");
+        assert!(holds(&unseen), "it took effect unobserved: {seen:?}");
     }
     assert!(!holds(&[&[ended][..], &[look("a", None, 5, 6), look("a", Some(7), 7, 8)]].concat()));
     let twice = [create("a", 1, 0, 1), lost(Op::Unlink { path: path("a") }, None)];
     let after = [look("a", None, 3, 4), create("a", 2, 5, 6), look("a", None, 7, 8)];
-    assert!(!holds(&[&twice[..], &after[..]].concat()), "it is made once");
+    assert!(!holds(&[&twice[..], &after[..]].concat()), "it takes effect once");
 }
 
-/// Goal: after a loss a name stands for anything, but for one thing.
+/// Goal: after a loss a name may stand for anything, but for one thing only.
 #[test]
 fn losses() {
     let loss = [Loss { at: 2, paths: [path("a")].into() }];
@@ -131,8 +131,8 @@ fn losses() {
     assert!(!check(&other, &loss).violations.is_empty());
 }
 
-/// Goal: content that is changed under locks is changed once; a read without a lock sees what was closed before
-/// it was opened, or what is written meanwhile.
+/// Goal: content that is changed under locks is changed once. A read without a lock sees what was
+/// closed before its open, or what is written during the read.
 #[test]
 fn content() {
     let swap = |old, new, begin, end| {
@@ -147,14 +147,14 @@ fn content() {
     let inverted = |locked| [write.clone(), read(1, locked, 1, 2), read(0, locked, 3, 4)];
     assert!(holds(&inverted(false)));
     assert!(!holds(&inverted(true)));
-    assert!(!holds(&[write, read(0, false, 10, 11)]), "what was closed is seen");
+    assert!(!holds(&[write, read(0, false, 10, 11)]), "a read sees what was closed");
     let late = Call { answer: Answer::Lost, end: None, ..swap(1, 2, 2, 2) };
     let fenced = [swap(0, 1, 0, 1), late, swap(1, 3, 3, 4), read(2, true, 5, 6)];
-    assert!(!holds(&fenced), "a late write of one who has lost its lock");
+    assert!(!holds(&fenced), "a late write of a client that has lost its lock");
 }
 
-/// Goal: locks exclude each other byte by byte, waits and refusals need somebody who holds what excludes them, and
-/// a lock whose end is not known may have ended at any time.
+/// Goal: locks exclude each other byte by byte, waits and refusals need an owner of a conflicting
+/// lock, and a lock whose end is unknown may have ended at any time.
 #[test]
 fn locks() {
     let lockable = |owner, (start, last), exclusive| Lockable { owner, start, last, exclusive };
@@ -170,7 +170,7 @@ fn locks() {
     let first = lock(one, Answer::Done, 0);
     assert!(holds(&[first.clone(), lock(other, Answer::Exists, 2)]));
     assert!(!holds(&[first.clone(), lock(other, Answer::Done, 2)]), "both hold bytes 4 to 7");
-    assert!(!holds(&[lock(other, Answer::Exists, 2)]), "nobody excludes it");
+    assert!(!holds(&[lock(other, Answer::Exists, 2)]), "no lock conflicts");
     let half = lockable(1, (4, 7), true);
     let freed = [first.clone(), unlock(half, 2)];
     assert!(holds(&[&freed[..], &[lock(other, Answer::Done, 4)]].concat()));
@@ -181,17 +181,17 @@ fn locks() {
     let weak = lock(lockable(1, (0, 7), false), Answer::Done, 2);
     assert!(holds(&[first.clone(), weak.clone(), lock(other, Answer::Done, 4)]), "both share");
     let own = test(lockable(1, (0, 9), true), Answer::Absent, 4);
-    assert!(holds(&[first.clone(), own]), "nobody excludes himself");
+    assert!(holds(&[first.clone(), own]), "an owner does not exclude itself");
     let lost = Call { answer: Answer::Lost, end: None, ..unlock(one, 2) };
     let ended = [first, lost];
     for answer in [Answer::Done, Answer::Exists] {
         assert!(holds(&[&ended[..], &[lock(other, answer, 4)]].concat()));
     }
     let back = [lock(other, Answer::Done, 4), unlock(other, 6), lock(other, Answer::Exists, 8)];
-    assert!(!holds(&[&ended[..], &back[..]].concat()), "what has ended does not come again");
+    assert!(!holds(&[&ended[..], &back[..]].concat()), "an ended lock does not come back");
 }
 
-/// Goal: a search that grows too large is not taken for proof.
+/// Goal: a search that grows too large is not a proof.
 #[test]
 fn too_large() {
     let lost = |number| Call {
@@ -209,7 +209,7 @@ fn too_large() {
     assert_eq!((verdict.decided, verdict.undecided), (0, 1), "{verdict:?}");
 }
 
-/// Goal: histories are read as lines of JSON.
+/// Goal: histories are read from lines of JSON.
 #[test]
 fn lines() {
     let text = r#"{"who":"x","op":"create","path":"a","exclusive":true,"answer":{"inode":[5,"file"]},"begin":1,"end":2}
@@ -223,7 +223,8 @@ fn lines() {
     assert!(check_lines("{}").is_err());
 }
 
-/// Many names that renames have joined, and then as many changes at once, each looked at when it has ended.
+/// Returns many names that renames have joined, and then as many concurrent changes, each observed
+/// after its end.
 fn all_at_once(count: u64) -> Vec<Call> {
     let name = |number: u64| format!("n{number}");
     let joins = (1..count).map(|number| {
@@ -239,8 +240,8 @@ fn all_at_once(count: u64) -> Vec<Call> {
     joins.chain(made).chain(seen).collect()
 }
 
-/// Goal: where far more orders are possible than a search can look at, the order in which calls ended is found, and
-/// what it does not explain is looked for among the others.
+/// Goal: when more orders are possible than a search can look at, the search finds the order in
+/// which calls ended, and looks at others for the answers that this order does not explain.
 #[test]
 fn the_order_of_ends_is_tried_first() {
     const COUNT: u64 = 12;
@@ -248,7 +249,7 @@ fn the_order_of_ends_is_tried_first() {
     assert!(holds(&calls));
     let group: Vec<&Call> = calls.iter().collect();
     assert!(matches!(Search::new(&group, &[], None).run(), Outcome::TooLarge));
-    // The last of them is seen before the first has ended.
+    // The last of them is observed before the first has ended.
     let (last, begin) = (format!("n{}", COUNT - 1), 2 * COUNT);
     let mut calls = all_at_once(COUNT);
     calls.push(look(&last, Some(COUNT), begin, begin + 1));

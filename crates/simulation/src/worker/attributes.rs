@@ -1,4 +1,4 @@
-//! Steps about attributes: extended ones, modes, symbolic links, holes, the pool.
+//! Steps that use attributes, extended attributes, modes, symbolic links, holes and the pool.
 
 use super::{BALLAST, Worker};
 use protocol::{Errno, InodeId};
@@ -6,11 +6,11 @@ use std::cell::Cell;
 
 /// The extended attributes that workers use.
 const XATTRS: [&[u8]; 2] = [b"user.one", b"user.two"];
-/// Offsets at which holes are looked for are below this.
+/// Upper limit of offsets at which a step looks for holes.
 const OFFSET_MAX: u64 = 200_000;
 
 impl Worker {
-    /// Changes an attribute, or looks at one.
+    /// Changes or reads an attribute.
     pub(super) async fn attributes(&mut self) {
         let (parent, place) = self.any_place();
         let place = place.as_str();
@@ -42,7 +42,7 @@ impl Worker {
         let flags = *self.random.of(&[0, 0, libc::XATTR_CREATE]);
         self.note("set xattr");
         let set_on = Cell::new(None);
-        // It may be seen from then on.
+        // Other callers may see the value from now on.
         let acts = |inode| {
             let file = self.file(inode);
             set_on.set(Some(file));
@@ -60,7 +60,7 @@ impl Worker {
         }
     }
 
-    /// What an extended attribute says must have been set, to this file and under this name.
+    /// Checks that the value of an extended attribute was once set on this file under this name.
     async fn see_xattr(&self, (parent, place): (InodeId, &str), name: &[u8]) {
         self.note("get xattr");
         let path = self.path(parent, place);
@@ -78,7 +78,7 @@ impl Worker {
         }
     }
 
-    /// Looks at what no other step looks at.
+    /// Takes one of the reading steps that no other step contains.
     pub(super) async fn look(&mut self) {
         match self.random.below(7) {
             5 | 6 => self.make_files().await,
@@ -90,7 +90,7 @@ impl Worker {
             1 => self.symlink().await,
             2 => self.seek().await,
             3 => {
-                // The kernel sends the mount no sync(2): this is `tsumugi sync`.
+                // The kernel does not send sync(2) to the mount; this is `tsumugi sync`.
                 let Some(client) = self.kernel.client() else { return };
                 self.note("sync");
                 let job = self.kernel.in_process(async move { client.sync_all().await });
@@ -126,7 +126,8 @@ impl Worker {
         self.close(&open).await;
     }
 
-    /// Makes a symbolic link or a FIFO of a name that nobody else uses, looks at it and removes it.
+    /// Makes a symbolic link or a FIFO under a name that no other worker uses, checks it and
+    /// removes it.
     async fn symlink(&mut self) {
         let number = self.history().stamp();
         let (name, target) = (format!("s{number}"), format!("../{BALLAST}/{number}").into_bytes());

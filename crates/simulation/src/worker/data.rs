@@ -9,23 +9,23 @@ use reactor::time::sleep;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Offsets at which writes begin are below this, but for appends.
+/// Upper limit of offsets at which writes begin, except appends.
 const OFFSET_MAX: u64 = 200_000;
-/// Bytes of one read where all of a file is read.
+/// Bytes of one read when a step reads a whole file.
 const READ_BYTES: u64 = 1 << 20;
-/// Where copies that are meant to be long begin, at most, and their fewest bytes.
+/// Largest start of copies that are meant to be long, and their least number of bytes.
 const COPY_START_MAX: u64 = 8_000;
 const COPY_BYTES_MIN: u64 = client::COPIED_HERE_BYTES + 1;
-/// Fewest bytes of an append: enough to find it again.
+/// Least number of bytes of an append: enough to find it again.
 const APPEND_BYTES_MIN: u64 = 16;
-/// What is read first of the end of a file to find an append.
+/// Bytes at the end of a file that are searched first for an append.
 const TAIL_BYTES: u64 = 8_192;
 
 /// A file that a worker has open.
 pub(crate) struct Open {
     pub(crate) file: Rc<OpenFile>,
     pub(super) key: FileKey,
-    /// When it began to be opened: pages may be as old.
+    /// When the open began: pages may be as old as this.
     opened: Tick,
     session: Option<SessionId>,
 }
@@ -35,20 +35,21 @@ impl Open {
         Open { file, key, opened: life.start, session: life.session }
     }
 
-    /// The same file, of which no page is older than a moment.
+    /// Returns the same file with the guarantee that no page is older than a moment.
     pub(super) fn since(&self, opened: Tick, session: Option<SessionId>) -> Open {
         Open { file: Rc::clone(&self.file), key: self.key, opened, session }
     }
 }
 
 impl Worker {
-    /// Opens a file, makes it if it is not there, writes some pieces and closes it.
+    /// Opens a file, creates it if it does not exist, writes some pieces and closes it.
     pub(super) async fn write_file(&mut self) {
         let (parent, name) = self.file_place();
         let append = if self.random.chance(25) { libc::O_APPEND } else { 0 };
         let flags = libc::O_RDWR | append;
         let open = match self.random.below(10) {
-            // Who looks first knows what it opens; who does not may race with others for the name.
+            // A worker that looks the name up first knows the file that it opens. Otherwise it may
+            // race with others for the name.
             0..4 => match self.lookup(parent, &name).await {
                 Some(found) if !found.is_file => return,
                 Some(_) => self.open(parent, &name, flags).await,
@@ -71,20 +72,20 @@ impl Worker {
         }
         let fsyncs = if self.shared.plan.may_lose_data() { 60 } else { 15 };
         if self.random.chance(fsyncs) && !self.fsync(&open).await && self.random.chance(70) {
-            // Whoever tries again has what it writes now, and not what was lost.
+            // After a retry the file has the new bytes, and not those that were lost.
             self.write(&open).await;
             self.fsync(&open).await;
         }
         self.close(&open).await;
     }
 
-    /// How many pieces to write or read.
+    /// Returns the number of pieces to write or read.
     fn pieces(&mut self, least: u64, most: u64) -> u64 {
         let pieces = self.random.between(least, most);
         self.shared.plan.pieces(pieces)
     }
 
-    /// Now and then a while passes with data that is written and not committed.
+    /// Pauses now and then while data is written and not committed.
     async fn dawdle(&mut self) {
         if self.random.chance(40) {
             let most_us = *self.random.of(&[100, 2_000, 300_000]);
@@ -92,7 +93,7 @@ impl Worker {
         }
     }
 
-    /// Appends a little to a file to which all append, some of them at this moment.
+    /// Appends a little to a file to which all workers append, some of them concurrently.
     pub(super) async fn append_together(&mut self) {
         let flags = libc::O_RDWR | libc::O_APPEND | libc::O_CREAT;
         let Some(open) = self.open(InodeId::ROOT, "a", flags).await else { return };
@@ -105,14 +106,14 @@ impl Worker {
         self.close(&open).await;
     }
 
-    /// Removes a file and writes another at once, so that its blocks are wanted.
+    /// Removes a file and immediately writes another, so that its blocks are used again.
     pub(super) async fn replace(&mut self) {
         let (parent, name) = self.any_place();
         self.unlink_name(parent, &name).await;
         self.write_file().await;
     }
 
-    /// Writes somewhere; answers whether that succeeded.
+    /// Writes at a random offset. Returns whether that succeeded.
     pub(super) async fn write(&mut self, open: &Open) -> bool {
         let length = self.random.between(1, self.shared.plan.write_max);
         if open.file.is_appending() {
@@ -142,7 +143,8 @@ impl Worker {
         result.is_ok()
     }
 
-    /// Appends. Where that went write(2) does not say: it is looked for at once.
+    /// Appends. write(2) does not return the offset, so the function searches for the bytes
+    /// immediately.
     async fn append(&self, open: &Open, length: u64) -> bool {
         let stamp = self.history().stamp();
         let mut life = self.begin("write");
@@ -170,7 +172,7 @@ impl Worker {
         true
     }
 
-    /// Where a file has the bytes that were just appended: at its end, or near it.
+    /// Returns the offset of bytes that were just appended: at the end of the file, or near it.
     async fn find_append(&self, open: &Open, bytes: &[u8]) -> Option<u64> {
         let size = self.kernel.fstat(self.caller(), &open.file).await.ok()?.size;
         let wanted = &bytes[..bytes.len().min(64)];
@@ -186,7 +188,7 @@ impl Worker {
         None
     }
 
-    /// Answers whether it succeeded.
+    /// Returns whether the fsync succeeded.
     async fn fsync(&self, open: &Open) -> bool {
         let asked = self.history().tick();
         self.note("fsync");
@@ -202,15 +204,16 @@ impl Worker {
         self.close_published(open, &[]).await;
     }
 
-    /// Closes a file; answers whether that succeeded. Each unlock `published` what was written before its first
-    /// moment, at its second at the latest, unless the close tells that this failed.
+    /// Closes a file. Returns whether that succeeded. Each pair in `published` stands for an
+    /// unlock: writes from before the first tick were published by the second at the latest, unless
+    /// the close returns their failure.
     pub(super) async fn close_published(&self, open: &Open, published: &[(Tick, Tick)]) -> bool {
         let asked = self.history().tick();
         self.note("close");
         self.log(|| format!("close of {} begins", open.file.inode.number().0));
         self.on(|| format!(" of inode {}", open.file.inode.number().0));
         let closing = self.kernel.close(self.caller(), &open.file);
-        // Who only reads commits nothing, not even what others on its node have written.
+        // A client that only reads commits nothing, not even the writes of others on its node.
         if !open.file.is_writable() {
             let result = closing.await;
             self.answered("close", &result);
@@ -254,7 +257,7 @@ impl Worker {
             self.read(&open).await;
         }
         if self.shared.plan.may_lose_data() && self.random.chance(40) {
-            // It makes durable what others have written, too.
+            // An fsync also makes the writes of others durable.
             self.fsync(&open).await;
         }
         self.close(&open).await;
@@ -265,7 +268,7 @@ impl Worker {
             0 => (0, OFFSET_MAX * 4),
             _ => (self.random.below(OFFSET_MAX), self.random.between(1, 60_000)),
         };
-        // What an error says has been judged.
+        // The function called has already judged any error.
         let _ = self.read_range(open, offset, length).await;
     }
 
@@ -290,7 +293,7 @@ impl Worker {
         let bytes = result?;
         let is_cached = open.file.is_cached();
         if is_cached {
-            // Pages may be as old as the open, and no older.
+            // Pages may be as old as the open, but no older.
             start = open.opened;
             session = session.filter(|present| open.session == Some(*present));
         }
@@ -306,7 +309,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A file to do something with, open.
+    /// Returns a random file, open.
     pub(super) async fn some_open_file(&mut self, flags: i32) -> Option<Open> {
         let (parent, name) = self.file_place();
         self.open(parent, &name, flags).await
@@ -318,7 +321,8 @@ impl Worker {
         self.truncate_to((parent, &name), size).await;
     }
 
-    /// Empties a file, which others may read just then, and writes to another at once, or to this one.
+    /// Empties a file that others may be reading, and immediately writes to another file or to this
+    /// one.
     pub(super) async fn rewrite(&mut self) {
         let (parent, name) = self.any_place();
         self.truncate_to((parent, &name), 0).await;
@@ -379,7 +383,7 @@ impl Worker {
     async fn copy_range(&mut self, from: &Open, to: &Open) {
         let offset = self.random.below(OFFSET_MAX);
         let (source_offset, length) = if self.random.chance(50) {
-            // So much that the service shares blocks, if the source has it.
+            // Long enough that the service shares blocks, if the source is that long.
             (self.random.below(COPY_START_MAX), self.random.between(COPY_BYTES_MIN, OFFSET_MAX))
         } else {
             let length_max = *self.random.of(&[80_000, 200_000]);
@@ -394,7 +398,7 @@ impl Worker {
             let effect = Effect::Copy { source, source_offset, offset, length: copied };
             self.history().changes[index].effect = effect;
         }
-        // A copy commits the source first, and tells its failures.
+        // A copy commits the source first, and returns errors of that commit.
         if result.is_err() {
             self.history().lost(source, self.actor);
         }
@@ -402,7 +406,7 @@ impl Worker {
         if is_committed || result.is_err() {
             return self.end_change("copy", index, &result);
         }
-        // A little is copied as by reading and writing: the close commits it.
+        // A small amount is copied by reading and writing: the close commits it.
         self.answered("copy", &result);
         let mut history = self.history();
         let tick = history.tick();
@@ -429,19 +433,19 @@ impl Worker {
             return life.apply(tick);
         }
         life.doubt();
-        // It began by committing what was written, and tells that this failed.
+        // The call began by committing earlier writes, and returns the error of that commit.
         history.lost(file, self.actor);
     }
 }
 
-/// What the end of a run needs.
+/// Steps for the end of a run.
 impl Worker {
     pub(crate) fn directories(&self) -> Vec<InodeId> {
         self.shared.directories.borrow().clone()
     }
 
     pub(crate) async fn lookup_again(&self, parent: InodeId, name: &str) -> Option<super::Found> {
-        // Of other names, such as a killed worker's symbolic link, no history is kept.
+        // The history does not cover other names, such as a killed worker's symbolic link.
         let is_known = super::NAMES.contains(&name) || super::LINK_NAMES.contains(&name);
         if !is_known && name != super::SHARED {
             return None;
@@ -457,7 +461,7 @@ impl Worker {
         self.close(&open).await;
     }
 
-    /// Whether all of a file can be read; `None` if there is no such file.
+    /// Returns whether all of a file can be read; `None` if there is no such file.
     pub(crate) async fn is_readable(&self, parent: InodeId, name: &str) -> Option<bool> {
         let path = self.path(parent, name);
         let attributes = self.kernel.stat(self.caller(), path).await.ok()?;
@@ -502,7 +506,7 @@ impl Worker {
         }
     }
 
-    /// Bytes that are used, and inodes.
+    /// Returns the numbers of used bytes and inodes.
     pub(crate) async fn pool(&self) -> Option<(u64, u64)> {
         let pool = self.kernel.statfs(self.caller()).await.ok()?;
         let used = (pool.blocks - pool.blocks_free) * u64::from(pool.fragment_size);

@@ -1,4 +1,4 @@
-//! Steps that take file locks, test them, write and read under them, and give them back.
+//! Steps that take file locks, test them, write and read under them, and release them.
 
 use super::data::Open;
 use super::{SHARED, Worker};
@@ -11,19 +11,19 @@ use protocol::{Errno, InodeId, SessionId};
 use reactor::time::sleep;
 use std::time::Duration;
 
-/// Bytes that record locks are about.
+/// Number of bytes on which workers take record locks.
 const LOCKED_BYTES: u64 = 8;
 /// How long a worker waits for a lock until a signal interrupts it.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a lock is held at most (ms), while things go wrong.
+/// Longest time (ms) for which a worker holds a lock while a fault lasts.
 const LONG_MS: u64 = 25_000;
-/// How long a file is open after its lock was given back.
+/// How long a file stays open after its lock was released.
 const OPEN_FOR: Duration = Duration::from_millis(20);
-/// How long a lock that was weakened is held.
+/// How long a weakened lock is held.
 const WEAK_FOR: Duration = Duration::from_millis(20);
-/// Owners of flock locks are apart from those of record locks in the history.
+/// Separates owners of flock locks from those of record locks in the history.
 const FLOCK_OWNERS: u64 = 1 << 20;
-/// The shifts of a session, and of its machine, in an owner of locks in the history.
+/// The shifts of a session and of its machine in the number of a lock owner in the history.
 const SESSION_SHIFT: u32 = 32;
 const MACHINE_SHIFT: u32 = 28;
 
@@ -31,13 +31,14 @@ const MACHINE_SHIFT: u32 = 28;
 struct Taken {
     lock: Locking,
     lockable: Lockable,
-    /// The call that ends it, lost until it is made: it may end with its session at any time.
+    /// The call that ends the lock. It counts as lost until the worker makes it, because the lock
+    /// may end with its session at any time.
     ending: usize,
     session: Option<SessionId>,
 }
 
 impl Worker {
-    /// Takes a lock on a file, holds it for a while and gives it back.
+    /// Takes a lock on a file, holds it for a while and releases it.
     pub(super) async fn lock(&mut self) {
         let access = *self.random.of(&[libc::O_RDONLY, libc::O_RDWR]);
         let is_shared = self.shared.plan.focus == Focus::Locks && self.random.chance(80);
@@ -62,13 +63,13 @@ impl Worker {
         };
         let begun = self.history().tick();
         let is_closed = self.close_published(&open, &published).await;
-        // RELEASE, which ends other locks, is not waited for.
+        // The kernel does not wait for RELEASE, which ends other locks.
         if let Some(taken) = held
             && is_closed
             && !lock.is_flock
             && open.file.is_flushed()
         {
-            self.given_back(&taken, begun);
+            self.released(&taken, begun);
         }
     }
 
@@ -81,14 +82,14 @@ impl Worker {
             (start, self.random.between(start, LOCKED_BYTES))
         };
         let kind = *self.random.of(&[LockKind::Read, LockKind::Write, LockKind::Write]);
-        // fcntl(2) wants a file that is open for writing.
+        // fcntl(2) needs a file that is open for writing.
         let is_weak = !is_flock && !open.file.is_writable();
         let kind = if is_weak { LockKind::Read } else { kind };
         Locking { is_flock, start, last, kind }
     }
 
-    /// The locks of a file, of one family, and one of them. What an owner had in an earlier session excludes it, too,
-    /// until that has been fenced.
+    /// Returns the name of a file's locks of one family, and one such lock. Locks from an owner's
+    /// earlier session exclude the owner too, until that session has been fenced.
     fn lockable(&self, open: &Open, lock: Locking) -> (String, Lockable) {
         let (family, number) = if lock.is_flock {
             ("flock", FLOCK_OWNERS + open.file.number())
@@ -121,7 +122,7 @@ impl Worker {
         self.answered("test lock", &found);
     }
 
-    /// Takes a lock, waiting no longer than `patience`.
+    /// Takes a lock, with a wait of at most `patience`.
     async fn take(
         &mut self,
         open: &Open,
@@ -137,7 +138,7 @@ impl Worker {
         let call = self.call(&life, Op::Lock { file: file.clone(), lock: lockable });
         let ending = self.call(&life, Op::Unlock { file, lock: lockable });
         let taken = self.kernel.lock(self.caller(), &open.file, lock, patience).await;
-        // A signal that ends a wait is no failure, and the lock was not taken.
+        // A wait that a signal ends is no failure, and the lock was not taken.
         let is_interrupted = taken == Err(Errno::EINTR) && patience.is_some();
         let judged = if is_interrupted { Ok(()) } else { taken };
         self.answered("lock", &judged);
@@ -152,17 +153,17 @@ impl Worker {
             self.history().calls[ending].life.is_void = true;
         }
         taken.ok()?;
-        // If it was lost meanwhile, the lock may be of either session.
+        // If the session was lost meanwhile, the lock may belong to either session.
         let session = session.filter(|session| self.session() == Some(*session));
         if self.random.chance(70) {
-            // Nothing is older under the lock than when it was asked for.
+            // Under the lock no data is older than the request for it.
             let fresh = open.since(life.start, session);
             self.read(&fresh).await;
         }
         Some(Taken { lock, lockable, ending, session })
     }
 
-    /// Holds a lock, and gives it back unless the close is to do so.
+    /// Holds a lock, and releases it unless the close will.
     async fn hold(
         &mut self,
         open: &Open,
@@ -194,16 +195,17 @@ impl Worker {
         self.answered("unlock", &released);
         if released.is_ok() {
             published.push((asked, self.history().tick()));
-            self.given_back(&taken, life.start);
+            self.released(&taken, life.start);
         }
         if self.random.chance(50) {
-            // What the unlock has published is there before the close.
+            // Data that the unlock has published must be visible before the close.
             sleep(OPEN_FOR).await;
         }
         None
     }
 
-    /// Writes once more under a lock. Who knows that the lock went with its session must be refused.
+    /// Writes once more under a lock. If the worker knows that the lock ended with its session, the
+    /// write must fail.
     async fn write_again(&mut self, open: &Open, taken: &Taken) {
         let session = self.session();
         let is_lost = taken.session.is_some() && session.is_some() && session != taken.session;
@@ -211,14 +213,14 @@ impl Worker {
         if is_lost && is_done {
             let inode = open.file.inode.number().0;
             let text = format!(
-                "a write of node{} to inode {inode}, of which it has lost a lock, succeeds",
+                "a write of node{} to inode {inode} succeeds although it has lost a lock",
                 self.actor.machine
             );
             self.history().violations.push(text);
         }
     }
 
-    /// Makes an exclusive lock a shared one, which publishes what was written under it.
+    /// Weakens an exclusive lock to a shared one, which publishes the writes under it.
     async fn weaken(&self, open: &Open, taken: &Taken, published: &mut Vec<(Tick, Tick)>) {
         let asked = self.history().tick();
         let life = self.begin("lock");
@@ -226,7 +228,7 @@ impl Worker {
         let (file, _) = self.lockable(open, lock);
         let weak = Lockable { exclusive: false, ..taken.lockable };
         let call = self.call(&life, Op::Lock { file: file.clone(), lock: weak });
-        // It may be a lock of a later session, of which nobody knows how long it is held.
+        // The lock may belong to a later session, with an unknown end.
         let ending = self.call(&life, Op::Unlock { file, lock: weak });
         let weakened = self.kernel.lock(self.caller(), &open.file, lock, None).await;
         self.call_ended(call, &weakened, |()| Answer::Done);
@@ -239,9 +241,10 @@ impl Worker {
         sleep(WEAK_FOR).await;
     }
 
-    /// A lock was given back by a call that began at a moment.
-    fn given_back(&self, taken: &Taken, begun: Tick) {
-        // Only if the service knew the session to the end nobody else can have been given the lock.
+    /// Checks the release of a lock by a call that began at a moment.
+    fn released(&self, taken: &Taken, begun: Tick) {
+        // Only if the service knew the session until the end was the lock certainly not granted to
+        // another owner.
         if taken.session.is_none() || taken.session != self.session() {
             return;
         }
@@ -254,7 +257,8 @@ impl Worker {
         history.counts.locks += 1;
     }
 
-    /// When all have closed their files, and those who died have been fenced, nobody has a lock.
+    /// Checks that no locks are left when all files are closed and all dead clients have been
+    /// fenced.
     pub(crate) async fn expect_no_locks(self) {
         for parent in self.directories() {
             for (name, inode) in self.list_directory(parent).await.unwrap_or_default() {
@@ -279,7 +283,7 @@ impl Worker {
                 let text = format!("a lock is left: {family} lock of inode {inode}");
                 self.history().violations.push(text);
             }
-            // The file may have another name, under which it is looked at next: RELEASE is not waited for.
+            // The file may have another name, which is checked next, and RELEASE is not waited for.
             let unlock = Locking { kind: LockKind::Unlock, ..lock };
             let released = self.kernel.lock(self.caller(), &open.file, unlock, None).await;
             self.answered("unlock", &released);

@@ -11,7 +11,7 @@ use protocol::{Errno, Timestamp};
 const NAMES_MAX: usize = 3;
 
 impl Worker {
-    /// Makes empty files of several names in one directory, all of them or none.
+    /// Makes empty files of several names in one directory, all or none.
     pub(super) async fn make_files(&mut self) {
         let (parent, _) = self.place();
         let count = self.random.between(2, NAMES_MAX as u64) as usize;
@@ -43,7 +43,7 @@ impl Worker {
             self.forget_change(open + index);
         }
         if is_refused || matches!(result, Err(Errno::EEXIST)) {
-            // One of the names was there: which is not said, and none was made.
+            // One of the names existed. The error does not name it, and no file was made.
             for call in calls {
                 self.history().calls[call].life.is_void = true;
             }

@@ -18,8 +18,8 @@ fn slot(parent: InodeId, name: &str) -> Slot {
     Slot { parent, name: name.to_owned() }
 }
 
-/// Whether an error says something of names that held at one moment. The kernel compares the kinds of what a
-/// rename is about after it has looked both up, one after the other.
+/// Returns whether an error describes names at one moment. The kernel looks up the two names of a
+/// rename one after the other, and compares their kinds afterwards.
 fn is_of_one_moment(op: &Op, errno: Errno) -> bool {
     match op {
         Op::Rename { .. } => !matches!(errno, Errno::EISDIR | Errno::ENOTDIR),
@@ -48,14 +48,14 @@ fn asked_mode(mode: Mode) -> Renaming {
 }
 
 impl Worker {
-    /// A call on names begins.
+    /// Records the begin of a call on names.
     pub(super) fn call(&self, life: &Life, op: Op) -> usize {
         let mut history = self.history();
         history.calls.push(NameCall::new(op, life.clone()));
         history.calls.len() - 1
     }
 
-    /// A call on names was answered; `done` is what success says.
+    /// Records the answer to a call on names; `done` converts a successful result.
     pub(super) fn call_ended<T>(
         &self,
         call: usize,
@@ -67,7 +67,7 @@ impl Worker {
         let (tick, meta_power_lost) = (history.tick(), history.meta_power_lost);
         let call = &mut history.calls[call];
         let NameCall { op, answer, life, .. } = &mut *call;
-        // What was asked again in another session may have met its own effect.
+        // A call that was repeated in another session may have met its own effect.
         let is_same_session = life.session == session;
         life.returned = Some(tick);
         match result {
@@ -83,15 +83,15 @@ impl Worker {
         }
     }
 
-    /// Says which inode it is answered.
+    /// Adds the returned inode to the story.
     fn on_inode(&self, inode: Option<InodeId>) {
         if let Some(inode) = inode {
             self.on(|| format!(" = inode {}", inode.0));
         }
     }
 
-    /// Enters an event with the fate that the call's answer tells; `seen` are what an answer says
-    /// of entries.
+    /// Enters an event whose fate depends on the call's answer; `seen` converts an answer to
+    /// observations of entries.
     pub(super) fn event<T>(
         &self,
         life: &Life,
@@ -107,7 +107,8 @@ impl Worker {
         for (slot, effect) in changes {
             let mut life = life.clone();
             match result {
-                // The answer was under way when the service lost power, and this with it, perhaps.
+                // The answer was under way when the service lost power, which may have undone the
+                // change.
                 Ok(_) if life.start < history.meta_power_lost => life.doubt(),
                 Ok(_) => life.apply(tick),
                 Err(errno) if super::is_verdict(*errno) && is_same_session => life.is_void = true,
@@ -115,7 +116,7 @@ impl Worker {
             }
             history.names.push(NameEvent { slot, effect, life });
         }
-        // A call that was asked again in another session may have met its own effect.
+        // A call that was repeated in another session may have met its own effect.
         if is_same_session {
             for (slot, effect) in seen {
                 history.names.push(NameEvent { slot, effect, life: life.clone() });
@@ -152,14 +153,15 @@ impl Worker {
         Some(Found { is_file: attributes.mode & libc::S_IFMT == libc::S_IFREG })
     }
 
-    /// Opens a file, or makes it, as `flags` say.
+    /// Opens or creates a file, depending on `flags`.
     pub(super) async fn open(&self, parent: InodeId, name: &str, flags: i32) -> Option<Open> {
         let life = self.begin("open");
         self.on_name(parent, name);
         self.on(|| format!(" with {flags:#o}"));
         let at = slot(parent, name);
         let makes = flags & libc::O_CREAT != 0;
-        // What a killed or failing call made is not known by number: it is whatever turns up.
+        // The number of a file that a killed or failing call made is unknown until a lookup shows
+        // it.
         let index = makes.then(|| self.unknown_change(&life, at.clone()));
         let path = self.shared.path(parent, name);
         let exclusive = flags & libc::O_EXCL != 0;
@@ -214,7 +216,7 @@ impl Worker {
         self.event(life, &Err::<(), _>(errno), made, seen);
     }
 
-    /// Enters a change whose outcome is open for as long as the call has not returned.
+    /// Enters a change whose outcome is open until the call returns.
     fn unknown_change(&self, life: &Life, slot: Slot) -> usize {
         self.open_changes(life, vec![(slot, NameEffect::SetSome)])
     }
@@ -228,7 +230,7 @@ impl Worker {
         first
     }
 
-    /// The call has returned: its outcome is entered anew.
+    /// Drops such a change when the call has returned. The caller enters its outcome anew.
     pub(super) fn forget_change(&self, index: usize) {
         self.history().names[index].life.is_void = true;
     }
@@ -307,7 +309,8 @@ impl Worker {
     pub(super) async fn link(&mut self) {
         let (parent, name) = self.place();
         let (new_parent, _) = self.place();
-        // Names of their own: a rename of one link onto another of the same file does nothing.
+        // Links have their own names, because a rename of one link onto another of the same file
+        // does nothing.
         let new_name = *self.random.of(&super::LINK_NAMES);
         let (from, at) = (slot(parent, &name), slot(new_parent, new_name));
         let life = self.begin("link");
@@ -336,7 +339,7 @@ impl Worker {
         self.event(&life, &result, vec![(at, effect)], seen);
     }
 
-    /// Lists a directory; what it has not is seen as absent.
+    /// Lists a directory; names that are not in the listing count as absent.
     pub(super) async fn list(&mut self) {
         let (parent, _) = self.place();
         self.list_directory(parent).await;
@@ -360,7 +363,7 @@ impl Worker {
         for (_, inode) in &found {
             self.file(*inode);
         }
-        // Entries of one listing may be seen at different moments.
+        // Entries of one listing may be from different moments.
         for (at, effect) in &seen {
             let call = self.call(&life, Op::Lookup { path: self.shared.path(parent, &at.name) });
             let answer = match effect {
@@ -392,7 +395,7 @@ impl Worker {
                     let set = NameEffect::Set(Some(*inode));
                     self.event(&life, &result, vec![(at, set)], Vec::new());
                     if self.random.chance(50) {
-                        // Other kernels know it in its old place, or just look.
+                        // Other kernels still know the directory in its old place, or just look.
                         self.list_directory(parent).await;
                         self.rename_from(parent, name).await;
                     }

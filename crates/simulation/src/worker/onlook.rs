@@ -1,20 +1,20 @@
-//! Steps around one place that a node knows: those who look at it, and others who change it.
+//! Steps around one place that a node has cached: some workers read it, others change it.
 
 use super::Worker;
 use crate::random::Random;
 use protocol::InodeId;
 
-/// Bytes that one look reads.
+/// Bytes that one step reads.
 const LOOKED_AT_BYTES: u64 = 40_000;
 
 impl Worker {
-    /// With choices of its own.
+    /// Returns the worker with a stream of choices of its own.
     pub(crate) fn choosing(mut self, random: Random) -> Worker {
         self.random = random;
         self
     }
 
-    /// Looks at a place, so that names, attributes and bytes of it are cached; answers which it is.
+    /// Reads a place, so that the node caches its names, attributes and bytes. Returns the place.
     pub(crate) async fn know_a_place(mut self) -> (InodeId, String) {
         let (parent, name) = self.file_place();
         if self.random.chance(50) {
@@ -27,7 +27,7 @@ impl Worker {
         (parent, name)
     }
 
-    /// Looks at a place in one way.
+    /// Reads a place in one of several ways.
     pub(crate) async fn look_at_place(mut self, (parent, name): (InodeId, String)) {
         match self.random.below(6) {
             0 | 1 => {
@@ -42,12 +42,12 @@ impl Worker {
 
     async fn read_a_little(&self, parent: InodeId, name: &str) {
         let Some(open) = self.open(parent, name, libc::O_RDONLY).await else { return };
-        // What an error says has been judged.
+        // The function called has already judged any error.
         let _ = self.read_range(&open, 0, LOOKED_AT_BYTES).await;
         self.close(&open).await;
     }
 
-    /// Changes what is there, once or twice.
+    /// Changes the place, once or twice.
     pub(crate) async fn change_place(mut self, (parent, name): (InodeId, String)) {
         for _ in 0..self.random.between(1, 2) {
             match self.random.below(6) {
@@ -63,7 +63,7 @@ impl Worker {
         }
     }
 
-    /// Writes a piece to what has a name, which is made if it is not there.
+    /// Writes a piece to a file, which is created if it does not exist.
     async fn write_to(&mut self, parent: InodeId, name: &str) {
         let Some(open) = self.open(parent, name, libc::O_RDWR | libc::O_CREAT).await else {
             return;

@@ -1,4 +1,4 @@
-//! A metadata service and nodes as shipped, on a simulated ring, over given stores and devices.
+//! A metadata service and nodes as shipped, on a simulated ring, with given stores and devices.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -27,7 +27,7 @@ fn secret() -> Secret {
     Secret::from_hex(&"5a".repeat(32)).unwrap()
 }
 
-/// Starts the metadata service; it runs until the simulation ends.
+/// Starts the metadata service. It runs until the simulation ends.
 pub(crate) fn start_meta(node: &Node, store: Box<dyn Store>, boot: u128) {
     let listen = SocketAddr::new(node.address(), META_PORT);
     drop(node.spawn(async move {
@@ -45,7 +45,7 @@ pub(crate) fn start_meta(node: &Node, store: Box<dyn Store>, boot: u128) {
     }));
 }
 
-/// Starts a node with one device; answers its client.
+/// Starts a node with one device. Returns its client.
 pub(crate) async fn start_node(
     simulation: &(Node, Node),
     index: usize,
@@ -61,19 +61,20 @@ pub(crate) async fn start_node(
     start_node_with(simulation, index, vec![device], None).await
 }
 
-/// What a client is to tell of changes by others.
+/// A function that a client calls for changes by others.
 pub(crate) type Changes = Box<dyn Fn(Change)>;
 
-/// What clients keep with the service of small files; nothing, unless a test says otherwise: most look at
-/// what becomes of data on devices.
+/// Largest size of files that clients store with the service. 0 unless a test sets another value,
+/// because most tests check data on devices.
 pub(crate) static INLINE_BYTES: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// The nodes, by number, whose clients make and check checksums; all, unless a test says otherwise.
+    /// Bit mask of the nodes with clients that make and check checksums; all, unless a test sets
+    /// another value.
     pub(crate) static CHECKSUMS: Cell<u32> = const { Cell::new(u32::MAX) };
 }
 
-/// Starts a node with these devices; answers its client.
+/// Starts a node with these devices. Returns its client.
 pub(crate) async fn start_node_with(
     simulation: &(Node, Node),
     index: usize,

@@ -1,4 +1,5 @@
-//! What the metadata store and the devices did, so that the state at any moment can be built again.
+//! A record of the actions of the metadata store and the devices, from which the state at any
+//! moment can be rebuilt.
 
 use block::{Backing, Log, MemoryBacking, Survival};
 use meta::store::{Batch, Error, MemoryStore, Pair, Scan, Store, Syncer};
@@ -6,10 +7,10 @@ use std::sync::{Arc, Mutex};
 
 /// The device's block.
 pub(crate) const BLOCK_BYTES: u32 = 4096;
-/// What blocks hold that nobody has written.
+/// The content of blocks that were never written.
 pub(crate) const JUNK: u8 = 0xee;
 
-/// Choices that a seed repeats.
+/// Random choices that a seed repeats.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -23,7 +24,7 @@ impl Random {
     }
 }
 
-/// One thing that happened to the store, and how far the devices were by then.
+/// One event of the store, and the positions of the devices' records at that time.
 struct Event {
     what: What,
     devices: Vec<usize>,
@@ -31,7 +32,7 @@ struct Event {
 
 enum What {
     Commit(Batch),
-    /// A sync ended that covers so many commits.
+    /// A sync ended that covers this number of commits.
     Synced(usize),
 }
 
@@ -41,7 +42,7 @@ struct Events {
     commits: usize,
 }
 
-/// All that happened; clones share it.
+/// All events; clones share them.
 #[derive(Clone)]
 pub(crate) struct Tape {
     store: MemoryStore,
@@ -50,7 +51,7 @@ pub(crate) struct Tape {
     events: Arc<Mutex<Events>>,
 }
 
-/// What is left after a cut.
+/// The state after a power loss.
 pub(crate) struct Left {
     pub(crate) store: MemoryStore,
     pub(crate) images: Vec<Vec<u8>>,
@@ -63,12 +64,12 @@ impl Tape {
         Tape { store: MemoryStore::new(), device_bytes, devices, events: Arc::default() }
     }
 
-    /// The present moment: the number of things that happened to the store.
+    /// Returns the present moment: the number of events of the store.
     pub(crate) fn now(&self) -> usize {
         self.events.lock().unwrap().events.len()
     }
 
-    /// How often the store was synced.
+    /// Returns how often the store was synced.
     pub(crate) fn syncs(&self) -> usize {
         let events = self.events.lock().unwrap();
         events.events.iter().filter(|event| matches!(event.what, What::Synced(_))).count()
@@ -81,8 +82,8 @@ impl Tape {
         events.events.push(Event { what, devices });
     }
 
-    /// What is left when the power of some machines goes at a moment: `None` is that of the store's
-    /// machine, a number that of a device's.
+    /// Returns the state when some machines lose power at a moment: `None` is the store's machine,
+    /// a number that of a device.
     pub(crate) fn cut(
         &self,
         moment: usize,

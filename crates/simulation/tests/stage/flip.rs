@@ -1,4 +1,4 @@
-//! A device whose bits flip: at rest, or on the way to who reads them.
+//! A device with flipping bits: at rest, or on the way to the reader.
 
 use block::{Backing, Device, Geometry, Incarnation, IoFuture, MemoryBacking};
 use reactor::{Buffer, Chunk, Segment, Segments, scatter};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 #[derive(Debug, Default)]
 struct State {
-    /// Of the next reads: whether a bit flips on the way.
+    /// For each of the next reads: whether a bit flips on the way.
     on_the_way: VecDeque<bool>,
     /// Blocks that hold a flipped bit.
     damaged: BTreeSet<u64>,
@@ -18,7 +18,7 @@ struct State {
     met: u64,
 }
 
-/// Memory whose bits flip; clones share it.
+/// Memory with flipping bits; clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Flip {
     memory: Arc<MemoryBacking>,
@@ -32,12 +32,12 @@ impl Flip {
         Flip { memory, block_bytes: block_bytes.into(), state: Arc::default() }
     }
 
-    /// A bit of the next reads flips on the way, or not.
+    /// Chooses for each of the next reads whether a bit flips on the way.
     pub(crate) fn on_the_way(&self, reads: &[bool]) {
         self.state.lock().unwrap().on_the_way.extend(reads);
     }
 
-    /// A bit of a block flips where it lies.
+    /// Flips a bit of a block at rest.
     pub(crate) async fn at_rest(&self, block: u64) {
         let device = self.memory.attach();
         let at = block * self.block_bytes;
@@ -46,18 +46,18 @@ impl Flip {
         bytes[block as usize % 4096] ^= 4;
         device.write(at, Chunk::from(Buffer::copy_from(&bytes))).await.unwrap();
         let mut state = self.state.lock().unwrap();
-        // Twice is as never.
+        // A second flip restores the bit.
         if !state.damaged.insert(block) {
             state.damaged.remove(&block);
         }
     }
 
-    /// Blocks that were written, ascending.
+    /// Returns the blocks that were written, in ascending order.
     pub(crate) fn written(&self) -> Vec<u64> {
         self.state.lock().unwrap().written.iter().copied().collect()
     }
 
-    /// Reads that met a flipped bit so far.
+    /// Returns the number of reads that met a flipped bit so far.
     pub(crate) fn met(&self) -> u64 {
         self.state.lock().unwrap().met
     }
@@ -74,7 +74,7 @@ impl Flip {
         }
     }
 
-    /// What a reader gets.
+    /// Returns the bytes that a reader gets.
     fn changed(&self, offset: u64, chunk: &Chunk) -> Chunk {
         let mut bytes = chunk.to_bytes().into_owned();
         let mut state = self.state.lock().unwrap();

@@ -1,4 +1,4 @@
-//! A device whose operations wait while a scene holds them.
+//! A device with operations that wait while a scene holds them.
 
 use block::{Access, Backing, Device, Error, Geometry, Incarnation, IoFuture, MemoryBacking};
 use reactor::time::sleep;
@@ -11,62 +11,62 @@ use std::time::Duration;
 
 /// The error of a device.
 const EIO: i32 = 5;
-/// Pause between two looks at a gate.
+/// Pause between two checks of a gate.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Operations of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Kind {
     is_held: AtomicBool,
-    /// How many have come.
+    /// Number of operations that have come.
     asked: AtomicU64,
-    /// How many were let through.
+    /// Number of operations that were let through.
     passed: AtomicU64,
-    /// The next one fails, when it has been carried out.
+    /// Whether the next one is carried out but returns an error.
     fails_next: AtomicBool,
-    /// Where they begin.
+    /// Their offsets.
     offsets: Mutex<Vec<u64>>,
 }
 
 impl Kind {
-    /// From now on they wait.
+    /// Makes operations wait from now on.
     pub(crate) fn hold(&self) {
         self.is_held.store(true, Ordering::SeqCst);
     }
 
-    /// They go on.
+    /// Lets operations continue.
     pub(crate) fn release(&self) {
         self.is_held.store(false, Ordering::SeqCst);
     }
 
-    /// How many have come.
+    /// Returns how many operations have come.
     pub(crate) fn asked(&self) -> u64 {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// How many were let through to the device.
+    /// Returns how many operations were let through to the device.
     pub(crate) fn passed(&self) -> u64 {
         self.passed.load(Ordering::SeqCst)
     }
 
-    /// Waits until one waits here.
+    /// Waits until an operation waits here.
     pub(crate) async fn until_one_waits(&self) {
         while self.asked() == self.passed() {
             sleep(LOOK_EVERY).await;
         }
     }
 
-    /// The next one fails, though it is carried out.
+    /// Makes the next operation fail, although it is carried out.
     pub(crate) fn fail_next(&self) {
         self.fails_next.store(true, Ordering::SeqCst);
     }
 
-    /// Where all that have come begin.
+    /// Returns the offsets of all operations that have come.
     pub(crate) fn offsets(&self) -> Vec<u64> {
         self.offsets.lock().unwrap().clone()
     }
 
-    /// What is answered when one at this place was carried out.
+    /// Returns the result of an operation at this place after it was carried out.
     fn answer(&self, access: Access, offset: u64, len: u64) -> Result<(), Error> {
         if self.fails_next.swap(false, Ordering::SeqCst) {
             let source = Arc::new(io::Error::from_raw_os_error(EIO));

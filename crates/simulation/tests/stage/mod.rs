@@ -1,5 +1,5 @@
-//! What scenes are set up on: a metadata service and nodes as shipped, with a client each, on a simulated
-//! ring.
+//! The stage for scenes: a metadata service and nodes as shipped, with a client each, on a
+//! simulated ring.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -36,7 +36,7 @@ pub(crate) const WRITE: OpenMode = OpenMode { write: true, append: false, sync: 
 /// To append.
 pub(crate) const APPEND: OpenMode = OpenMode { append: true, ..WRITE };
 
-/// A cluster on which all is well until the scene says otherwise.
+/// A cluster without faults until the scene adds some.
 pub(crate) struct Stage {
     pub(crate) network: Network,
     /// The metadata service's machine.
@@ -49,12 +49,12 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// What the metadata service's process stores to; another once it is restarted.
+    /// Returns the store of the metadata service's process; a restart makes another.
     pub(crate) fn store(&self) -> MemoryStore {
         self.store.borrow().clone()
     }
 
-    /// Kills the metadata service's process, and starts it on what it had committed.
+    /// Kills the metadata service's process, and starts it with its committed data.
     pub(crate) fn restart_meta(&self) {
         self.meta.kill();
         let store = self.store.borrow().crashed(CrashPoint::Process);
@@ -62,7 +62,7 @@ impl Stage {
         start_meta(&self.meta, Box::new(store), 1);
     }
 
-    /// Kills a node's process, and starts it anew with this device, or with none.
+    /// Kills a node's process, and starts it with this device, or with none.
     pub(crate) async fn restart_node(&self, node: usize, device: Option<NodeDevice>) {
         self.nodes[node].kill();
         let machine = (self.meta.clone(), self.nodes[node].clone());
@@ -71,7 +71,7 @@ impl Stage {
         self.clients.borrow_mut()[node] = client;
     }
 
-    /// Begins something on a node, with its client.
+    /// Starts a task on a node, with its client.
     pub(crate) fn begin<F: Future + 'static>(
         &self,
         node: usize,
@@ -81,7 +81,7 @@ impl Stage {
         self.nodes[node].spawn(act(client))
     }
 
-    /// Does something on a node, with its client.
+    /// Runs a task on a node, with its client.
     pub(crate) async fn on<F: Future + 'static>(
         &self,
         node: usize,
@@ -91,7 +91,7 @@ impl Stage {
     }
 }
 
-/// Plays a scene on so many nodes.
+/// Plays a scene on this number of nodes.
 pub(crate) fn play<F: Future<Output = ()>>(nodes: usize, scene: impl FnOnce(Stage) -> F) {
     let memory = Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
     play_on(Fault::new(memory, 1, FaultPlan::default()), nodes, scene);
@@ -107,7 +107,7 @@ pub(crate) fn device(node: usize, backing: Arc<dyn Backing>, incarnation: u128) 
     }
 }
 
-/// As [`play`], on this device of the first node.
+/// Like [`play`], with this device on the first node.
 pub(crate) fn play_on<F: Future<Output = ()>>(
     device: Fault,
     nodes: usize,
@@ -116,8 +116,8 @@ pub(crate) fn play_on<F: Future<Output = ()>>(
     play_where(device, nodes, true, |_| None, scene);
 }
 
-/// As [`play_on`], where all data is on that device, and each client tells of changes to what `changes`
-/// answers for its node.
+/// Like [`play_on`], with all data on that device. Each client reports changes to the function that
+/// `changes` returns for its node.
 pub(crate) fn play_on_one<F: Future<Output = ()>>(
     device: Arc<dyn Backing>,
     nodes: usize,
@@ -156,12 +156,12 @@ fn play_where<F: Future<Output = ()>>(
     simulation.run(whole).unwrap();
 }
 
-/// So many bytes of one value.
+/// Returns this number of bytes of one value.
 pub(crate) fn filled(byte: u8, length: usize) -> Chunk {
     Chunk::from(Buffer::copy_from(&vec![byte; length]))
 }
 
-/// The bytes of a file in a range.
+/// Returns the bytes of a range of a file.
 pub(crate) async fn bytes_of(
     client: &Rc<Client>,
     inode: InodeId,
@@ -172,7 +172,7 @@ pub(crate) async fn bytes_of(
     Ok(chunks.iter().flat_map(|chunk| chunk.to_bytes().into_owned()).collect())
 }
 
-/// Makes a file under the root that holds so many bytes of one value, committed.
+/// Makes a file under the root with this number of bytes of one value, committed.
 pub(crate) async fn make(client: &Rc<Client>, name: &[u8], byte: u8, length: usize) -> InodeId {
     let (handle, attr) = client.create(InodeId::ROOT, name, SETTING, WRITE).await.unwrap();
     client.write(&handle, 0, filled(byte, length), false).await.unwrap();
