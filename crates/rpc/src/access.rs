@@ -1,29 +1,29 @@
-//! How the two ends of a connection know each other.
+//! How the two ends of a connection identify each other.
 
 use protocol::auth::{Role, Secret};
 use tls::Holder;
 
-/// What a connector proves itself with.
+/// The proof of a connector.
 #[derive(Clone, Debug)]
 pub enum Credential {
-    /// TLS 1.3 with this key of the job: nobody else reads or changes what travels.
+    /// TLS 1.3 with this key of the job: no third party can read or change the data.
     Tls(tls::Psk),
-    /// The job's secret itself, in the open handshake; what follows is neither encrypted nor protected. The
-    /// simulation has this, and tests and measurements that ask for it.
+    /// The job's secret itself, in a handshake without TLS; the data is neither encrypted nor
+    /// protected. The simulation uses it, and so do tests and measurements that ask for it.
     Plain(Secret),
 }
 
-/// How a service knows those that connect.
+/// A service's check of connectors.
 #[derive(Clone, Debug)]
 pub enum Guard {
-    /// TLS 1.3, with the keys that this knows.
+    /// TLS 1.3, with the keys of this server.
     Tls(tls::Server),
     /// As [`Credential::Plain`].
     Plain(Secret),
 }
 
 impl Guard {
-    /// Lets the holders of a job's keys in.
+    /// Admits the holders of a job's keys.
     ///
     /// # Errors
     /// [`tls::Error::Library`].
@@ -33,12 +33,13 @@ impl Guard {
     }
 }
 
-/// For whom the peer of a connection may speak: it follows from whose key it has.
+/// The node for which the peer of a connection may act, according to the holder of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing(pub(crate) Option<Holder>);
 
 impl Standing {
-    /// Whether it may speak for the node of this name. Without TLS every peer may: all have the same secret.
+    /// Whether the peer may act for the node of this name. Without TLS every peer may, because all
+    /// have the same secret.
     pub fn is_node(&self, name: &str) -> bool {
         match &self.0 {
             None => true,
@@ -48,7 +49,7 @@ impl Standing {
     }
 }
 
-/// Whether who has this key may connect in this role.
+/// Whether the holder of a key may connect in a role.
 pub(crate) fn may_be(holder: &Holder, role: Role) -> bool {
     match (holder, role) {
         (Holder::Node(_), Role::Client | Role::Agent) | (Holder::Tools, Role::Admin) => true,

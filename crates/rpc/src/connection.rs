@@ -19,24 +19,24 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// What a connection's owner does with what comes. All methods run on the reader task, in the order
-/// of arrival, and must not wait: what takes time is spawned.
+/// The owner of a connection, as the receiver of its events. All methods run on the reader task, in
+/// the order of arrival, and must not wait: longer work needs a task of its own.
 pub trait Handler<S: Side>: 'static {
-    /// The peer calls; it must get its answer through `reply`, now or later.
+    /// Takes a call of the peer, which must get its answer through `reply`, now or later.
     fn called(&self, call: S::Incoming, reply: Reply<S>);
 
-    /// The connection is closed, and why. Called once; nothing comes after it.
+    /// Takes the end of the connection, with the reason. Called once, as the last event.
     fn closed(&self, reason: &str) {
         let _ = reason;
     }
 }
 
-/// Bytes that went over a connection since its handshake.
+/// Bytes that a connection has carried since its handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Handed to the kernel.
+    /// Bytes passed to the kernel.
     pub sent_bytes: u64,
-    /// Taken from the kernel.
+    /// Bytes received from the kernel.
     pub received_bytes: u64,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Waiting<A> {
 
 type Awaited<A> = Rc<RefCell<Waiting<A>>>;
 
-/// What becomes of an own call's answer.
+/// The receiver of an own call's answer.
 pub(crate) enum Pending<A> {
     Awaited(Awaited<A>),
     Then(Box<dyn FnOnce(Result<A, RpcError>)>),
@@ -56,21 +56,21 @@ pub(crate) enum Pending<A> {
 
 pub(crate) struct Inner<S: Side> {
     peer: RefCell<Peer>,
-    /// A call that goes out before what is queued next.
+    /// A call that goes out before the next queued message.
     pub(crate) deferred: Deferred<S::Call>,
     pub(crate) pending: RefCell<BTreeMap<u64, Pending<S::Answer>>>,
     handler: RefCell<Option<Rc<dyn Handler<S>>>>,
-    /// Why the connection is closed, once it is.
+    /// The reason for the end, once the connection is closed.
     reason: RefCell<Option<Rc<str>>>,
     /// The writer, while it sleeps.
     writer: RefCell<Option<Waker>>,
-    /// Who waits for all output to be sent, or for the end.
+    /// Tasks that wait until all output is sent, or for the end.
     watchers: RefCell<Vec<Waker>>,
-    /// Whether the writer has bytes in its hands.
+    /// Whether the writer is sending.
     is_sending: Cell<bool>,
-    /// Bytes that the writer has in its hands.
+    /// Number of bytes that the writer is sending.
     sending_bytes: Cell<usize>,
-    /// Those, and what is queued behind them.
+    /// Those bytes, and the queue behind them.
     unsent: Unsent,
     traffic: Cell<Traffic>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
@@ -107,8 +107,8 @@ impl<S: Side> fmt::Debug for Connection<S> {
 }
 
 impl<I: Interface> Connection<Connector<I>> {
-    /// Connects and authenticates. No call of the peer is missed: the reader starts when this is
-    /// done, with `handler`.
+    /// Connects and authenticates. No call of the peer is missed, because the reader starts with
+    /// `handler` only at the end.
     ///
     /// # Errors
     /// [`RpcError::Connect`], [`RpcError::Refused`], [`RpcError::Tls`] or [`RpcError::Protocol`] (with
@@ -152,14 +152,13 @@ impl<S: Side> Connection<S> {
         Self(Rc::new(Owner(inner)))
     }
 
-    /// Calls the peer. The call is queued when this is called, in the order of calling, and sent
-    /// with all others of the loop turn; the future is only its answer. Dropping the future gives
-    /// the answer up, not the call. Without a deadline the call waits as long as the connection
-    /// lives.
+    /// Calls the peer. The call is queued at once, in the order of these calls, and sent with all
+    /// others of the loop turn; the future is only its answer. Dropping the future gives up the
+    /// answer, not the call. Without a deadline the call waits as long as the connection lives.
     ///
     /// # Errors
-    /// The future gives [`RpcError::Closed`], [`RpcError::Deadline`], or [`RpcError::Protocol`] if
-    /// the call is too long or too many are under way.
+    /// The future returns [`RpcError::Closed`], [`RpcError::Deadline`], or [`RpcError::Protocol`]
+    /// if the call is too long or too many are under way.
     pub fn call(&self, call: &S::Call, deadline: Option<Duration>) -> Answering<S> {
         let inner = &self.0.0;
         let waiting = Rc::new(RefCell::new(Waiting { answer: None, waker: None }));
@@ -177,9 +176,8 @@ impl<S: Side> Connection<S> {
         Answering { inner: Rc::downgrade(inner), waiting, tag, deadline }
     }
 
-    /// Calls the peer, and has `then` run with the answer (or with why there is none) by the reader,
-    /// in the order of the stream, before anything that came later is looked at. `then` must not
-    /// wait.
+    /// Calls the peer. The reader runs `then` with the answer (or the error), in the order of the
+    /// stream, before it processes anything later. `then` must not wait.
     pub fn call_then(
         &self,
         call: &S::Call,
@@ -199,7 +197,7 @@ impl<S: Side> Connection<S> {
         self.0.0.close(reason);
     }
 
-    /// Why the connection is closed, if it is.
+    /// Returns why the connection is closed, if it is.
     pub fn closed_reason(&self) -> Option<Rc<str>> {
         self.0.0.reason.borrow().clone()
     }
@@ -210,7 +208,7 @@ impl<S: Side> Connection<S> {
         inner.watch(|inner| inner.reason.borrow().clone()).await
     }
 
-    /// Completes when all that was queued is handed to the kernel, or the connection is closed.
+    /// Completes when the kernel has all queued bytes, or the connection is closed.
     pub async fn flushed(&self) {
         let inner = &self.0.0;
         let is_flushed = |inner: &Inner<S>| {
@@ -229,24 +227,24 @@ impl<S: Side> Connection<S> {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn address(&self) -> SocketAddr {
         self.0.0.address
     }
 
-    /// Bytes so far.
+    /// Returns the bytes so far.
     pub fn traffic(&self) -> Traffic {
         self.0.0.traffic.get()
     }
 
-    /// Own calls whose answers have not come.
+    /// Returns the number of own calls without an answer yet.
     pub fn calls_out(&self) -> usize {
         self.0.0.peer.borrow().calls_out()
     }
 }
 
 impl<S: Side> Inner<S> {
-    /// Lets `queue` encode something behind the call that waits, and wakes the writer.
+    /// Makes `queue` encode a message behind the deferred call, and wakes the writer.
     fn queue<T>(
         &self,
         queue: impl FnOnce(&mut Peer) -> Result<T, ConnectionError>,
@@ -257,7 +255,7 @@ impl<S: Side> Inner<S> {
         self.queue_now(queue)
     }
 
-    /// The same, whatever waits.
+    /// As `queue`, but leaves a deferred call waiting.
     pub(crate) fn queue_now<T>(
         &self,
         queue: impl FnOnce(&mut Peer) -> Result<T, ConnectionError>,
@@ -287,7 +285,7 @@ impl<S: Side> Inner<S> {
         }
     }
 
-    /// Whether it is closed.
+    /// Whether the connection is closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.reason.borrow().is_some()
     }
@@ -298,7 +296,7 @@ impl<S: Side> Inner<S> {
         self.unsent.set(if is_open { bytes } else { 0 });
     }
 
-    /// Whether the peer has to read before its calls are looked at.
+    /// Whether calls of the peer have to wait until it reads.
     fn holds_calls(&self) -> bool {
         S::WAITS_FOR_READER && self.unsent.holds_calls()
     }
@@ -344,7 +342,7 @@ impl<S: Side> Inner<S> {
         .await
     }
 
-    /// Hands one event on; `false` when there is none.
+    /// Passes one event to its receiver; returns false when there is none.
     fn dispatch(self: &Rc<Self>) -> Result<bool, ConnectionError> {
         enum Came<C, A> {
             Call(u64, C),
@@ -420,7 +418,7 @@ async fn read<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
     inner.close(&reason);
 }
 
-/// Logs an error that ends a connection; returns it in words.
+/// Logs an error that ends a connection; returns its text.
 fn ended_with<S: Side>(inner: &Inner<S>, action: &str, error: &RpcError) -> String {
     let errno = match error {
         RpcError::Io(error) => error.raw_os_error().unwrap_or_default(),
@@ -432,8 +430,8 @@ fn ended_with<S: Side>(inner: &Inner<S>, action: &str, error: &RpcError) -> Stri
     error.to_string()
 }
 
-/// Hands on all that was received, as the peer reads what it gets; `false` if the connection was closed
-/// meanwhile.
+/// Passes all received events on, at the speed at which the peer reads; returns false if the
+/// connection was closed meanwhile.
 async fn drain<S: Side>(inner: &Rc<Inner<S>>) -> Result<bool, ConnectionError> {
     let may_go_on =
         |inner: &Inner<S>| (!inner.holds_calls() || inner.reason.borrow().is_some()).then_some(());
@@ -456,7 +454,7 @@ async fn write<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
             Poll::Ready(())
         })
         .await;
-        // Whoever is ready now may have more to send: it goes with this send.
+        // Tasks that are ready now may have more to send: it goes with this send.
         reactor::yield_now().await;
         let bytes = inner.peer.borrow_mut().take_output(spare);
         inner.is_sending.set(true);
@@ -533,12 +531,12 @@ pub struct Reply<S: Side> {
 }
 
 impl<S: Side> Reply<S> {
-    /// Queues the answer, to be sent with all others of the loop turn. Without effect if the
+    /// Queues the answer, to be sent with all others of the loop turn. It has no effect if the
     /// connection is closed.
     ///
     /// # Errors
-    /// [`RpcError::Protocol`] if the answer is too long for a frame: the peer then gets none from
-    /// this call, and `self` is handed back for another.
+    /// [`RpcError::Protocol`] if the answer is too long for a frame: the peer then gets no answer
+    /// from this call, and `self` is returned for another.
     pub fn send(self, answer: &S::Reply) -> Result<(), (Self, RpcError)> {
         let Some(inner) = self.inner.upgrade() else { return Ok(()) };
         match inner.queue(|peer| peer.answer(self.tag, answer)) {
@@ -547,7 +545,7 @@ impl<S: Side> Reply<S> {
         }
     }
 
-    /// Whether the connection is gone, so that nobody waits for the answer.
+    /// Whether the connection is gone, so that the peer no longer waits for the answer.
     pub fn is_closed(&self) -> bool {
         self.inner.upgrade().is_none_or(|inner| inner.reason.borrow().is_some())
     }

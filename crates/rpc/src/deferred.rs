@@ -1,7 +1,7 @@
-//! Calls that may wait for company: each goes out before whatever else its end of the connection sends next.
+//! Calls that wait a moment: each goes out before the next message of its end of the connection.
 //!
-//! A peer that is told of many changes in a short time gets one call about all of them in place of one for each. The order
-//! on the connection is as if the call had gone out at once, because nothing overtakes it.
+//! So a peer gets one call about many changes of a short time in place of one call for each. The
+//! order on the connection is as if the call had gone out at once, because nothing overtakes it.
 
 use crate::connection::{Connection, Inner, Pending};
 use crate::interface::Side;
@@ -10,7 +10,7 @@ use std::fmt;
 
 type Make<C> = Box<dyn FnOnce() -> C>;
 
-/// The call that waits, if there is one.
+/// The deferred call, if there is one.
 pub(crate) struct Deferred<C>(RefCell<Option<Make<C>>>);
 
 impl<C> Default for Deferred<C> {
@@ -26,7 +26,7 @@ impl<C> fmt::Debug for Deferred<C> {
 }
 
 impl<C> Deferred<C> {
-    /// Takes the call that waits, made with all that is known now.
+    /// Takes the deferred call, built from the present state.
     fn take(&self) -> Option<C> {
         let make = self.0.borrow_mut().take();
         make.map(|make| make())
@@ -34,24 +34,25 @@ impl<C> Deferred<C> {
 }
 
 impl<S: Side> Connection<S> {
-    /// Has `make` make a call when this end next queues a call or an answer, just before it, or when
-    /// [`send_deferred`](Self::send_deferred) is called. Its answer is not looked at. One call waits at a time: a
-    /// second takes the place of the first, so it has to say what the first would have said. `make` runs while
-    /// something else is sent, so it must not use this connection.
+    /// Defers a call. `make` builds it just before this end next queues a call or an answer, or
+    /// when [`send_deferred`](Self::send_deferred) is called. Its answer is ignored. There is one
+    /// deferred call at a time: a second one replaces the first, so it must contain the first one's
+    /// news. `make` runs while another message is sent, so it must not use this connection.
     pub fn defer(&self, make: impl FnOnce() -> S::Call + 'static) {
         *self.inner().deferred.0.borrow_mut() = Some(Box::new(make));
     }
 
-    /// Queues the call that waits now, if there is one.
+    /// Queues the deferred call now, if there is one.
     pub fn send_deferred(&self) {
         self.inner().queue_deferred();
     }
 }
 
 impl<S: Side> Inner<S> {
-    /// Queues the call that waits. What cannot be queued ends the connection, because it must not get lost.
+    /// Queues the deferred call. If that fails, it closes the connection, because the call must not
+    /// get lost.
     pub(crate) fn queue_deferred(&self) {
-        // What a closed connection would have said is not lost: the owner says it over the next one.
+        // The news of a closed connection is not lost: the owner sends it over the next one.
         if self.is_closed() {
             return;
         }

@@ -1,4 +1,4 @@
-//! What can go wrong with a connection.
+//! Errors of connections and calls.
 
 use protocol::auth::Role;
 use protocol::connection::ConnectionError;
@@ -15,9 +15,9 @@ pub enum RpcError {
     /// The peer cannot be reached.
     #[error("cannot connect to {address}: {source}")]
     Connect {
-        /// Who was to be reached.
+        /// The peer's address.
         address: SocketAddr,
-        /// Why it was not.
+        /// The reason.
         source: std::io::Error,
     },
     /// The socket failed.
@@ -26,21 +26,21 @@ pub enum RpcError {
     /// The peer broke the protocol, does not know the secret, or a bound was hit.
     #[error(transparent)]
     Protocol(#[from] ConnectionError),
-    /// The peer does not know a key of the job, or somebody on the way changed what it sent.
+    /// The peer does not know a key of the job, or a third party changed its data.
     #[error("{0}; is its key that of the same job?")]
     Tls(#[from] tls::Error),
-    /// The peer has a key that is none of a job's.
+    /// The peer has a key that belongs to no holder of a job.
     #[error("peer has a key that belongs to no node and to no tool")]
     Identity,
-    /// The peer's key is not for what it wants to be.
-    #[error("peer wants to be {role:?}, which the key of {holder} is not for")]
+    /// The peer's key does not allow its role.
+    #[error("peer wants to be {role:?}, which the key of {holder} does not allow")]
     Role {
-        /// What it wants to be.
+        /// The role that it asked for.
         role: Role,
-        /// Whose key it has.
+        /// The holder of its key.
         holder: Holder,
     },
-    /// The peer speaks something else.
+    /// The peer uses another protocol.
     #[error(
         "peer does not speak TLS; was one of both started with --plain, or by another version?"
     )]
@@ -53,10 +53,10 @@ pub enum RpcError {
         "peer closed the connection during the handshake; is its key, or secret, that of the same job?"
     )]
     Refused,
-    /// The connection is closed; whether a call under way was carried out is not known.
+    /// The connection is closed; a call under way may have been executed or not.
     #[error("connection is closed: {0}")]
     Closed(Rc<str>),
-    /// No answer came in time; the call may still be carried out.
+    /// No answer came in time; the call may still be executed.
     #[error("no answer within {} ms", .0.as_millis())]
     Deadline(Duration),
 }

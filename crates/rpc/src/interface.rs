@@ -1,4 +1,4 @@
-//! Which messages travel on which kind of connection, as types.
+//! The messages of each kind of connection, as types.
 
 use protocol::auth::Role;
 use protocol::{admin, agent, client};
@@ -9,19 +9,19 @@ use std::marker::PhantomData;
 
 /// A kind of connection: a row of the table in [`protocol`].
 pub trait Interface: fmt::Debug + 'static {
-    /// What the connector proves to be.
+    /// The role that the connector proves.
     const ROLE: Role;
-    /// What the connector asks of the metadata service.
+    /// The connector's calls to the metadata service.
     type Call: Serialize + DeserializeOwned + fmt::Debug + 'static;
-    /// The answer to that.
+    /// Their answers.
     type Answer: Serialize + DeserializeOwned + fmt::Debug + 'static;
-    /// What the metadata service asks of the connector.
+    /// The metadata service's calls to the connector.
     type Push: Serialize + DeserializeOwned + fmt::Debug + 'static;
-    /// The answer to that.
+    /// Their answers.
     type PushAnswer: Serialize + DeserializeOwned + fmt::Debug + 'static;
 }
 
-/// What cannot be: no value is of this type, and no bytes decode to it.
+/// An impossible message: there is no value of this type, and no bytes decode to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Nothing {}
 
@@ -61,18 +61,18 @@ impl Interface for Admin {
     type PushAnswer = Nothing;
 }
 
-/// One end of an [`Interface`]: which way each message goes.
+/// One end of an [`Interface`], with the direction of each message.
 pub trait Side: fmt::Debug + 'static {
-    /// Whether calls wait here while the peer does not read what it has been sent. At one end only: two
-    /// ends that wait for each other would wait for ever.
+    /// Whether the peer's calls wait here while it does not read. Only one end does this: two ends
+    /// that wait for each other would wait for ever.
     const WAITS_FOR_READER: bool;
-    /// What this end calls.
+    /// The calls of this end.
     type Call: Serialize + fmt::Debug + 'static;
-    /// What it gets as an answer.
+    /// Their answers.
     type Answer: DeserializeOwned + fmt::Debug + 'static;
-    /// What the peer calls.
+    /// The calls of the peer.
     type Incoming: DeserializeOwned + fmt::Debug + 'static;
-    /// What the peer gets as an answer.
+    /// Their answers.
     type Reply: Serialize + fmt::Debug + 'static;
 }
 

@@ -1,4 +1,4 @@
-//! The accepting end: whoever knocks has to prove within a few seconds that it knows a key of the job.
+//! The accepting end: a connector has to prove within a few seconds that it knows a key of the job.
 
 use crate::access::{Guard, Standing};
 use crate::connection::{Connection, Handler};
@@ -26,7 +26,7 @@ impl Listener {
         transport::listen(address, options).map(Listener)
     }
 
-    /// The address that is listened on, with the port that the kernel chose for 0.
+    /// Returns the address of the socket, with the port that the kernel chose for 0.
     pub fn local_addr(&self) -> SocketAddr {
         self.0.local_addr()
     }
@@ -34,24 +34,25 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// Those of `accept(2)`: a passing lack of descriptors among them, so go on after a pause.
+    /// Those of `accept(2)`, which include a temporary lack of descriptors: try again after a
+    /// pause.
     pub async fn accept(&self) -> io::Result<Knock> {
         let (stream, address) = self.0.accept().await?;
         Ok(Knock(Transport::new(stream, address)))
     }
 }
 
-/// A connection that has not proven anything.
+/// A connection whose peer has not proved anything.
 #[derive(Debug)]
 pub struct Knock(Transport);
 
 impl Knock {
-    /// Where it comes from.
+    /// Returns the address of the peer.
     pub fn address(&self) -> SocketAddr {
         self.0.address
     }
 
-    /// Carries the handshake out, within 5 s.
+    /// Performs the handshake, within 5 s.
     ///
     /// # Errors
     /// [`RpcError::Tls`], [`RpcError::Role`] and [`RpcError::Protocol`] with the reason,
@@ -77,12 +78,12 @@ pub struct Authenticated {
 }
 
 impl Authenticated {
-    /// What the peer is.
+    /// Returns the role of the peer.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// For whom it may speak.
+    /// Returns the node for which it may act.
     pub fn standing(&self) -> Standing {
         Standing(self.holder.clone())
     }
@@ -90,7 +91,7 @@ impl Authenticated {
     /// Starts serving it; `I` must be the interface of [`Authenticated::role`].
     ///
     /// # Panics
-    /// If it is another's.
+    /// If `I` is the interface of another role.
     pub fn start<I: Interface>(
         self,
         handler: Rc<dyn Handler<Acceptor<I>>>,

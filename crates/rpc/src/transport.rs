@@ -1,4 +1,4 @@
-//! Bytes of one connection over TCP, inside TLS or not, and its handshake.
+//! The bytes of one connection over TCP, with or without TLS, and its handshake.
 
 use crate::access::{Credential, Guard, may_be};
 use crate::error::RpcError;
@@ -11,19 +11,20 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tls::{Holder, Session};
 
-/// Bytes of one receive at most.
+/// Most bytes of one receive.
 const RECEIVE_BYTES: usize = 64 << 10;
 
-/// Buffers for encoding that grew larger than this are not kept, in bytes.
+/// Size above which a buffer for encoding is not kept, in bytes.
 const SPARE_MAX_BYTES: usize = 256 << 10;
 
-/// A connection is made and its handshake is over within this.
+/// Longest time for connecting and the handshake together.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Bytes that a stranger may send before the TLS handshake is over; ours send less than 1 KiB.
+/// Most bytes that a stranger may send before the TLS handshake is over; our ends send less than 1
+/// KiB.
 const TLS_HANDSHAKE_MAX_BYTES: usize = 4 << 10;
 
-/// Types of records that a TLS stream begins with: an alert, or the handshake.
+/// Types of the first record of a TLS stream: an alert, or the handshake.
 const TLS_FIRST_BYTES: [u8; 2] = [21, 22];
 
 /// One TCP connection.
@@ -34,13 +35,13 @@ pub(crate) struct Transport {
     tls: Option<RefCell<Tls>>,
 }
 
-/// What TLS keeps of a connection.
+/// The TLS state of a connection.
 #[derive(Debug)]
 struct Tls {
     session: Session,
     /// Plain text, emptied after each use.
     plain: Vec<u8>,
-    /// For the bytes to send, emptied after each use.
+    /// Buffer for the bytes to send, emptied after each use.
     spare: Vec<u8>,
 }
 
@@ -49,8 +50,8 @@ impl Transport {
         Self { stream, address, tls: None }
     }
 
-    /// Receives into an emptied `buffer` and lets `take` have what it means; the answer is the bytes that came, of
-    /// which 0 mean that the peer has ended.
+    /// Receives into an emptied `buffer` and passes the plain text to `take`. Returns the number of
+    /// received bytes; 0 means that the peer has ended.
     pub(crate) async fn receive(
         &self,
         buffer: Buffer,
@@ -62,7 +63,8 @@ impl Transport {
                 take(&buffer);
                 return Ok(bytes);
             };
-            // Frames have lengths: that a stream was cut needs no farewell to be noticed.
+            // Frames have lengths, so a truncated stream is noticed without a closing message of
+            // TLS.
             let Tls { session, plain, .. } = &mut *tls.borrow_mut();
             session.read(&buffer, plain)?;
             take(plain);
@@ -73,7 +75,7 @@ impl Transport {
         (received, buffer)
     }
 
-    /// Sends all bytes. One at a time may send.
+    /// Sends all bytes. Only one task at a time may send.
     pub(crate) async fn send(&self, bytes: &[u8]) -> Result<(), RpcError> {
         let Some(tls) = &self.tls else {
             return Ok(send(&self.stream, bytes).await?);
@@ -99,12 +101,12 @@ async fn send(stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
     stream.send_vectored(vec![Chunk::copy_from(bytes)]).await.0
 }
 
-/// A buffer for [`Transport::receive`].
+/// Returns a buffer for [`Transport::receive`].
 pub(crate) fn receive_buffer() -> Buffer {
     Buffer::with_capacity(RECEIVE_BYTES)
 }
 
-/// What was sent, for the next use if it is not too large to keep.
+/// Returns the buffer of sent bytes for the next use, unless it is too large to keep.
 pub(crate) fn spare(bytes: Vec<u8>) -> Vec<u8> {
     if bytes.capacity() > SPARE_MAX_BYTES { Vec::new() } else { bytes }
 }
@@ -115,7 +117,7 @@ fn nonce() -> [u8; 32] {
     nonce
 }
 
-/// Listens; a job's processes speak in small messages that must not wait for one another.
+/// Listens without Nagle's algorithm, because small messages must not wait for one another.
 pub(crate) fn listen(address: SocketAddr, options: &SocketOptions) -> io::Result<TcpListener> {
     TcpListener::bind(address, &with_nodelay(options))
 }
@@ -124,7 +126,7 @@ fn with_nodelay(options: &SocketOptions) -> SocketOptions {
     SocketOptions { nodelay: true, ..options.clone() }
 }
 
-/// Connects and carries the handshake out.
+/// Connects and performs the handshake.
 pub(crate) async fn connect(
     address: SocketAddr,
     options: &SocketOptions,
@@ -153,7 +155,8 @@ pub(crate) async fn connect(
     Ok((transport, peer))
 }
 
-/// Carries the handshake out at the accepting end: what the peer is and, with TLS, whose key it has.
+/// Performs the handshake at the accepting end; returns the peer's role and, with TLS, the holder
+/// of its key.
 pub(crate) async fn accept(
     transport: &mut Transport,
     guard: &Guard,
@@ -182,7 +185,7 @@ pub(crate) async fn accept(
 }
 
 impl Transport {
-    /// Whose key the peer has.
+    /// Returns the holder of the peer's key.
     fn holder(&self) -> Option<Holder> {
         Holder::of(self.tls.as_ref()?.borrow().session.identity())
     }
@@ -194,13 +197,13 @@ async fn in_time<T>(shaking: impl Future<Output = Result<T, RpcError>>) -> Resul
         .unwrap_or(Err(RpcError::Deadline(HANDSHAKE_DEADLINE)))
 }
 
-/// A peer that has received this already.
+/// Returns a peer that has received these bytes already.
 fn received(mut peer: Peer, early: &[u8]) -> Peer {
     peer.receive(early);
     peer
 }
 
-/// Carries the TLS handshake out; gives plain text that came right behind it.
+/// Performs the TLS handshake; returns the plain text that followed it at once.
 async fn shake_tls(transport: &mut Transport, mut session: Session) -> Result<Vec<u8>, RpcError> {
     let stream = &transport.stream;
     let (mut plain, mut received_bytes) = (Vec::new(), 0);
@@ -220,7 +223,8 @@ async fn shake_tls(transport: &mut Transport, mut session: Session) -> Result<Ve
         if came == 0 {
             return Err(RpcError::Refused);
         }
-        // The library would wait for what the first bytes of another protocol seem to announce.
+        // The library would wait for the length that the first bytes of another protocol seem to
+        // announce.
         if received_bytes == 0 && !TLS_FIRST_BYTES.contains(&buffer[0]) {
             return Err(RpcError::NotTls);
         }
@@ -240,7 +244,7 @@ async fn shake_tls(transport: &mut Transport, mut session: Session) -> Result<Ve
 async fn shake(transport: &Transport, peer: &mut Peer) -> Result<Role, RpcError> {
     let mut buffer = receive_buffer();
     loop {
-        // What is to be sent then is left to the owner, who may still refuse the peer.
+        // The owner sends the remaining output, because it may still refuse the peer.
         if let Some(Event::Ready(role)) = peer.event()? {
             return Ok(role);
         }

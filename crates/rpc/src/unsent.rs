@@ -1,16 +1,16 @@
-//! Bytes that peers have not taken yet, of one connection and of all connections of a thread.
+//! Bytes that peers have not taken yet, for one connection and for all connections of a thread.
 //!
-//! Each connection has a bound of its own ([`Limits`](protocol::connection::Limits)). Many connections
-//! within it can still be too much, so that those which have more than a little end when all together
-//! have too much.
+//! Each connection has a bound of its own ([`Limits`](protocol::connection::Limits)). Many
+//! connections within it can still be too much. So when all together exceed a total, connections
+//! with more than a small amount end.
 
 use std::cell::Cell;
 
-/// Bytes that one connection may leave unread while it calls; then its calls wait.
+/// Unread bytes of one connection above which the peer's calls wait.
 const CALLS_WAIT_BYTES: usize = 256 << 10;
-/// Bytes of all connections above which one that has more than its part of them ends.
+/// Unread bytes of all connections above which a connection with more than its part ends.
 const TOTAL_BYTES_MAX: usize = 128 << 20;
-/// What a connection may always leave unread.
+/// Unread bytes that are always allowed to a connection.
 const FREE_BYTES: usize = 1 << 20;
 
 thread_local! {
@@ -22,10 +22,10 @@ thread_local! {
 pub(crate) struct Unsent(Cell<usize>);
 
 impl Unsent {
-    /// The connection has so many now.
+    /// Sets the number of the connection's unsent bytes.
     pub(crate) fn set(&self, bytes: usize) {
         let before = self.0.replace(bytes);
-        // At a thread's end connections may be dropped after the count.
+        // At a thread's end connections may be dropped after the counter.
         let _ = TOTAL_BYTES.try_with(|total| total.set(total.get() + bytes - before));
     }
 
@@ -34,12 +34,12 @@ impl Unsent {
         self.0.get() > CALLS_WAIT_BYTES
     }
 
-    /// Whether the connection has to end for the others.
+    /// Whether the connection has to end in favour of the others.
     pub(crate) fn is_too_much(&self) -> bool {
         self.0.get() > FREE_BYTES && TOTAL_BYTES.get() > TOTAL_BYTES_MAX
     }
 
-    /// Bytes of this connection.
+    /// Returns the number of unsent bytes of this connection.
     pub(crate) fn bytes(&self) -> usize {
         self.0.get()
     }
@@ -55,8 +55,8 @@ impl Drop for Unsent {
 mod tests {
     use super::*;
 
-    /// Goal: what connections leave unread is counted together, the large ones among them end when it
-    /// is too much, small ones never, and what is dropped counts no more.
+    /// Goal: the unread bytes of connections are counted together. When they are too many, large
+    /// connections end, small ones never; dropped connections no longer count.
     #[test]
     fn connections_are_counted_together() {
         let (small, large) = (Unsent::default(), Unsent::default());

@@ -39,10 +39,10 @@ impl Handler<Acceptor<Client>> for Service {
     }
 }
 
-/// Calls of which the answers are more than a socket takes.
+/// Number of calls whose answers are more than a socket takes.
 const CALLS: u32 = 500;
 
-/// Answers with 100 kB, and counts.
+/// Answers with 100 kB, and counts the calls.
 struct Long(Rc<Cell<u32>>);
 
 impl Handler<Acceptor<Client>> for Long {
@@ -53,7 +53,7 @@ impl Handler<Acceptor<Client>> for Long {
     }
 }
 
-/// Notes what comes, in order.
+/// Notes events, in order.
 #[derive(Default)]
 struct Notes(RefCell<Vec<String>>);
 
@@ -83,12 +83,12 @@ async fn connect(
         .await
 }
 
-/// A connected pair.
+/// Returns a connected pair.
 async fn pair(notes: &Rc<Notes>) -> (Connection<Connector<Client>>, Connection<Acceptor<Client>>) {
     pair_by(GUARD, &CREDENTIAL, notes).await
 }
 
-/// A connected pair inside TLS.
+/// Returns a connected pair inside TLS.
 async fn pair_inside_tls(
     notes: &Rc<Notes>,
 ) -> (Connection<Connector<Client>>, Connection<Acceptor<Client>>) {
@@ -153,7 +153,7 @@ fn calls_end_by_deadline_and_by_close() {
     });
 }
 
-/// Goal: a wrong secret is found out on both sides.
+/// Goal: both sides detect a wrong secret.
 #[test]
 fn wrong_secret_is_refused() {
     run(async {
@@ -171,8 +171,8 @@ fn wrong_secret_is_refused() {
     });
 }
 
-/// Goal: calls of a peer that does not read their answers wait, so that it costs little memory; and go on
-/// when it reads.
+/// Goal: calls of a peer that does not read their answers wait, so that it costs little memory, and
+/// continue when it reads.
 #[test]
 fn calls_wait_for_a_peer_that_does_not_read() {
     run(async {
@@ -198,7 +198,7 @@ fn calls_wait_for_a_peer_that_does_not_read() {
             before = asked.get();
             reactor::time::sleep(Duration::from_millis(20)).await;
         }
-        assert!(before < CALLS / 2, "{before} calls were looked at");
+        assert!(before < CALLS / 2, "{before} calls were processed");
         assert_eq!(service.closed_reason(), None);
         let mut answers = 0;
         while answers < CALLS {
@@ -239,7 +239,7 @@ fn a_peer_that_does_not_read_is_disconnected() {
     });
 }
 
-/// A peer that has shaken hands, by hand: it receives only when the test does.
+/// Returns a peer after a handshake by hand: it receives only when the test does.
 async fn shaken_hands(
     address: std::net::SocketAddr,
 ) -> (reactor::TcpStream, protocol::connection::Peer) {
@@ -259,8 +259,8 @@ async fn shaken_hands(
     (stream, peer)
 }
 
-/// Goal: a deferred call comes before the answer that is sent next, with what was known last; and by itself when it
-/// is asked for.
+/// Goal: a deferred call comes before the next answer, with the latest state; and alone when it is
+/// requested.
 #[test]
 fn a_deferred_call_is_not_overtaken() {
     run(async {

@@ -1,4 +1,4 @@
-//! Both ends of a connection inside TLS, with somebody between them who sees and changes all bytes.
+//! Both ends of a connection inside TLS, with a relay between them that sees and changes all bytes.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use protocol::client::{Answer, Call, ReadCall, Request, Response};
@@ -19,8 +19,8 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(test)
 }
 
-/// A word that is looked for on the wire.
-const WORD: &[u8] = b"a name that nobody else may read";
+/// A text that is searched on the wire.
+const WORD: &[u8] = b"a name that no other may read";
 
 fn request() -> Request {
     let name = WORD.to_vec();
@@ -51,13 +51,13 @@ impl Handler<Connector<Client>> for Silent {
     fn called(&self, _push: protocol::client::Push, _reply: Reply<Connector<Client>>) {}
 }
 
-/// What comes from the client, in pieces as it came.
+/// The bytes from the client, in the received pieces.
 type Pieces = Rc<RefCell<Vec<Vec<u8>>>>;
 
-/// What somebody on the way makes of a piece, of which the number is given.
+/// The change of a piece on the way; the argument is the number of the piece.
 type Change = Rc<dyn Fn(usize, Vec<u8>) -> Vec<u8>>;
 
-/// A service that accepts for ever.
+/// Starts a service that accepts for ever.
 fn serve(guard: Guard) -> (SocketAddr, Rc<Service>) {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let listener = Listener::bind(any, &SocketOptions::default()).unwrap();
@@ -97,7 +97,8 @@ async fn pass(from: Rc<TcpStream>, to: Rc<TcpStream>, seen: Pieces, change: Chan
     }
 }
 
-/// Stands between clients and `service`: shows what passed each way, changes what comes from the client.
+/// Stands between clients and `service`: returns the bytes of each direction, and changes the bytes
+/// from the client.
 fn stand_between(service: SocketAddr, change: Change) -> (SocketAddr, Pieces, Pieces) {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let listener = TcpListener::bind(any, &SocketOptions::default()).unwrap();
@@ -117,7 +118,7 @@ fn stand_between(service: SocketAddr, change: Change) -> (SocketAddr, Pieces, Pi
     (address, there, back)
 }
 
-fn as_it_is() -> Change {
+fn unchanged() -> Change {
     Rc::new(|_, bytes| bytes)
 }
 
@@ -137,20 +138,21 @@ fn contains(pieces: &Pieces, word: &[u8]) -> bool {
     pieces.borrow().concat().windows(word.len()).any(|seen| seen == word)
 }
 
-/// Goal: nothing of a call or of the key can be read on the wire; without TLS the same look sees the call.
+/// Goal: nothing of a call or of the key can be read on the wire; without TLS the same search finds
+/// the call.
 #[test]
 fn nothing_can_be_read() {
     run(async {
         let secret = protocol::auth::Secret([7; 32]);
         let (address, _service) = serve(Guard::Plain(secret.clone()));
-        let (between, there, _) = stand_between(address, as_it_is());
+        let (between, there, _) = stand_between(address, unchanged());
         let client = connect(between, &Credential::Plain(secret)).await.unwrap();
         client.call(&request(), None).await.unwrap();
-        assert!(contains(&there, WORD), "the look sees nothing even where all is open");
+        assert!(contains(&there, WORD), "the search finds nothing even without TLS");
 
         let job = JobKey::generate();
         let (address, service) = serve(Guard::of_job(&job).unwrap());
-        let (between, there, back) = stand_between(address, as_it_is());
+        let (between, there, back) = stand_between(address, unchanged());
         let client = connect(between, &node(&job)).await.unwrap();
         client.call(&request(), None).await.unwrap();
         assert_eq!(service.calls.get(), 1);
@@ -164,11 +166,12 @@ fn nothing_can_be_read() {
     });
 }
 
-/// Goal: a call that is changed, repeated or added on the way is not carried out, and ends the connection.
+/// Goal: a call that is changed, repeated or added on the way is not executed, and ends the
+/// connection.
 #[test]
 fn nothing_can_be_changed() {
     let job = JobKey::generate();
-    // A call in the open, as a service without TLS takes it.
+    // A call without TLS, as a service without TLS takes it.
     let mut forger = Peer::open(Role::Client, Limits::default());
     let frame = forger.take_output(Vec::new());
     let changes: [(&str, Change); 5] = [
@@ -204,7 +207,7 @@ fn nothing_can_be_changed() {
             is_on.set(true);
             let result = client.call(&request(), Some(Duration::from_secs(5))).await;
             if name == "repeated" {
-                // The first of both is the true one: it alone may be carried out, if it came alone.
+                // The first of the two is the true one: only it may be executed, if it came alone.
                 client.closed().await;
                 assert!(service.calls.get() <= 2, "{name}");
             } else {
@@ -216,7 +219,7 @@ fn nothing_can_be_changed() {
     }
 }
 
-/// Goal: a call that somebody leaves out is missed when the next one comes, which is not carried out either.
+/// Goal: a missing call is detected when the next one comes, which is not executed either.
 #[test]
 fn nothing_can_be_left_out() {
     run(async {
@@ -237,13 +240,13 @@ fn nothing_can_be_left_out() {
     });
 }
 
-/// Goal: what a client has sent does nothing when somebody sends it again over a connection of his own.
+/// Goal: a recorded stream of a client has no effect when it is sent again over another connection.
 #[test]
 fn a_recorded_stream_does_nothing() {
     run(async {
         let job = JobKey::generate();
         let (address, service) = serve(Guard::of_job(&job).unwrap());
-        let (between, there, _) = stand_between(address, as_it_is());
+        let (between, there, _) = stand_between(address, unchanged());
         let client = connect(between, &node(&job)).await.unwrap();
         client.call(&request(), None).await.unwrap();
         let again = TcpStream::connect(address, &SocketOptions::default()).await.unwrap();
@@ -251,7 +254,7 @@ fn a_recorded_stream_does_nothing() {
         for piece in pieces {
             let _ = again.send_vectored(vec![Chunk::copy_from(&piece)]).await;
         }
-        // It answers the first message, and ends the connection.
+        // The service answers the first message, and ends the connection.
         let mut got = 1;
         while got > 0 {
             got = again.recv(Buffer::with_capacity(4096), 0..4096).await.0.unwrap_or(0);
@@ -262,8 +265,8 @@ fn a_recorded_stream_does_nothing() {
     });
 }
 
-/// Goal: a wrong key, a key of another job, a tool's key and no TLS at all are refused, each with its reason, and
-/// the service goes on.
+/// Goal: a wrong key, a key of another job, a tool's key and no TLS at all are refused, each with
+/// its reason, and the service continues.
 #[test]
 fn wrong_keys_are_refused() {
     run(async {
@@ -290,9 +293,9 @@ fn wrong_keys_are_refused() {
             while service.refused.borrow().len() <= number {
                 reactor::yield_now().await;
             }
-            let told = service.refused.borrow()[number].clone();
-            assert!(told.contains(reason), "{reason}: {told}");
-            assert!(!told.contains(key), "{told}");
+            let error = service.refused.borrow()[number].clone();
+            assert!(error.contains(reason), "{reason}: {error}");
+            assert!(!error.contains(key), "{error}");
         }
         let client = connect(address, &Credential::Tls(right)).await.unwrap();
         client.call(&request(), None).await.unwrap();
@@ -320,12 +323,12 @@ fn a_node_is_no_tool() {
         while service.refused.borrow().is_empty() {
             reactor::yield_now().await;
         }
-        let told = service.refused.borrow()[0].clone();
-        assert!(told.contains("wants to be Admin"), "{told}");
+        let reason = service.refused.borrow()[0].clone();
+        assert!(reason.contains("wants to be Admin"), "{reason}");
     });
 }
 
-/// Goal: a client does not talk to a service that does not know its key.
+/// Goal: a client ends the connection to a service that does not know its key.
 #[test]
 fn a_false_service_is_noticed() {
     run(async {
