@@ -1,31 +1,32 @@
-//! What is held on one inode: locks by party and first byte, so that a change costs no more where many are held.
+//! The locks on one inode, by party and first byte, so that a change costs no more where many are
+//! held.
 
 use super::{Held, Party, overlap};
 use protocol::SessionId;
 use protocol::lock::{Lock, LockMode, LockOwner};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Locks that are apart, by their first byte.
+/// Locks that do not overlap, by their first byte.
 type Apart<T> = BTreeMap<u64, T>;
 
-/// All that is held at one place.
+/// All locks of one family on one inode.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     parties: BTreeMap<Party, Apart<Lock>>,
-    /// The exclusive ones among them: they are apart, whoever holds them.
+    /// The exclusive ones among them: they never overlap, even between parties.
     exclusive: BTreeMap<(u64, Party), Lock>,
-    /// Where a party's locks begin that are not stored as they are, or have begun.
+    /// The first bytes of a party's locks that were added or removed since the last storing.
     changed: BTreeMap<Party, BTreeSet<u64>>,
 }
 
-/// What is left of `old` when `cut`'s range is taken out.
+/// Returns the rest of `old` without the range of `cut`.
 fn without(old: Lock, cut: &Lock) -> impl Iterator<Item = Lock> {
     let left = (old.start < cut.start).then(|| Lock { last: cut.start - 1, ..old });
     let right = (cut.last < old.last).then(|| Lock { start: cut.last + 1, ..old });
     left.into_iter().chain(right)
 }
 
-/// Those of a party's locks that overlap a range.
+/// Returns the locks of a party that overlap a range.
 fn overlapping<'a>(locks: &'a Apart<Lock>, range: &'a Lock) -> impl Iterator<Item = &'a Lock> {
     let before = locks.range(..range.start).next_back().map(|(_, lock)| lock);
     let within = locks.range(range.start..=range.last).map(|(_, lock)| lock);
@@ -37,38 +38,38 @@ impl Holdings {
         self.parties.is_empty()
     }
 
-    /// Whether nothing has changed since it was stored.
+    /// Whether nothing has changed since the last storing.
     pub(super) fn is_stored(&self) -> bool {
         self.changed.is_empty()
     }
 
-    /// How many locks a party holds.
+    /// Returns the number of locks that a party holds.
     pub(super) fn count(&self, party: Party) -> usize {
         self.parties.get(&party).map_or(0, BTreeMap::len)
     }
 
-    /// How many locks are held.
+    /// Returns the number of held locks.
     pub(super) fn len(&self) -> usize {
         self.parties.values().map(BTreeMap::len).sum()
     }
 
-    /// Who holds something.
+    /// Returns the parties that hold locks.
     pub(super) fn parties(&self) -> impl ExactSizeIterator<Item = &Party> {
         self.parties.keys()
     }
 
-    /// All that a session holds.
+    /// Returns all locks of a session.
     pub(super) fn of_session(&self, session: SessionId) -> impl Iterator<Item = Lock> + '_ {
         let own = self.parties.iter().filter(move |(party, _)| party.session == session);
         own.flat_map(|(_, locks)| locks.values().copied())
     }
 
-    /// The owners of a session whose locks are not stored as they are.
+    /// Returns the owners of a session whose stored locks are out of date.
     pub(super) fn unstored(&self, session: SessionId) -> impl Iterator<Item = LockOwner> + '_ {
         self.changed.keys().filter(move |party| party.session == session).map(|party| party.owner)
     }
 
-    /// Locks of others that stand against a party's wish.
+    /// Returns locks of other parties that conflict with a party's request.
     pub(super) fn against<'a>(
         &'a self,
         party: Party,
@@ -80,7 +81,7 @@ impl Holdings {
         let exclusive = before.into_iter().chain(within);
         let exclusive = exclusive.map(|((_, party), lock)| Held { party: *party, lock: *lock });
         let is_exclusive = wish.mode == LockMode::Exclusive;
-        // Who holds nothing but exclusive locks is looked at in vain: those are few, or one.
+        // A party with only exclusive locks is searched in vain, but there are few such parties.
         let others = self.parties.iter().filter(move |(other, _)| is_exclusive && **other != party);
         let shared = others.flat_map(move |(other, locks)| {
             let shared = overlapping(locks, wish).filter(|lock| lock.mode == LockMode::Shared);
@@ -98,7 +99,7 @@ impl Holdings {
         overlapping(locks, range).any(|lock| lock.mode == LockMode::Exclusive)
     }
 
-    /// Takes a range out of what a party holds.
+    /// Removes a range from the locks that a party holds.
     pub(super) fn release(&mut self, party: Party, cut: &Lock) {
         let Some(locks) = self.parties.get(&party) else { return };
         let found: Vec<Lock> = overlapping(locks, cut).copied().collect();
@@ -108,9 +109,9 @@ impl Holdings {
         }
     }
 
-    /// Lays a lock over what a party holds, merging it with neighbours of its mode.
+    /// Adds a lock over the locks that a party holds, merging it with neighbours of its mode.
     pub(super) fn hold(&mut self, party: Party, lock: Lock) {
-        assert!(lock.start <= lock.last, "{party:?} would hold {lock:?}");
+        assert!(lock.start <= lock.last, "{party:?} would hold a lock without bytes, {lock:?}");
         self.release(party, &lock);
         let mut merged = lock;
         let locks = self.parties.entry(party).or_default();
@@ -126,22 +127,22 @@ impl Holdings {
         self.assert_apart(party, &merged);
     }
 
-    /// All that a session holds goes, and is forgotten.
+    /// Removes all locks and records of a session.
     pub(super) fn end_session(&mut self, session: SessionId) {
         self.parties.retain(|party, _| party.session != session);
         self.exclusive.retain(|(_, party), _| party.session != session);
         self.changed.retain(|party, _| party.session != session);
     }
 
-    /// What a party holds where that has changed since it was stored: by first byte, nothing where none begins
-    /// any more.
+    /// Returns the changes of a party's locks since the last storing: for each first byte the lock
+    /// that begins there, or `None` if none begins there any more.
     pub(super) fn changes(&self, party: Party) -> Vec<(u64, Option<Lock>)> {
         let locks = self.parties.get(&party);
         let changed = self.changed.get(&party).into_iter().flatten();
         changed.map(|start| (*start, locks.and_then(|locks| locks.get(start).copied()))).collect()
     }
 
-    /// All that a party holds is stored.
+    /// Records that all locks of a party are stored.
     pub(super) fn stored(&mut self, party: Party) {
         self.changed.remove(&party);
     }
@@ -166,7 +167,7 @@ impl Holdings {
         self.changed.entry(party).or_default().insert(start);
     }
 
-    /// A party's locks do not overlap: the one that was laid over them and its neighbours.
+    /// Asserts that a party's locks in the range of a new one do not overlap.
     fn assert_apart(&self, party: Party, lock: &Lock) {
         let Some(locks) = self.parties.get(&party) else { return };
         let count = overlapping(locks, lock).count();

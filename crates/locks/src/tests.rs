@@ -29,17 +29,17 @@ fn waits_are_served_in_order() {
     for owner in 2..=4 {
         assert_eq!(table.set(S, all(owner), Some(WaitId(owner))), Wish::Waits);
     }
-    let place = (InodeId(5), LockFamily::Posix);
-    assert_eq!(table.cancel(S, place, LockOwner(2)), [WaitId(2)]);
+    let scope = (InodeId(5), LockFamily::Posix);
+    assert_eq!(table.cancel(S, scope, LockOwner(2)), [WaitId(2)]);
     table.unlock(S, all(1));
     assert_eq!(table.take_granted(), [WaitId(3)]);
     table.unlock(S, all(3));
     assert_eq!(table.take_granted(), [WaitId(4)]);
     table.end_session(S);
-    assert!(table.places.is_empty() && table.counts.is_empty());
+    assert!(table.scopes.is_empty() && table.counts.is_empty());
 }
 
-/// Goal: a wait that is granted and weakens what its owner held lets in who came before it.
+/// Goal: a granted wait that weakens its owner's old lock allows waits that came before it.
 #[test]
 fn a_weakened_lock_lets_earlier_waits_in() {
     let mut table = LockTable::default();
@@ -62,7 +62,7 @@ fn circles_are_refused() {
     assert_eq!(table.set(S, on(2, 1), Some(WaitId(1))), Wish::Waits);
     assert_eq!(table.set(S, on(3, 2), Some(WaitId(2))), Wish::Waits);
     assert_eq!(table.set(S, on(1, 3), Some(WaitId(3))), Wish::Deadlock);
-    // The same owner number in another session is somebody else.
+    // The same owner number in another session is another owner.
     let other = table.set(SessionId(2), on(1, 3), Some(WaitId(4)));
     assert_eq!(other, Wish::Waits);
 }
@@ -78,14 +78,14 @@ fn flock_converts() {
     assert_eq!(table.set(S, flock(1, EXCLUSIVE), None), Wish::Conflict);
     assert!(table.test(S, &flock(9, EXCLUSIVE)).is_some());
     assert_eq!(table.set(S, flock(1, EXCLUSIVE), Some(WaitId(1))), Wish::Waits);
-    // The first has given its lock up while it waits.
+    // The first has released its lock while it waits.
     assert_eq!(table.set(S, flock(2, EXCLUSIVE), Some(WaitId(2))), Wish::Granted);
     assert_eq!(table.take_granted(), []);
     table.unlock(S, flock(2, EXCLUSIVE));
     assert_eq!(table.take_granted(), [WaitId(1)]);
 }
 
-/// Who holds what of each byte.
+/// The holders and modes of each byte.
 #[derive(Default)]
 struct Model(Vec<BTreeMap<(u64, u64), LockMode>>);
 
@@ -113,11 +113,11 @@ impl Model {
     }
 }
 
-/// Applies all changes to what is stored, by session, owner and first byte.
+/// Applies all changes to the stored locks, by session, owner and first byte.
 fn store(table: &LockTable, stored: &mut BTreeMap<(u64, u64, u64), Lock>) {
-    let place = (InodeId(5), LockFamily::Posix);
+    let scope = (InodeId(5), LockFamily::Posix);
     for (session, owner) in (1..3).flat_map(|session| (1..4).map(move |owner| (session, owner))) {
-        for (start, lock) in table.changes(SessionId(session), place, LockOwner(owner)) {
+        for (start, lock) in table.changes(SessionId(session), scope, LockOwner(owner)) {
             match lock {
                 Some(lock) => stored.insert((session, owner, start), lock),
                 None => stored.remove(&(session, owner, start)),
@@ -126,25 +126,25 @@ fn store(table: &LockTable, stored: &mut BTreeMap<(u64, u64, u64), Lock>) {
     }
 }
 
-/// Goal: one lock more costs no more where tens of thousands are held (a table that looks at all of them
-/// takes minutes here), and changes what is stored of it alone.
+/// Goal: one more lock costs no more where tens of thousands are held (a table that searches all of
+/// them takes minutes here), and its storing changes only its own record.
 #[test]
 fn many_locks_on_one_inode_do_not_slow_down() {
     let mut table = LockTable::default();
-    let place = (InodeId(5), LockFamily::Posix);
+    let scope = (InodeId(5), LockFamily::Posix);
     let at = |number: u64| lock(1, 2 * number, 2 * number, EXCLUSIVE);
     for number in 0..50_000 {
         assert_eq!(table.set(S, at(number), None), Wish::Granted);
-        assert_eq!(table.changes(S, place, LockOwner(1)), [(2 * number, Some(at(number)))]);
-        table.stored(S, place, LockOwner(1));
+        assert_eq!(table.changes(S, scope, LockOwner(1)), [(2 * number, Some(at(number)))]);
+        table.stored(S, scope, LockOwner(1));
         assert_eq!(table.set(SessionId(2), at(number / 2), None), Wish::Conflict);
     }
     for number in 0..50_000 {
         table.unlock(S, at(number));
-        assert_eq!(table.changes(S, place, LockOwner(1)), [(2 * number, None)]);
-        table.stored(S, place, LockOwner(1));
+        assert_eq!(table.changes(S, scope, LockOwner(1)), [(2 * number, None)]);
+        table.stored(S, scope, LockOwner(1));
     }
-    assert!(table.places.is_empty() && table.counts.is_empty());
+    assert!(table.scopes.is_empty() && table.counts.is_empty());
 }
 
 #[derive(Clone, Debug)]
@@ -167,8 +167,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Goal: splitting, merging, upgrades, waits and releases hold what a table of bytes holds; no
-    /// wait is forgotten; an owner's ranges are apart from one another.
+    /// Goal: after splits, merges, upgrades, waits and releases the table equals a table of bytes;
+    /// no wait is forgotten; an owner's ranges are apart from one another.
     #[test]
     fn agrees_with_a_table_of_bytes(steps in steps()) {
         let mut table = LockTable::default();
@@ -221,17 +221,17 @@ proptest! {
             for (session, lock) in waits.values() {
                 prop_assert!(model.conflicts(*session, lock), "a wait was forgotten");
             }
-            let held: usize = table.places.values().map(|queue| queue.held.len()).sum();
+            let held: usize = table.scopes.values().map(|queue| queue.held.len()).sum();
             store(&table, &mut stored);
-            prop_assert_eq!(stored.len(), held, "what is stored is not what is held");
+            prop_assert_eq!(stored.len(), held, "the stored locks differ from the held ones");
             prop_assert!(stored.iter().all(|((_, _, start), lock)| lock.start == *start));
             prop_assert_eq!(held, table.counts.values().sum::<usize>());
         }
     }
 }
 
-/// Goal: what a session holds on an inode goes to another table and back as it is, of both families, and only
-/// if it is alone there.
+/// Goal: the locks of a session on an inode, of both families, move to another table and back
+/// unchanged, and only if the session is alone there.
 #[test]
 fn all_of_a_session_goes_together() {
     let flock = Lock { family: LockFamily::Flock, ..lock(3, 0, u64::MAX, SHARED) };
@@ -249,14 +249,14 @@ fn all_of_a_session_goes_together() {
     assert_eq!(table.alone(S, InodeId(5), 2), None, "they are too many");
     let mut other = LockTable::default();
     assert!(held.iter().all(|lock| other.report(S, *lock)));
-    assert!(!other.report(S, lock(7, 2, 2, SHARED)), "another owner's stands against it");
+    assert!(!other.report(S, lock(7, 2, 2, SHARED)), "another owner's lock conflicts");
     assert!(!other.report(S, lock(7, 7, 6, SHARED)), "it is empty");
     assert_eq!(alone(&other), Some(held.to_vec()));
     assert_eq!(other.unstored(S, InodeId(5)).len(), 3);
     assert_eq!(table.set(S, lock(4, 0, 0, SHARED), Some(WaitId(1))), Wish::Waits);
-    assert_eq!(alone(&table), None, "somebody waits");
+    assert_eq!(alone(&table), None, "another owner waits");
     table.clear(S, InodeId(5));
-    assert_eq!(table.take_granted(), [WaitId(1)], "who waited gets what is free");
+    assert_eq!(table.take_granted(), [WaitId(1)], "the waiting owner gets the free range");
     assert_eq!(table.set(SessionId(2), lock(4, 8, 8, SHARED), None), Wish::Granted);
     assert_eq!(alone(&table), None, "another session holds one");
     assert!(table.is_shared(S, InodeId(5)) && !other.is_shared(S, InodeId(5)));
