@@ -2,14 +2,14 @@
 
 use crate::log_page::lid;
 
-/// What happened, and which log page says more.
+/// An event and the log page with its details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AsyncEvent {
     /// AET: event type, 3 bits, see the `TYPE_` constants.
     pub event_type: u8,
     /// AEI: event information, 8 bits; its meaning depends on the type.
     pub info: u8,
-    /// LID: log page to read, which also lets the next event of the type be reported.
+    /// LID: log page to read. Reading it also enables the report of the next event of this type.
     pub log_page: u8,
 }
 

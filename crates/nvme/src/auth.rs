@@ -1,8 +1,8 @@
 //! In-band authentication (base 8.3.4): the commands that carry it and the messages of DH-HMAC-CHAP.
 //!
-//! Messages have parts of variable length, so that they are not structures of this crate's usual kind: a
-//! [`Message`] borrows its parts from the bytes that came. Decoding checks lengths and what selects the
-//! form; which value is acceptable when is decided by those that authenticate.
+//! Messages have parts of variable length, so they are not structures of this crate's usual kind: a
+//! [`Message`] borrows its parts from the received bytes. Decoding checks lengths and the fields
+//! that select the form; the two authenticating sides decide which values are acceptable and when.
 
 use crate::opcode::FabricsType;
 use crate::{Error, SubmissionQueueEntry, U32};
@@ -35,9 +35,9 @@ const ID_FAILURE1: u8 = 0xf1;
 const PROTOCOL_DHCHAP: u8 = 0x01;
 /// Bytes of a protocol descriptor.
 const DESCRIPTOR_BYTES: usize = 64;
-/// Identifiers of hash functions, and as many of groups, that a descriptor has room for.
+/// Largest number of hash identifiers, and of group identifiers, in a descriptor.
 pub const IDS_MAX: usize = 30;
-/// Bytes before what is of variable length in Challenge, Reply and Success1, and all of Success2.
+/// Bytes before the variable part of Challenge, Reply and Success1, and all of Success2.
 const HEAD_BYTES: usize = 16;
 /// Bytes of Negotiate before its descriptors, and all of a failure.
 const SHORT_HEAD_BYTES: usize = 8;
@@ -71,12 +71,12 @@ impl Authentication {
         Ok(Self { bytes: sqe.cdw11.get() })
     }
 
-    /// Authentication Send of a message of so many bytes.
+    /// Returns an Authentication Send command for a message of this number of bytes.
     pub fn send(self) -> SubmissionQueueEntry {
         self.encode(FabricsType::AUTHENTICATION_SEND)
     }
 
-    /// Authentication Receive with room for so many bytes.
+    /// Returns an Authentication Receive command with space for this number of bytes.
     pub fn receive(self) -> SubmissionQueueEntry {
         self.encode(FabricsType::AUTHENTICATION_RECEIVE)
     }
@@ -89,7 +89,7 @@ impl Authentication {
     }
 }
 
-/// Whether this is one of the two commands that carry authentication.
+/// Whether this is one of the two authentication commands.
 pub fn is_authentication(sqe: &SubmissionQueueEntry) -> bool {
     let fctype = sqe.fabrics_type();
     sqe.is_fabrics()
@@ -136,7 +136,7 @@ impl core::fmt::Display for Reason {
 /// A message of DH-HMAC-CHAP, without its transaction identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// The host's first: what it can do.
+    /// The first message, from the host: its capabilities.
     Negotiate {
         /// `SC_C`: 0 for no secure channel concatenation.
         concatenation: u8,
@@ -169,14 +169,14 @@ pub enum Message<'a> {
         /// The host's Diffie-Hellman value; empty for the null group.
         dh_value: &'a [u8],
     },
-    /// The host has proved itself.
+    /// The controller accepts the host's proof.
     Success1 {
         /// Bytes of the hash in use.
         hash_bytes: u8,
         /// R2, if the host had a challenge.
         response: Option<&'a [u8]>,
     },
-    /// The controller has proved itself.
+    /// The host accepts the controller's proof.
     Success2,
     /// The controller gives up.
     Failure1(Reason),
@@ -185,11 +185,12 @@ pub enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Decodes a message and its transaction identifier, `T_ID`. What follows the message is ignored.
+    /// Decodes a message and its transaction identifier, `T_ID`. Bytes after the message are
+    /// ignored.
     ///
     /// # Errors
-    /// [`Error::Truncated`]; [`Error::InvalidField`] for an unknown message, for a Negotiate of
-    /// something else than DH-HMAC-CHAP, and for impossible lengths.
+    /// [`Error::Truncated`]; [`Error::InvalidField`] for an unknown message, for a Negotiate with
+    /// another protocol than DH-HMAC-CHAP, and for impossible lengths.
     pub fn decode(bytes: &'a [u8]) -> Result<(u16, Self), Error> {
         let head = part(bytes, 0, SHORT_HEAD_BYTES)?;
         let transaction = u16::from_le_bytes([head[4], head[5]]);
@@ -214,10 +215,10 @@ impl<'a> Message<'a> {
         Ok((transaction, message))
     }
 
-    /// The message's bytes.
+    /// Returns the message's bytes.
     ///
     /// # Panics
-    /// If a part is longer than its length field can say: the caller made it.
+    /// If a part is longer than its length field allows.
     pub fn encode(&self, transaction: u16) -> Vec<u8> {
         let [low, high] = transaction.to_le_bytes();
         let head = |kind: u8, id: u8| vec![kind, id, 0, 0, low, high];
@@ -279,7 +280,7 @@ fn hash_bytes(part: &[u8]) -> u8 {
     part.len() as u8
 }
 
-/// `len` bytes from `start`.
+/// Returns `len` bytes from `start`.
 fn part(bytes: &[u8], start: usize, len: usize) -> Result<&[u8], Error> {
     let need_bytes = start + len;
     bytes.get(start..need_bytes).ok_or(Error::Truncated {
@@ -311,7 +312,7 @@ fn negotiate(bytes: &[u8]) -> Result<Message<'_>, Error> {
     Ok(Message::Negotiate { concatenation, hashes, groups })
 }
 
-/// HL, DHVLEN and SEQNUM of Challenge and Reply.
+/// Returns HL, DHVLEN and SEQNUM of Challenge and Reply.
 fn lengths(bytes: &[u8]) -> Result<(usize, usize, u32), Error> {
     let head = part(bytes, 0, HEAD_BYTES)?;
     let hl = usize::from(head[6]);

@@ -1,8 +1,8 @@
-//! Submission queue entries (base 4.1): the 64 bytes that every command is.
+//! Submission queue entries (base 4.1), the 64 bytes of each command.
 //!
-//! One structure for all commands, and beside it one small decoded structure per command
-//! ([`ReadWrite`], [`Identify`], …) with `decode` from an entry and `encode` into one. So a queue can handle
-//! entries uniformly, and only the code that executes a command knows its dwords.
+//! There is one structure for all commands, and one small decoded structure per command
+//! ([`ReadWrite`], [`Identify`], …) with `decode` from an entry and `encode` into one. So a queue
+//! can handle entries uniformly, and only the code that executes a command knows its dwords.
 
 mod admin;
 mod io;
@@ -18,7 +18,7 @@ pub use reservation::{
 use crate::opcode::{self, AdminOpcode, DataDirection, FabricsType, NvmOpcode};
 use crate::{CommandId, Nsid, SglDescriptor, U16, U32, U64};
 
-/// PSDT 01b: the data pointer is an SGL, the only form there is over fabrics.
+/// PSDT 01b: the data pointer is an SGL, the only form over fabrics.
 const FLAGS_SGL: u8 = 0x40;
 
 wire_struct! {
@@ -56,7 +56,8 @@ wire_struct! {
 }
 
 impl SubmissionQueueEntry {
-    /// A command without data: all dwords 0, an SGL descriptor of length 0, command identifier 0.
+    /// Returns a command without data: all dwords 0, an SGL descriptor of length 0, command
+    /// identifier 0.
     pub fn new(opcode: u8, nsid: Nsid) -> Self {
         Self {
             opc: opcode,
@@ -67,64 +68,64 @@ impl SubmissionQueueEntry {
         }
     }
 
-    /// A command for the admin queue.
+    /// Returns a command for the admin queue.
     pub fn admin(opcode: AdminOpcode, nsid: Nsid) -> Self {
         Self::new(opcode.0, nsid)
     }
 
-    /// A command of the NVM command set.
+    /// Returns a command of the NVM command set.
     pub fn nvm(opcode: NvmOpcode, nsid: Nsid) -> Self {
         Self::new(opcode.0, nsid)
     }
 
-    /// A Fabrics command.
+    /// Returns a Fabrics command.
     pub fn fabrics(fctype: FabricsType) -> Self {
         Self::new(opcode::FABRICS, Nsid(u32::from(fctype.0)))
     }
 
-    /// Keep Alive (base 5.1.14).
+    /// Returns a keep Alive (base 5.1.14).
     pub fn keep_alive() -> Self {
         Self::admin(AdminOpcode::KEEP_ALIVE, Nsid(0))
     }
 
-    /// Asynchronous Event Request (base 5.1.2).
+    /// Returns an asynchronous Event Request (base 5.1.2).
     pub fn async_event_request() -> Self {
         Self::admin(AdminOpcode::ASYNC_EVENT_REQUEST, Nsid(0))
     }
 
-    /// Flush (base 7.2).
+    /// Returns a flush (base 7.2).
     pub fn flush(nsid: Nsid) -> Self {
         Self::nvm(NvmOpcode::FLUSH, nsid)
     }
 
-    /// The same command with another identifier.
+    /// Returns the same command with another identifier.
     pub fn with_command_id(mut self, cid: CommandId) -> Self {
         self.cid = U16::new(cid.get());
         self
     }
 
-    /// The same command with a data pointer.
+    /// Returns the same command with a data pointer.
     pub fn with_sgl(mut self, sgl: SglDescriptor) -> Self {
         self.sgl1 = sgl;
         self
     }
 
-    /// Identifier that the completion will repeat.
+    /// Returns the identifier that the completion repeats.
     pub fn command_id(&self) -> CommandId {
         CommandId(self.cid.get())
     }
 
-    /// The namespace; meaningless for Fabrics commands.
+    /// Returns the namespace; meaningless for Fabrics commands.
     pub fn namespace_id(&self) -> Nsid {
         Nsid(self.nsid.get())
     }
 
-    /// The opcode as an admin command's.
+    /// Returns the opcode of an admin command.
     pub fn admin_opcode(&self) -> AdminOpcode {
         AdminOpcode(self.opc)
     }
 
-    /// The opcode as an I/O command's.
+    /// Returns the opcode of an I/O command.
     pub fn nvm_opcode(&self) -> NvmOpcode {
         NvmOpcode(self.opc)
     }
@@ -134,22 +135,22 @@ impl SubmissionQueueEntry {
         self.opc == opcode::FABRICS
     }
 
-    /// Which Fabrics command this is; meaningful only if [`Self::is_fabrics`].
+    /// Returns the type of a Fabrics command; meaningful only if [`Self::is_fabrics`].
     pub fn fabrics_type(&self) -> FabricsType {
         FabricsType((self.nsid.get() & 0xff) as u8)
     }
 
-    /// Which way data goes if the command has any.
+    /// Returns the direction of the command's data, if it has any.
     pub fn data_direction(&self) -> DataDirection {
         DataDirection::of(if self.is_fabrics() { self.fabrics_type().0 } else { self.opc })
     }
 
-    /// FUSE (base figure 91): 00b for a command that is not fused.
+    /// Returns FUSE (base figure 91): 00b for a command that is not fused.
     pub fn fuse(&self) -> u8 {
         self.flags & 3
     }
 
-    /// Whether the PSDT field says that the data pointer is an SGL, as fabrics demands.
+    /// Whether PSDT declares the data pointer as an SGL, as fabrics requires.
     pub fn has_sgl(&self) -> bool {
         matches!(self.flags >> 6, 1 | 2)
     }

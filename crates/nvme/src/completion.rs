@@ -20,7 +20,7 @@ wire_struct! {
 }
 
 impl CompletionQueueEntry {
-    /// An entry with result 0; over fabrics SQID and phase stay 0.
+    /// Returns an entry with result 0; over fabrics SQID and phase stay 0.
     pub fn new(cid: CommandId, sqhd: u16, status: Status) -> Self {
         Self {
             result: U64::new(0),
@@ -31,39 +31,39 @@ impl CompletionQueueEntry {
         }
     }
 
-    /// The same entry with dword 0 set.
+    /// Returns the same entry with dword 0 set.
     pub fn with_dword0(mut self, dword0: u32) -> Self {
         self.result = U64::new(u64::from(dword0));
         self
     }
 
-    /// The same entry with dwords 0 and 1 set.
+    /// Returns the same entry with dwords 0 and 1 set.
     pub fn with_result(mut self, result: u64) -> Self {
         self.result = U64::new(result);
         self
     }
 
-    /// Dword 0 of the result.
+    /// Returns dword 0 of the result.
     pub fn dword0(&self) -> u32 {
         (self.result.get() & 0xffff_ffff) as u32
     }
 
-    /// Dword 1 of the result.
+    /// Returns dword 1 of the result.
     pub fn dword1(&self) -> u32 {
         (self.result.get() >> 32) as u32
     }
 
-    /// Identifier of the completed command.
+    /// Returns the identifier of the completed command.
     pub fn command_id(&self) -> CommandId {
         CommandId(self.cid.get())
     }
 
-    /// The queue pair that the command was submitted to; not meaningful over fabrics.
+    /// Returns the queue pair that the command was submitted to; not meaningful over fabrics.
     pub fn queue_id(&self) -> QueueId {
         QueueId(self.sqid.get())
     }
 
-    /// How the command ended.
+    /// Returns the status of the command.
     pub fn status(&self) -> Status {
         Status::from_raw(self.sf.get() >> 1)
     }

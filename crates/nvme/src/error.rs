@@ -2,18 +2,18 @@
 
 use crate::tcp::PduError;
 
-/// Why bytes could not be decoded or a value could not be encoded.
+/// The reason why bytes could not be decoded or a value could not be encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Fewer bytes than the structure has.
+    /// Fewer bytes than the structure needs.
     #[error("{structure} needs {need_bytes} bytes, got {have_bytes}")]
     Truncated {
         /// Name of the structure.
         structure: &'static str,
         /// Size of the structure in bytes.
         need_bytes: usize,
-        /// Bytes that were there.
+        /// Number of bytes given.
         have_bytes: usize,
     },
     /// A field has a value that the specification does not allow there.
@@ -32,7 +32,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The caller's buffer is too small for what shall be encoded.
+    /// The caller's buffer is too small for the encoded value.
     #[error("encoding needs a buffer of {need_bytes} bytes, got {have_bytes}")]
     BufferTooSmall {
         /// Bytes to be written.

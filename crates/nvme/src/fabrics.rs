@@ -46,7 +46,7 @@ impl Connect {
         })
     }
 
-    /// The command; its data is a [`ConnectData`].
+    /// Encodes the command; its data is a [`ConnectData`].
     ///
     /// Fails with [`Error::InvalidField`] `sqsize` if `sq_entries` is not in 2 to 65536.
     pub fn encode(&self) -> Result<SubmissionQueueEntry, Error> {
@@ -71,8 +71,8 @@ wire_struct! {
     pub struct ConnectData[1024] {
         /// Host identifier.
         pub hostid: [u8; 16],
-        /// Controller wanted: 0xffff any (dynamic model), 0xfffe any (static), else this one; for
-        /// I/O queues the one that the admin queue's Connect gave.
+        /// Requested controller: 0xffff any (dynamic model), 0xfffe any (static), otherwise this
+        /// one. For I/O queues it is the controller from the admin queue's Connect.
         pub cntlid: U16,
         /// Reserved.
         pub rsvd18: [u8; 238],
@@ -86,7 +86,7 @@ wire_struct! {
 }
 
 impl ConnectData {
-    /// Data that connects `host` to `subsystem`.
+    /// Returns the data that connects `host` to `subsystem`.
     pub fn new(host_id: HostId, cntlid: ControllerId, subsystem: &Nqn, host: &Nqn) -> Self {
         Self {
             hostid: host_id.0,
@@ -97,22 +97,22 @@ impl ConnectData {
         }
     }
 
-    /// Host identifier.
+    /// Returns the host identifier.
     pub fn host_id(&self) -> HostId {
         HostId(self.hostid)
     }
 
-    /// Controller wanted.
+    /// Returns the requested controller.
     pub fn controller_id(&self) -> ControllerId {
         ControllerId(self.cntlid.get())
     }
 
-    /// Name of the subsystem.
+    /// Returns the name of the subsystem.
     pub fn subsystem_nqn(&self) -> Result<Nqn, Error> {
         Nqn::from_field(&self.subnqn)
     }
 
-    /// Name of the host; [`None`] if the field is empty, as some hosts leave it.
+    /// Returns the name of the host; [`None`] if the field is empty, as some hosts leave it.
     pub fn host_nqn(&self) -> Result<Option<Nqn>, Error> {
         if self.hostnqn[0] == 0 {
             return Ok(None);
@@ -150,8 +150,8 @@ impl ConnectResult {
     }
 }
 
-/// Dword 0 of a Connect that failed with Connect Invalid Parameters (base figure 551): where the
-/// first invalid parameter is.
+/// Dword 0 of a Connect that failed with Connect Invalid Parameters (base figure 551): the place of
+/// the first invalid parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectInvalid {
     /// IATTR 0: at this byte of the submission queue entry.
@@ -193,12 +193,12 @@ impl ConnectInvalid {
     }
 }
 
-/// Dwords of Property Get (base 6.4). The value comes back in dwords 0 and 1 of the completion.
+/// Dwords of Property Get (base 6.4). Dwords 0 and 1 of the completion contain the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PropertyGet {
     /// Offset of the property, see [`crate::property::offset`].
     pub offset: u32,
-    /// Whether the property has 8 bytes, else 4.
+    /// Whether the property has 8 bytes; otherwise it has 4.
     pub is_8_bytes: bool,
 }
 
@@ -210,7 +210,7 @@ impl PropertyGet {
         Ok(Self { offset: sqe.cdw11.get(), is_8_bytes: property_size(sqe)? })
     }
 
-    /// The command.
+    /// Encodes the command.
     pub fn encode(&self) -> SubmissionQueueEntry {
         let mut sqe = SubmissionQueueEntry::fabrics(FabricsType::PROPERTY_GET);
         sqe.cdw10 = U32::new(u32::from(self.is_8_bytes));
@@ -224,9 +224,9 @@ impl PropertyGet {
 pub struct PropertySet {
     /// Offset of the property, see [`crate::property::offset`].
     pub offset: u32,
-    /// Whether the property has 8 bytes, else 4.
+    /// Whether the property has 8 bytes; otherwise it has 4.
     pub is_8_bytes: bool,
-    /// The value; of a 4-byte property the low half counts.
+    /// The value; only the low half counts for a 4-byte property.
     pub value: u64,
 }
 
@@ -242,7 +242,7 @@ impl PropertySet {
         })
     }
 
-    /// The command.
+    /// Encodes the command.
     pub fn encode(&self) -> SubmissionQueueEntry {
         let mut sqe = SubmissionQueueEntry::fabrics(FabricsType::PROPERTY_SET);
         sqe.cdw10 = U32::new(u32::from(self.is_8_bytes));

@@ -49,7 +49,7 @@ pub struct QueueCounts {
 }
 
 impl QueueCounts {
-    /// The same number of both.
+    /// Returns the same count for both kinds.
     pub const fn pairs(count: u32) -> Self {
         Self { submission: count, completion: count }
     }
@@ -59,7 +59,7 @@ impl QueueCounts {
         Self { submission: (dword & 0xffff) + 1, completion: (dword >> 16) + 1 }
     }
 
-    /// Packs the dword; counts are first brought into 1 to 65536, as 0 cannot be said.
+    /// Packs the dword. Counts are limited to 1 to 65536, because 0 has no encoding.
     pub fn to_dword(self) -> u32 {
         let zero_based = |count: u32| count.clamp(1, 1 << 16) - 1;
         zero_based(self.submission) | (zero_based(self.completion) << 16)
@@ -73,7 +73,7 @@ pub struct AsyncEventConfig(pub u32);
 impl AsyncEventConfig {
     /// The critical warnings of SMART / health, bits 7:0.
     pub const SMART_WARNINGS: u32 = 0xff;
-    /// Of these, that a temperature is out of range.
+    /// The critical warning that a temperature is out of range.
     pub const TEMPERATURE_WARNING: u32 = 1 << 1;
     /// Namespace attribute notices.
     pub const NAMESPACE_ATTRIBUTES: u32 = 1 << 8;

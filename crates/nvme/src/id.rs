@@ -1,4 +1,4 @@
-//! Newtypes for the identifiers of NVMe, so that none is taken for another.
+//! Newtypes for the identifiers of NVMe, so that they cannot be confused.
 
 use core::fmt;
 
@@ -9,7 +9,7 @@ macro_rules! id {
         pub struct $name(pub $int);
 
         impl $name {
-            /// The plain number.
+            /// Returns the plain number.
             pub const fn get(self) -> $int {
                 self.0
             }
@@ -54,7 +54,8 @@ id!(
     "queue"
 );
 id!(
-    /// Transfer tag, TTAG (TCP 3.6.2.8): names an R2T's transfer; chosen by the controller.
+    /// Transfer tag, TTAG (TCP 3.6.2.8): identifies the transfer of an R2T; chosen by the
+    /// controller.
     TransferTag,
     u16,
     "transfer tag"

@@ -1,4 +1,4 @@
-//! Identify data structures (base 5.1.13, NVM 4.1.5): what controllers and namespaces are.
+//! Identify data structures (base 5.1.13, NVM 4.1.5), which describe controllers and namespaces.
 
 mod controller;
 mod namespace;
@@ -12,7 +12,7 @@ pub use namespace::{
 /// Size of every Identify data structure in bytes.
 pub const IDENTIFY_BYTES: usize = 4096;
 
-/// CNS values (base figure 310): which structure is asked for.
+/// CNS values (base figure 310): the requested structure.
 pub mod cns {
     /// Identify namespace, of the NVM command set.
     pub const NAMESPACE: u8 = 0x00;
@@ -63,7 +63,7 @@ wire_struct! {
 }
 
 impl ControllerList {
-    /// A list of the first 2047 of `ids`, which must ascend.
+    /// Returns a list of the first 2047 of `ids`, which must ascend.
     pub fn new(ids: impl IntoIterator<Item = crate::ControllerId>) -> Self {
         let mut list = Self::default();
         let mut count = 0u16;
@@ -75,7 +75,7 @@ impl ControllerList {
         list
     }
 
-    /// The identifiers; a count above 2047 is taken as 2047.
+    /// Returns the identifiers; a count above 2047 is taken as 2047.
     pub fn iter(&self) -> impl Iterator<Item = crate::ControllerId> + '_ {
         self.ids.iter().take(usize::from(self.numid.get())).map(|id| crate::ControllerId(id.get()))
     }

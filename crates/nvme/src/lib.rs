@@ -1,16 +1,16 @@
 //! Wire formats of NVMe base, NVMe over Fabrics and the transports TCP and RDMA; no I/O.
 //!
-//! Structures are little-endian, have no padding and no alignment, so a reference into a receive
-//! buffer *is* the decoded structure and a structure's bytes are what is sent: nothing is copied.
-//! Fields carry the mnemonics of the specifications (`nsze`, `cntlid`); where a field packs bits,
-//! an accessor or a newtype unpacks them. Decoding untrusted bytes gives an [`Error`] that names
+//! Structures are little-endian and have no padding and no alignment, so a reference into a receive
+//! buffer *is* the decoded structure, and the bytes of a structure are sent as they are, without a
+//! copy. Fields have the mnemonics of the specifications (`nsze`, `cntlid`); where a field packs
+//! bits, an accessor or a newtype unpacks them. Decoding untrusted bytes returns an [`Error`] with
 //! the field and its value, and never panics.
 //!
-//! Sources, named in the documentation of the items: *base* is the NVM Express Base Specification
+//! The documentation of the items names their sources: *base* is the NVM Express Base Specification
 //! 2.1 (which since 2.0 also contains Fabrics), *NVM* the NVM Command Set Specification 1.1,
 //! *TCP* the NVMe/TCP Transport Specification 1.1, and *RDMA* the NVMe/RDMA Transport Specification 1.0.
 
-// The types that zerocopy's derives generate have no Debug; those of this crate all do.
+// The types that zerocopy's derives generate have no Debug; all types of this crate have.
 #![allow(missing_debug_implementations)]
 
 #[macro_use]

@@ -38,12 +38,12 @@ pub mod lid {
     pub const RESERVATION_NOTIFICATION: u8 = 0x80;
 }
 
-/// Changed attached namespace list (base 5.1.12.1.5): a namespace list; a first entry of `0xffff_ffff`
-/// says that more than 1024 changed.
+/// Changed attached namespace list (base 5.1.12.1.5): a namespace list. A first entry of
+/// `0xffff_ffff` stands for more than 1024 changes.
 pub type ChangedNamespaces = NamespaceList;
 
 wire_struct! {
-    /// Supported log pages (base figure 204): bit 0 of entry n says that page n is supported.
+    /// Supported log pages (base figure 204): bit 0 of entry n is set if page n is supported.
     pub struct SupportedPages[1024] {
         /// One entry per log page.
         pub lids: [U32; 256],
@@ -51,7 +51,7 @@ wire_struct! {
 }
 
 impl SupportedPages {
-    /// These pages are supported.
+    /// Returns a page that lists these pages as supported.
     pub fn new(pages: &[u8]) -> Self {
         let mut this = Self::default();
         for page in pages {
@@ -85,7 +85,7 @@ impl CommandEffects {
     pub const LOGICAL_BLOCK_CONTENT_CHANGE: u32 = 1 << 1;
     /// NCC: the command may change the capability of a namespace.
     pub const NAMESPACE_CAPABILITY_CHANGE: u32 = 1 << 2;
-    /// NIC: the command may change which namespaces there are.
+    /// NIC: the command may change the set of namespaces.
     pub const NAMESPACE_INVENTORY_CHANGE: u32 = 1 << 3;
     /// CCC: the command may change the controller's capabilities.
     pub const CONTROLLER_CAPABILITY_CHANGE: u32 = 1 << 4;
@@ -119,11 +119,11 @@ impl FeatureEffects {
 pub enum AnaState {
     /// 01h: the best path.
     Optimized,
-    /// 02h: works, but another path is better.
+    /// 02h: usable, but another path is better.
     NonOptimized,
-    /// 03h: not through this controller, now.
+    /// 03h: currently not accessible through this controller.
     Inaccessible,
-    /// 04h: never again through this controller.
+    /// 04h: permanently not accessible through this controller.
     PersistentLoss,
     /// 0Fh: changing between states.
     Change,
@@ -139,7 +139,7 @@ impl AnaState {
         Self::Change,
     ];
 
-    /// The state with this number, if there is one; the upper half byte is reserved.
+    /// Returns the state with this number, if there is one; the upper half byte is reserved.
     pub const fn from_u8(value: u8) -> Option<Self> {
         Some(match value & 0xf {
             0x01 => Self::Optimized,
@@ -151,12 +151,12 @@ impl AnaState {
         })
     }
 
-    /// The state with this name, as the Linux target spells them, if there is one.
+    /// Returns the state with this name in the Linux target's spelling, if there is one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 
-    /// Its name, as the Linux target spells it.
+    /// Returns its name in the Linux target's spelling.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Optimized => "optimized",
@@ -167,7 +167,7 @@ impl AnaState {
         }
     }
 
-    /// The state's number.
+    /// Returns the state's number.
     pub const fn to_u8(self) -> u8 {
         match self {
             Self::Optimized => 0x01,
@@ -208,7 +208,7 @@ wire_struct! {
 }
 
 impl AnaGroup {
-    /// The state, if it is not reserved.
+    /// Returns the state, if it is not reserved.
     pub const fn ana_state(&self) -> Option<AnaState> {
         AnaState::from_u8(self.state)
     }

@@ -1,7 +1,7 @@
 //! NVMe qualified names (base 4.7).
 //!
-//! An [`Nqn`] is checked once, where it enters the program, so that everything behind may rely on
-//! its length and form. The wire field is 256 bytes, NUL-padded, while a name has 223 at most.
+//! An [`Nqn`] is checked once, where it enters the program, so that all later code may rely on its
+//! length and form. The wire field is 256 bytes, NUL-padded; a name has at most 223 bytes.
 
 use core::fmt;
 use core::str::FromStr;
@@ -20,7 +20,7 @@ pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 pub struct Nqn(Box<str>);
 
 impl Nqn {
-    /// Checks and keeps a name.
+    /// Checks and stores a name.
     ///
     /// Fails with [`Error::InvalidNqn`] if it is too long, does not begin with `nqn.yyyy-mm.` and a
     /// domain, or has control characters.
@@ -31,19 +31,21 @@ impl Nqn {
         }
     }
 
-    /// The well-known name of every discovery subsystem.
+    /// Returns the well-known name of every discovery subsystem.
     pub fn discovery() -> Self {
         Self(DISCOVERY_NQN.into())
     }
 
-    /// The name of the form `nqn.2014-08.org.nvmexpress:uuid:…` (base 4.7) for a UUID's bytes.
+    /// Returns the name of the form `nqn.2014-08.org.nvmexpress:uuid:…` (base 4.7) for a UUID's
+    /// bytes.
     pub fn from_uuid(uuid: [u8; 16]) -> Self {
         Self(format!("nqn.2014-08.org.nvmexpress:uuid:{}", crate::HostId(uuid)).into())
     }
 
-    /// The name in a wire field: everything up to the first NUL.
+    /// Returns the name in a wire field: everything up to the first NUL.
     ///
-    /// Fails with [`Error::InvalidNqn`] if there is no NUL, or what precedes it is no valid name.
+    /// Fails with [`Error::InvalidNqn`] if there is no NUL, or the text before it is not a valid
+    /// name.
     pub fn from_field(field: &[u8; NQN_FIELD_BYTES]) -> Result<Self, Error> {
         let invalid = |reason| Error::InvalidNqn {
             nqn: String::from_utf8_lossy(field).trim_end_matches('\0').to_owned(),
@@ -54,14 +56,14 @@ impl Nqn {
         Self::new(core::str::from_utf8(name).map_err(|_| invalid("it is not UTF-8"))?)
     }
 
-    /// The wire field: the name padded with NULs.
+    /// Returns the wire field: the name padded with NULs.
     pub fn to_field(&self) -> [u8; NQN_FIELD_BYTES] {
         let mut field = [0; NQN_FIELD_BYTES];
         field[..self.0.len()].copy_from_slice(self.0.as_bytes());
         field
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

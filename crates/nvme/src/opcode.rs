@@ -1,7 +1,7 @@
-//! Opcodes: which number is which command (base figures 90 and 141, NVM figure 20, base 6.1).
+//! Opcodes of commands (base figures 90 and 141, NVM figure 20, base 6.1).
 //!
 //! Newtypes with constants rather than enums: an opcode from the wire may be any number, and a
-//! `match` on constants with a default arm says what happens to the rest.
+//! `match` on constants handles the others in its default arm.
 
 use core::fmt;
 
@@ -18,7 +18,7 @@ macro_rules! opcodes {
                 pub const $name: Self = Self($value);
             )*
 
-            /// The command's name, if it is one of those known here.
+            /// Returns the command's name, if the opcode is known here.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some($text),)*
@@ -38,7 +38,7 @@ macro_rules! opcodes {
     };
 }
 
-/// The opcode shared by all Fabrics commands (base 6); the FCTYPE byte tells them apart.
+/// The opcode shared by all Fabrics commands (base 6); the FCTYPE byte distinguishes them.
 pub const FABRICS: u8 = 0x7f;
 
 opcodes! {
@@ -104,7 +104,7 @@ opcodes! {
     }
 }
 
-/// Which way a command's data goes (base figure 89: the low two bits of the opcode or FCTYPE).
+/// The direction of a command's data (base figure 89: the low two bits of the opcode or FCTYPE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataDirection {
     /// 00b: the command has no data.
@@ -118,7 +118,7 @@ pub enum DataDirection {
 }
 
 impl DataDirection {
-    /// The direction that the low bits of an opcode (or of a Fabrics command's FCTYPE) say.
+    /// Returns the direction in the low bits of an opcode (or of a Fabrics command's FCTYPE).
     pub const fn of(opcode: u8) -> Self {
         match opcode & 3 {
             0 => Self::None,

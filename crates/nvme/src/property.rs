@@ -1,4 +1,4 @@
-//! Controller properties (base 3.1.4): what a host reads and writes with Property Get and Set.
+//! Controller properties (base 3.1.4), which a host accesses with Property Get and Set.
 
 use core::fmt;
 
@@ -66,12 +66,12 @@ bit_fields! { Capabilities, u64;
 }
 
 impl Capabilities {
-    /// Largest queue in entries.
+    /// Returns the largest queue in entries.
     pub const fn queue_entries_max(self) -> u32 {
         self.mqes() as u32 + 1
     }
 
-    /// Longest time to become ready.
+    /// Returns the longest time to become ready.
     pub const fn ready_timeout_ms(self) -> u32 {
         self.to() as u32 * 500
     }
@@ -89,7 +89,7 @@ impl Version {
     /// Version 2.1.
     pub const V2_1: Self = Self::new(2, 1, 0);
 
-    /// A version from its numbers.
+    /// Returns a version from its numbers.
     pub const fn new(major: u16, minor: u8, tertiary: u8) -> Self {
         Self(((major as u32) << 16) | ((minor as u32) << 8) | tertiary as u32)
     }
@@ -125,7 +125,8 @@ bit_fields! { Configuration, u32;
 }
 
 impl Configuration {
-    /// What a host writes to enable a controller: EN, entries of 64 and 16 bytes, pages of 4 KiB.
+    /// The value that a host writes to enable a controller: EN, entries of 64 and 16 bytes, pages
+    /// of 4 KiB.
     pub const ENABLE: Self = Self(1 | (6 << 16) | (4 << 20));
 
     /// Whether EN is set.
@@ -133,7 +134,7 @@ impl Configuration {
         self.en() == 1
     }
 
-    /// Whether a shutdown, normal or abrupt, is asked for.
+    /// Whether a shutdown, normal or abrupt, is requested.
     pub const fn is_shutdown(self) -> bool {
         self.shn() == 1 || self.shn() == 2
     }
@@ -175,12 +176,12 @@ impl ControllerStatus {
         self.rdy() == 1
     }
 
-    /// Whether the controller cannot go on.
+    /// Whether the controller has a fatal error.
     pub const fn is_fatal(self) -> bool {
         self.cfs() == 1
     }
 
-    /// Progress of a shutdown.
+    /// Returns the progress of a shutdown.
     pub const fn shutdown(self) -> ShutdownStatus {
         match self.shst() {
             0 => ShutdownStatus::Normal,

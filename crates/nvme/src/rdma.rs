@@ -1,14 +1,14 @@
 //! The NVMe/RDMA transport: the private data of the connection manager's exchange, and keyed descriptors.
 //!
-//! Everything else of this transport is done by the adapter: capsules are messages, and data is moved by RDMA READ and
-//! RDMA WRITE to the memory that the command's keyed descriptor names.
+//! The adapter does everything else of this transport: capsules are messages, and RDMA READ and
+//! RDMA WRITE move data from and to the memory in the command's keyed descriptor.
 
 use crate::sgl::SglDescriptor;
 use crate::{Error, QueueId, U16, U32};
 
 /// Record format of all private data.
 pub const RECORD_FORMAT: u16 = 0;
-/// Longest data that a keyed descriptor can name: its length has 24 bits.
+/// Longest data of a keyed descriptor: its length has 24 bits.
 pub const KEYED_BYTES_MAX: u32 = (1 << 24) - 1;
 
 wire_struct! {
@@ -46,18 +46,18 @@ wire_struct! {
     pub struct ConnectReject[4] {
         /// Record format, 0.
         pub recfmt: U16,
-        /// Why, see [`RejectStatus`].
+        /// Reason, see [`RejectStatus`].
         pub sts: U16,
     }
 }
 
-/// Why a connection is refused (RDMA figure 7).
+/// The reason for refusing a connection (RDMA figure 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum RejectStatus {
     /// The private data is too short.
     InvalidLength = 1,
-    /// Its record format is not known.
+    /// The record format of the private data is unknown.
     InvalidRecordFormat = 2,
     /// The queue identifier is not allowed.
     InvalidQueueId = 3,
@@ -65,18 +65,18 @@ pub enum RejectStatus {
     InvalidHostSendQueueSize = 4,
     /// The host's receive queue has too few entries.
     InvalidHostReceiveQueueSize = 5,
-    /// There are no resources for it.
+    /// There are no resources for the connection.
     NoResources = 6,
     /// The host serves no RDMA READ.
     InvalidInboundReads = 7,
-    /// The host asks for more RDMA READ than there can be.
+    /// The host requests more RDMA READ than possible.
     InvalidOutboundReads = 8,
     /// The controller identifier is not allowed.
     InvalidControllerId = 9,
 }
 
 impl RejectStatus {
-    /// The status of a number.
+    /// Returns the status with this number.
     pub fn new(number: u16) -> Option<Self> {
         Some(match number {
             1 => Self::InvalidLength,
@@ -94,19 +94,19 @@ impl RejectStatus {
 }
 
 impl ConnectReject {
-    /// A refusal.
+    /// Returns a refusal.
     pub fn new(status: RejectStatus) -> Self {
         Self { recfmt: U16::new(RECORD_FORMAT), sts: U16::new(status as u16) }
     }
 
-    /// Why, if the number is known.
+    /// Returns the reason, if the number is known.
     pub fn status(&self) -> Option<RejectStatus> {
         RejectStatus::new(self.sts.get())
     }
 }
 
 impl ConnectAccept {
-    /// An acceptance with so many entries of the receive queue.
+    /// Returns an acceptance with this number of receive queue entries.
     pub fn new(receive_entries: u16) -> Self {
         Self {
             recfmt: U16::new(RECORD_FORMAT),
@@ -117,7 +117,7 @@ impl ConnectAccept {
 }
 
 impl ConnectRequest {
-    /// A request for a queue of `entries` entries (at least 2).
+    /// Returns a request for a queue of `entries` entries (at least 2).
     pub fn new(queue: QueueId, entries: u16, controller: u16) -> Self {
         Self {
             recfmt: U16::new(RECORD_FORMAT),
@@ -129,11 +129,11 @@ impl ConnectRequest {
         }
     }
 
-    /// Checks private data: `entries_max` is the largest submission queue for the queue identifier that it names.
-    /// Returns the request and the entries of its submission queue.
+    /// Checks private data: `entries_max` returns the largest submission queue for the queue
+    /// identifier in it. Returns the request and the number of entries of its submission queue.
     ///
     /// # Errors
-    /// The status of the refusal.
+    /// The status for the refusal.
     pub fn check(
         bytes: &[u8],
         entries_max: impl Fn(QueueId) -> u16,
@@ -154,7 +154,7 @@ impl ConnectRequest {
     }
 }
 
-/// Memory of the host that a command's data is read from or written to.
+/// Memory of the host that contains a command's data, or receives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedSgl {
     /// Address in the host's memory.
@@ -177,7 +177,8 @@ impl KeyedSgl {
         if !matches!(descriptor.id, ID_KEYED | ID_KEYED_INVALIDATE) {
             return None;
         }
-        // Of the four bytes behind the address three are the length and one is the lowest of the key.
+        // The four bytes after the address contain three bytes of length and the lowest byte of the
+        // key.
         let mixed = descriptor.length.get();
         let [first, second, third] = descriptor.rsvd12.map(u32::from);
         Some(Self {
@@ -188,7 +189,7 @@ impl KeyedSgl {
         })
     }
 
-    /// Packs it.
+    /// Packs the descriptor.
     ///
     /// # Errors
     /// [`Error::InvalidField`] for a length of more than 24 bits.
@@ -212,7 +213,8 @@ mod tests {
     use super::*;
     use crate::U64;
 
-    /// Goal: private data has the bytes that the specification gives (written down from the Linux kernel's host).
+    /// Goal: private data has the bytes of the specification (written down from the Linux kernel's
+    /// host).
     #[test]
     fn private_data_has_its_bytes() {
         let request = ConnectRequest::new(QueueId(3), 128, 0x1234);
@@ -229,7 +231,8 @@ mod tests {
         assert!(RejectStatus::new(0).is_none() && RejectStatus::new(10).is_none());
     }
 
-    /// Goal: each fault of a request has the status that names it, and any bytes are taken or refused.
+    /// Goal: each fault of a request gives the status that names it, and any bytes are accepted or
+    /// refused.
     #[test]
     fn requests_are_checked() {
         let most = |queue: QueueId| if queue.is_admin() { 32 } else { 128 };
@@ -257,8 +260,8 @@ mod tests {
         }
     }
 
-    /// Goal: a keyed descriptor comes back as it was packed, no bytes make decoding fail, and what it does not
-    /// understand is no descriptor.
+    /// Goal: a packed keyed descriptor decodes to the same values, no bytes make decoding panic,
+    /// and a descriptor of another kind gives none.
     #[test]
     fn keyed_descriptors_come_back() {
         let keyed = KeyedSgl {

@@ -30,7 +30,7 @@ impl ReservationType {
         Self::ExclusiveAccessAllRegistrants,
     ];
 
-    /// The type with this number.
+    /// Returns the type with this number.
     ///
     /// # Errors
     /// [`Error::InvalidField`] `rtype` for 0 and for numbers above 6.
@@ -40,7 +40,7 @@ impl ReservationType {
         known.ok_or(Error::InvalidField { field: "rtype", value: u64::from(value) })
     }
 
-    /// The type's number, 1 to 6.
+    /// Returns the type's number, 1 to 6.
     pub const fn to_u8(self) -> u8 {
         self as u8 + 1
     }
@@ -72,7 +72,7 @@ pub mod rescap {
     pub const PERSIST: u8 = 1;
     /// All six types.
     pub const ALL_TYPES: u8 = 0x7e;
-    /// IEKEY works as version 1.3 of the specification and later define it.
+    /// IEKEY works as defined since version 1.3 of the specification.
     pub const IGNORE_EXISTING_KEY: u8 = 1 << 7;
 }
 
@@ -88,24 +88,24 @@ pub mod notification_mask {
     pub const ALL: u32 = REGISTRATION_PREEMPTED | RESERVATION_RELEASED | RESERVATION_PREEMPTED;
 }
 
-/// What a reservation notification reports (base figure 265).
+/// The event that a reservation notification reports (base figure 265).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ReservationNotice {
     /// 1h: another host removed this host's registration.
     RegistrationPreempted,
-    /// 2h: the reservation that this registrant's rights came from was released.
+    /// 2h: the reservation that gave this registrant its rights was released.
     ReservationReleased,
     /// 3h: another host cleared all registrations and the reservation.
     ReservationPreempted,
 }
 
 impl ReservationNotice {
-    /// RNLPT, the number in the log page.
+    /// Returns RNLPT, the number in the log page.
     pub const fn to_u8(self) -> u8 {
         self as u8 + 1
     }
 
-    /// The bit of the feature that suppresses it.
+    /// Returns the bit of the feature that suppresses it.
     pub const fn mask(self) -> u32 {
         1 << self.to_u8()
     }
@@ -146,7 +146,7 @@ wire_struct! {
         pub generation: U32,
         /// Reservation type; 0: there is no reservation.
         pub rtype: u8,
-        /// Number of the structures that follow, with those that were cut off.
+        /// Number of the structures that follow, including those that were cut off.
         pub regctl: U16,
         /// Reserved.
         pub rsvd7: [u8; 2],
@@ -162,7 +162,7 @@ wire_struct! {
     pub struct RegisteredController[64] {
         /// Controller; 0xffff in the dynamic controller model.
         pub cntlid: U16,
-        /// Bit 0: it holds the reservation.
+        /// Bit 0: the controller's host holds the reservation.
         pub rcsts: u8,
         /// Reserved.
         pub rsvd3: [u8; 5],

@@ -1,8 +1,8 @@
-//! Scatter gather list descriptors (base 4.3.2), as far as NVMe/TCP uses them.
+//! Scatter gather list descriptors (base 4.3.2) that NVMe/TCP uses.
 //!
 //! Over TCP a command has exactly one descriptor, in the command itself: in-capsule data at an
-//! offset ([`Sgl::InCapsule`]), or data that the transport moves in data PDUs
-//! ([`Sgl::Transport`]). The controller's memory has no addresses that a host could name.
+//! offset ([`Sgl::InCapsule`]), or data that the transport moves in data PDUs ([`Sgl::Transport`]).
+//! A host cannot address the controller's memory.
 
 use crate::{Error, U32, U64};
 
@@ -27,7 +27,7 @@ const ID_DATA_BLOCK_ADDRESS: u8 = 0x00;
 /// Identifier of a transport data block descriptor with the transport sub type Ah.
 const ID_TRANSPORT: u8 = 0x5a;
 
-/// What a descriptor of an NVMe/TCP command says.
+/// The meaning of a descriptor of an NVMe/TCP command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sgl {
     /// No data: a descriptor of zero length.
@@ -47,7 +47,7 @@ pub enum Sgl {
 }
 
 impl Sgl {
-    /// Bytes that the descriptor says the command transfers.
+    /// Returns the number of bytes that the command transfers.
     pub const fn length_bytes(self) -> u32 {
         match self {
             Self::None => 0,
@@ -57,7 +57,8 @@ impl Sgl {
 }
 
 impl SglDescriptor {
-    /// A data block descriptor for `length_bytes` of in-capsule data from `offset_bytes` on.
+    /// Returns a data block descriptor for `length_bytes` of in-capsule data from `offset_bytes`
+    /// on.
     pub fn in_capsule(offset_bytes: u64, length_bytes: u32) -> Self {
         Self {
             addr: U64::new(offset_bytes),
@@ -67,17 +68,17 @@ impl SglDescriptor {
         }
     }
 
-    /// A transport data block descriptor for `length_bytes`.
+    /// Returns a transport data block descriptor for `length_bytes`.
     pub fn transport(length_bytes: u32) -> Self {
         Self { addr: U64::new(0), length: U32::new(length_bytes), rsvd12: [0; 3], id: ID_TRANSPORT }
     }
 
     /// Unpacks the descriptor.
     ///
-    /// A zero length means no data whatever else is said, for hosts leave the field cleared (which
-    /// reads as an address descriptor of length 0) or put a transport descriptor of length 0.
-    /// Fails with [`Error::InvalidField`] `sgl1.id` on any other kind of descriptor: the answer to
-    /// the command is then [`Status::SGL_TYPE_INVALID`](crate::Status::SGL_TYPE_INVALID).
+    /// A zero length means no data in any type of descriptor, because hosts leave the field cleared
+    /// (an address descriptor of length 0) or set a transport descriptor of length 0. Fails with
+    /// [`Error::InvalidField`] `sgl1.id` on any other kind of descriptor; the command then
+    /// completes with [`Status::SGL_TYPE_INVALID`](crate::Status::SGL_TYPE_INVALID).
     pub fn decode(&self) -> Result<Sgl, Error> {
         let length_bytes = self.length.get();
         match self.id {

@@ -4,7 +4,7 @@ use core::fmt;
 
 /// Bit 14: the command will fail again if it is retried in the same subsystem.
 const DNR: u16 = 1 << 14;
-/// Bit 13: the Error Information log page has more.
+/// Bit 13: the Error Information log page has details.
 const MORE: u16 = 1 << 13;
 
 /// Status field of a completion without the phase tag (base figure 100): SC in bits 7:0, SCT in
@@ -15,11 +15,11 @@ pub struct Status(u16);
 /// Status code type (base figure 101).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StatusCodeType {
-    /// 0h: any command may end so.
+    /// 0h: possible for any command.
     Generic,
     /// 1h: the meaning depends on the command.
     CommandSpecific,
-    /// 2h: the medium failed or the data is not what was expected.
+    /// 2h: the medium failed, or the data is not the expected one.
     MediaAndDataIntegrity,
     /// 3h: the path to the namespace failed; another may work.
     PathRelated,
@@ -30,22 +30,22 @@ pub enum StatusCodeType {
 }
 
 impl Status {
-    /// Status from the 15 bits above the phase tag; bit 15 is ignored.
+    /// Returns the status from the 15 bits above the phase tag; bit 15 is ignored.
     pub const fn from_raw(raw: u16) -> Self {
         Self(raw & 0x7fff)
     }
 
-    /// The 15 bits above the phase tag.
+    /// Returns the 15 bits above the phase tag.
     pub const fn get(self) -> u16 {
         self.0
     }
 
-    /// The status code, SC.
+    /// Returns the status code, SC.
     pub const fn code(self) -> u8 {
         (self.0 & 0xff) as u8
     }
 
-    /// The status code type, SCT.
+    /// Returns the status code type, SCT.
     pub const fn code_type(self) -> StatusCodeType {
         match (self.0 >> 8) & 7 {
             0 => StatusCodeType::Generic,
@@ -62,38 +62,39 @@ impl Status {
         self.is(Self::SUCCESS)
     }
 
-    /// Whether `other` has the same type and code, whatever the retry bits.
+    /// Whether `other` has the same type and code; the retry bits do not count.
     pub const fn is(self, other: Self) -> bool {
         self.0 & 0x7ff == other.0 & 0x7ff
     }
 
-    /// Whether retrying the command in the same subsystem is in vain.
+    /// Whether a retry of the command in the same subsystem will fail again.
     pub const fn is_do_not_retry(self) -> bool {
         self.0 & DNR != 0
     }
 
-    /// Whether the Error Information log page has more.
+    /// Whether the Error Information log page has details.
     pub const fn has_more(self) -> bool {
         self.0 & MORE != 0
     }
 
-    /// Command Retry Delay, CRD: 0 means none, else which of CRDT1 to CRDT3 to wait.
+    /// Returns Command Retry Delay, CRD: 0 for none, otherwise the index of the delay, CRDT1 to
+    /// CRDT3.
     pub const fn retry_delay_index(self) -> u8 {
         ((self.0 >> 11) & 3) as u8
     }
 
-    /// The same status with Do Not Retry set.
+    /// Returns the same status with Do Not Retry set.
     pub const fn do_not_retry(self) -> Self {
         Self(self.0 | DNR)
     }
 
-    /// The same status with More set.
+    /// Returns the same status with More set.
     pub const fn with_more(self) -> Self {
         Self(self.0 | MORE)
     }
 
-    /// Whether the failure is of the path and not of the command (base 3.6.2: another controller
-    /// of the same namespace may be tried).
+    /// Whether the path failed and not the command (base 3.6.2: another controller of the same
+    /// namespace may be tried).
     pub const fn is_path_error(self) -> bool {
         (self.0 >> 8) & 7 == 3
     }
@@ -107,9 +108,9 @@ macro_rules! statuses {
                 pub const $name: Self = Self($value);
             )*
 
-            /// The specification's name of type and code. The command specific codes 80h to 84h
-            /// mean one thing for Connect and another for I/O commands: this gives the I/O one,
-            /// see [`Self::connect_name`].
+            /// Returns the specification's name of type and code. The command specific codes 80h to
+            /// 84h have one meaning for Connect and another for I/O commands; this returns the name
+            /// for I/O, see [`Self::connect_name`].
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 & 0x7ff {
                     $($value => Some($text),)*
@@ -211,13 +212,13 @@ statuses! {
     ABORTED_BY_HOST = 0x371, "Command Aborted By Host";
 }
 
-/// Statuses of Connect (base figure 552); the numbers mean something else for I/O commands.
+/// Statuses of Connect (base figure 552); the numbers have another meaning for I/O commands.
 impl Status {
     /// Connect Incompatible Format.
     pub const CONNECT_INCOMPATIBLE_FORMAT: Self = Self(0x180);
     /// Connect Controller Busy.
     pub const CONNECT_CONTROLLER_BUSY: Self = Self(0x181);
-    /// Connect Invalid Parameters; dword 0 of the completion says where, see
+    /// Connect Invalid Parameters; dword 0 of the completion has the place, see
     /// [`ConnectInvalid`](crate::fabrics::ConnectInvalid).
     pub const CONNECT_INVALID_PARAMETERS: Self = Self(0x182);
     /// Connect Restart Discovery.
@@ -227,7 +228,7 @@ impl Status {
     /// Invalid Queue Type, of Disconnect.
     pub const DISCONNECT_INVALID_QUEUE_TYPE: Self = Self(0x185);
 
-    /// The name of the status if the command was a Connect or Disconnect.
+    /// Returns the name of the status if the command was a Connect or Disconnect.
     pub const fn connect_name(self) -> Option<&'static str> {
         match self.0 & 0x7ff {
             0x180 => Some("Connect Incompatible Format"),

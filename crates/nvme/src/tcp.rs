@@ -1,9 +1,9 @@
 //! The NVMe/TCP transport (TCP 3): PDUs, digests, a parser and encoders; no sockets.
 //!
-//! [`Parser`] looks at a slice of received bytes and says which PDU begins there and where its data
-//! lies, borrowing all of it, so that one receive is parsed into many PDUs without a copy.
-//! [`Encoder`] writes a PDU's header, header digest and padding into the caller's bytes, so that
-//! the data itself can be sent from where it is.
+//! [`Parser`] reads a slice of received bytes and returns the PDU at its start and the place of the
+//! PDU's data, borrowed, so that one receive is parsed into many PDUs without a copy. [`Encoder`]
+//! writes a PDU's header, header digest and padding into the caller's bytes, so that the caller can
+//! send the data itself without a copy.
 
 mod accumulate;
 mod digest;
@@ -30,5 +30,5 @@ pub const IO_PORT: u16 = 4420;
 pub const DATA_ALIGNMENT_BYTES_MAX: u32 = 128;
 /// Least value of MAXH2CDATA in bytes (TCP 3.6.2.3).
 pub const MAXH2CDATA_BYTES_MIN: u32 = 4096;
-/// Bytes of in-capsule data that every admin and Connect command may use (TCP 3.3.1.1).
+/// Number of bytes of in-capsule data that every admin and Connect command may use (TCP 3.3.1.1).
 pub const ADMIN_IN_CAPSULE_DATA_BYTES: u32 = 8192;

@@ -1,8 +1,8 @@
 //! The macro that declares a wire structure.
 //!
-//! All structures share the same needs: exact size, no padding, decoding by reference, an all-zero
-//! default (reserved fields must be cleared). One macro keeps them from drifting apart and spares
-//! the users of this crate a dependency on `zerocopy`.
+//! All structures have the same needs: exact size, no padding, decoding by reference, an all-zero
+//! default (reserved fields must be cleared). One macro keeps them consistent, and users of this
+//! crate need no dependency on `zerocopy`.
 
 /// Declares a `repr(C)` little-endian structure of exactly the given number of bytes.
 macro_rules! wire_struct {
@@ -25,7 +25,8 @@ macro_rules! wire_struct {
             /// Size on the wire in bytes.
             pub const BYTES: usize = $bytes;
 
-            /// The structure at the start of `bytes`, borrowed; what follows it is ignored.
+            /// Returns the structure at the start of `bytes`, borrowed; the following bytes are
+            /// ignored.
             ///
             /// Fails with [`Error::Truncated`](crate::Error::Truncated) if `bytes` is shorter than
             /// [`Self::BYTES`].
@@ -40,14 +41,14 @@ macro_rules! wire_struct {
                 }
             }
 
-            /// The bytes to put on the wire.
+            /// Returns the bytes to send.
             pub fn bytes(&self) -> &[u8] {
                 zerocopy::IntoBytes::as_bytes(self)
             }
         }
 
         impl Default for $name {
-            /// All fields zero.
+            /// Returns the structure with all fields zero.
             fn default() -> Self {
                 zerocopy::FromZeros::new_zeroed()
             }

@@ -1,12 +1,12 @@
-//! Goal: no bytes, random, or valid and then damaged, make a decoder panic or break its promises.
+//! Goal: no bytes, random or valid and then damaged, make a decoder panic or break its guarantees.
 //!
-//! Runs the functions of `fuzz/nvme` for a fixed number of inputs from a fixed seed, so that every
-//! build does a little of what coverage-guided fuzzing does at length.
+//! Runs the functions of `fuzz/nvme` for a fixed number of inputs from a fixed seed. So every build
+//! does a small part of coverage-guided fuzzing.
 
 // Helpers of tests are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-// Public where it is a library of its own.
+// Public in the fuzz crate, where it is a library.
 #[allow(unreachable_pub)]
 #[path = "../../../fuzz/nvme/src/lib.rs"]
 mod fuzz;
@@ -24,7 +24,7 @@ use nvme::{
 const INPUTS: u32 = 40_000;
 const SEED: u64 = 0x7473_756d_7567_6931;
 
-/// xorshift64*: enough for mutations, and the same everywhere.
+/// xorshift64*: good enough for mutations, and equal on all machines.
 struct Rng(u64);
 
 impl Rng {
@@ -40,7 +40,7 @@ impl Rng {
     }
 }
 
-/// Damages one to four places: a byte set, a bit flipped, a piece cut out or doubled.
+/// Damages one to four places: sets a byte, flips a bit, cuts out or doubles a piece.
 fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
     for _ in 0..=rng.below(4) {
         if bytes.is_empty() {
@@ -126,14 +126,14 @@ fn corpus() -> Vec<Vec<u8>> {
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/nvme/corpus/pdu");
     let mut paths: Vec<_> =
         std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-    // In an order that is the same everywhere, so that the mutations are.
+    // In an order that is equal on all machines, so that the mutations are equal too.
     paths.sort();
     paths.into_iter().map(|path| std::fs::read(path).unwrap()).collect()
 }
 
 #[test]
 fn no_stream_breaks_the_parser() {
-    // Goal: mutated streams of PDUs parse or fail, whole and in pieces alike, without a panic.
+    // Goal: mutated streams of PDUs parse or fail without a panic, whole and in pieces alike.
     let mut rng = Rng(SEED);
     let mut seeds = streams();
     seeds.extend(corpus());
@@ -167,7 +167,8 @@ fn no_bytes_break_a_structure() {
 
 #[test]
 fn no_message_breaks_authentication() {
-    // Goal: mutated messages of authentication decode or fail, and what is understood can be written again.
+    // Goal: mutated authentication messages decode or fail, and decoded messages can be encoded
+    // again.
     let (hash, value) = ([3; 48], [4; 256]);
     let messages = [
         Message::Negotiate { concatenation: 0, hashes: &[1, 2, 3], groups: &[0, 1, 2, 3, 4, 5] },

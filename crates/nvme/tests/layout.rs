@@ -1,7 +1,7 @@
-//! Goal: every field lies where the specification has it.
+//! Goal: every field has the offset that the specification gives.
 //!
-//! Sizes are asserted where the structures are declared; two fields that swapped places would not
-//! be noticed there. The offsets are those of the specifications' figures.
+//! Sizes are asserted where the structures are declared. That would not detect two fields that
+//! swapped places. The offsets are those of the specifications' figures.
 
 use core::mem::offset_of;
 

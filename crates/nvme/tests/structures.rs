@@ -1,5 +1,5 @@
-//! Goal: commands, names, identify structures, log pages and features mean after decoding what was
-//! encoded, and refuse what has no meaning.
+//! Goal: commands, names, identify structures, log pages and features decode to the encoded values,
+//! and meaningless values are refused.
 
 // Helpers of tests are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -120,7 +120,8 @@ proptest! {
 
     #[test]
     fn sgl_descriptors(offset_bytes in any::<u64>(), length_bytes in 1u32.., id in any::<u8>()) {
-        // Goal: the two kinds are read back, no data is no data, all other kinds are refused.
+        // Goal: the two kinds decode to the encoded values, no data stays no data, all other kinds
+        // are refused.
         for sgl in [Sgl::None, Sgl::InCapsule { offset_bytes, length_bytes },
             Sgl::Transport { length_bytes }]
         {
@@ -133,7 +134,7 @@ proptest! {
 
     #[test]
     fn names(tail in "[a-z.:\u{e9}-]{0,230}") {
-        // Goal: a name is kept if and only if it fits, and fields give it back.
+        // Goal: a name is accepted if and only if it fits, and fields return it.
         let name = format!("nqn.2026-01.x{tail}");
         match Nqn::new(&name) {
             Ok(nqn) => {
@@ -147,7 +148,7 @@ proptest! {
 
     #[test]
     fn lists(mut ids in proptest::collection::btree_set(1u16.., 0..3000), after in any::<u32>()) {
-        // Goal: controller and namespace lists give back their first entries, in order.
+        // Goal: controller and namespace lists return their first entries, in order.
         let controllers = ControllerList::new(ids.iter().map(|&id| ControllerId(id)));
         let expected: Vec<_> = ids.iter().take(2047).map(|&id| ControllerId(id)).collect();
         prop_assert_eq!(controllers.iter().collect::<Vec<_>>(), expected);
@@ -160,7 +161,7 @@ proptest! {
 
     #[test]
     fn namespace_descriptors(eui in any::<[u8; 8]>(), id in any::<[u8; 16]>(), csi in any::<u8>()) {
-        // Goal: descriptors are read back; an unknown one in between is skipped.
+        // Goal: descriptors decode to the encoded values; an unknown one in between is skipped.
         let list = [NamespaceDescriptor::Uuid(id), NamespaceDescriptor::Csi(csi),
             NamespaceDescriptor::Nguid(id), NamespaceDescriptor::Eui64(eui)];
         let mut data = Box::new([0xff; 4096]);
@@ -277,7 +278,7 @@ fn connect_data_is_read_back() {
 
 #[test]
 fn namespaces_tell_their_format() {
-    // Goal: the LBA format index is put together from both parts of FLBAS, and checked.
+    // Goal: the LBA format index is combined from both parts of FLBAS, and checked.
     let mut namespace = IdentifyNamespace::new(1000, 12).unwrap();
     assert_eq!((namespace.block_shift(), namespace.nsze.get()), (Ok(12), 1000));
     namespace.lbaf[0x12] = LbaFormat { ms: U16::new(0), lbads: 9, rp: 0 };
@@ -293,7 +294,7 @@ fn namespaces_tell_their_format() {
 
 #[test]
 fn controllers_tell_their_limits() {
-    // Goal: MDTS and the capsule size are turned into bytes without overflow.
+    // Goal: MDTS and the capsule size are converted to bytes without overflow.
     let mut controller = Box::new(IdentifyController::default());
     assert_eq!(controller.transfer_bytes_max(0), None);
     assert_eq!(controller.in_capsule_data_bytes(), 0);
@@ -366,7 +367,7 @@ fn properties_have_the_specified_bits() {
 
 #[test]
 fn numbers_have_names() {
-    // Goal: messages tell what happened in the specification's words.
+    // Goal: messages use the specification's words.
     assert_eq!(Status::LBA_OUT_OF_RANGE.to_string(), "LBA Out of Range");
     assert_eq!(
         Status::INVALID_FIELD.do_not_retry().to_string(),

@@ -1,5 +1,5 @@
-//! Goal: what an encoder writes the parser reads back, under every choice that can be negotiated,
-//! whole and in pieces; and what is damaged is refused with the status the specification wants.
+//! Goal: the parser reads what an encoder writes, under all parameters that can be negotiated,
+//! whole and in pieces; and it refuses damaged PDUs with the status of the specification.
 
 // Helpers of tests are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 const DATA_BYTES_MAX: u32 = 4096;
 
-/// What to send; the same for encoder and parser.
+/// The message to send, for encoder and parser.
 #[derive(Clone, Debug)]
 enum Message {
     Cmd { sqe: SubmissionQueueEntry, data: Vec<u8> },
@@ -165,7 +165,7 @@ fn conversations() -> impl Strategy<Value = (Receiver, Encoder, Vec<Message>)> {
 proptest! {
     #[test]
     fn a_buffer_of_pdus_is_read_back((receiver, encoder, messages) in conversations()) {
-        // Goal: many PDUs in one buffer come out as they went in, data and digests included.
+        // Goal: many PDUs in one buffer are parsed unchanged, data and digests included.
         let stream: Vec<u8> = messages.iter().flat_map(|message| message.encode(encoder)).collect();
         let parser = parser(receiver, encoder);
         let mut rest = &stream[..];
@@ -188,7 +188,7 @@ proptest! {
     fn pieces_of_any_size_are_read_back(
         (receiver, encoder, messages) in conversations(), piece in 1usize..90,
     ) {
-        // Goal: the accumulator finds each header wherever the stream is cut.
+        // Goal: the accumulator finds each header for any division of the stream.
         let stream: Vec<u8> = messages.iter().flat_map(|message| message.encode(encoder)).collect();
         let parser = parser(receiver, encoder);
         let mut accumulator = Accumulator::new();
@@ -212,7 +212,8 @@ proptest! {
 
     #[test]
     fn a_cut_off_header_is_awaited((receiver, encoder, messages) in conversations()) {
-        // Goal: no prefix of a header is taken for a PDU, and the bytes asked for are enough.
+        // Goal: no prefix of a header is parsed as a PDU, and the requested number of bytes is
+        // enough.
         let pdu = messages[0].encode(encoder);
         let parser = parser(receiver, encoder);
         let header_bytes = parser.need_bytes(&pdu).unwrap();
@@ -237,8 +238,8 @@ proptest! {
         received.resize(65_536, 0);
         match parser.parse(&received) {
             Err(_) => {}
-            // Terminate requests carry no digest: a data PDU whose type became one passes, and the
-            // connection ends, as it would for the digest.
+            // Terminate requests carry no digest: a data PDU whose type is changed to one passes,
+            // and the connection ends, as it would for a wrong digest.
             Ok(Some(parsed)) => prop_assert!(
                 bit < 8 && matches!(parsed.pdu, Pdu::H2cTermReq(_) | Pdu::C2hTermReq(_))
             ),
@@ -266,7 +267,7 @@ proptest! {
         alignment in 0u8..32, digests in any::<(bool, bool)>(), maxr2t in any::<u32>(),
         maxh2cdata in (1024u32..1 << 20).prop_map(|dwords| dwords * 4),
     ) {
-        // Goal: ICReq and ICResp come out as they went in.
+        // Goal: ICReq and ICResp are parsed unchanged.
         let request = IcReq::new(alignment, digests.0, digests.1, maxr2t);
         let mut out = [0; HEADER_BYTES_MAX];
         prop_assert_eq!(Encoder::ic_req(&mut out, &request), Ok(128));
@@ -284,7 +285,7 @@ proptest! {
 
     #[test]
     fn terminate_requests_are_read_back(fes in 1u32..7, fei in any::<u32>(), header in bytes(8..300)) {
-        // Goal: status, information and the erroneous header arrive, at most 128 bytes of it.
+        // Goal: status, information and at most 128 bytes of the erroneous header arrive.
         let mut error = PduError::unsupported("pfv", fei, 1);
         error.fes = FatalErrorStatus(fes as u16);
         for receiver in [Receiver::Controller, Receiver::Host] {
@@ -323,8 +324,8 @@ fn crc32c_is_the_castagnoli_one() {
 
 #[test]
 fn a_read_capsule_has_the_bytes_that_peers_send() {
-    // Goal: a whole PDU written out by hand from the figures, so that encoder and parser cannot be
-    // wrong in the same way.
+    // Goal: a whole PDU written by hand from the figures, so that encoder and parser cannot make
+    // the same mistake.
     let io =
         nvme::command::ReadWrite { start_lba: 0x0102_0304_0506, blocks: 8, ..Default::default() };
     let sqe = io
@@ -345,7 +346,8 @@ fn a_read_capsule_has_the_bytes_that_peers_send() {
     assert_eq!(out[72..76], crc32c(&expected).to_le_bytes());
 }
 
-/// A valid `H2CData` PDU of 64 bytes of data, changed by `change`, as the controller sees it.
+/// Returns the error for a valid `H2CData` PDU of 64 bytes of data after `change`, as received by
+/// the controller.
 fn fault_of(has_data_digest: bool, change: impl FnOnce(&mut [u8])) -> PduError {
     let encoder = Encoder { has_data_digest, ..Encoder::INITIAL };
     let mut out = [0; HEADER_BYTES_MAX];
@@ -356,7 +358,7 @@ fn fault_of(has_data_digest: bool, change: impl FnOnce(&mut [u8])) -> PduError {
 
 #[test]
 fn each_fault_is_reported_at_its_field() {
-    // Goal: status and byte offset for each header field that can be wrong (TCP 3.5).
+    // Goal: status and byte offset for each header field that can be invalid (TCP 3.5).
     let invalid = |field, offset, value| PduError::invalid_field(field, offset, value);
     let plain = |at: usize, value: u8| fault_of(false, |pdu| pdu[at] = value);
     assert_eq!(plain(0, 8), invalid("pdu_type", 0, 8));
@@ -368,7 +370,7 @@ fn each_fault_is_reported_at_its_field() {
     assert_eq!(plain(2, 23), invalid("hlen", 2, 23));
     assert_eq!(plain(3, 20), invalid("pdo", 3, 20), "inside of the header");
     assert_eq!(plain(3, 26), invalid("pdo", 3, 26), "not aligned");
-    assert_eq!(plain(3, 252), invalid("pdo", 3, 252), "more padding than alignment can want");
+    assert_eq!(plain(3, 252), invalid("pdo", 3, 252), "more padding than any alignment needs");
     assert_eq!(plain(4, 24), invalid("plen", 4, 24), "no data");
     assert_eq!(plain(4, 89), invalid("datal", 16, 64), "not the length of the data");
     assert_eq!(plain(6, 1), PduError::limit_exceeded("plen", 65_536 + 88));
@@ -391,7 +393,7 @@ fn fault_of_digest() -> PduError {
 
 #[test]
 fn initialization_faults_are_reported() {
-    // Goal: version, alignment and MAXH2CDATA are checked, and nothing may precede ICReq.
+    // Goal: version, alignment and MAXH2CDATA are checked, and nothing may come before ICReq.
     let controller = uninitialized(Receiver::Controller);
     let fault = |request: &IcReq| controller.parse(request.bytes()).unwrap_err();
     let good = IcReq::new(0, false, false, 0);
@@ -413,7 +415,7 @@ fn initialization_faults_are_reported() {
 
 #[test]
 fn a_bad_terminate_request_is_not_answered() {
-    // Goal: two ends never answer each other's terminate requests for ever.
+    // Goal: two ends never answer each other's terminate requests forever.
     let mut out = [0; HEADER_BYTES_MAX];
     Encoder::h2c_term_req(&mut out, &PduError::sequence(0), &[]).unwrap();
     out[4] = 153;
@@ -424,7 +426,7 @@ fn a_bad_terminate_request_is_not_answered() {
 
 #[test]
 fn encoders_refuse_what_cannot_be_said() {
-    // Goal: small buffers and impossible values are errors, not panics or wrong bytes.
+    // Goal: small buffers and impossible values give errors, not panics or wrong bytes.
     let encoder = Encoder { data_alignment_bytes: 128, ..Encoder::INITIAL };
     let sqe = SubmissionQueueEntry::keep_alive();
     let small = |need_bytes| Err(Error::BufferTooSmall { need_bytes, have_bytes: 71 });

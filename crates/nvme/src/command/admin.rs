@@ -6,7 +6,7 @@ use crate::{CommandId, ControllerId, Error, Nsid, QueueId, SubmissionQueueEntry,
 /// Dwords of Identify (base 5.1.13).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identify {
-    /// CNS: which structure is asked for, see [`crate::identify::cns`].
+    /// CNS: the requested structure, see [`crate::identify::cns`].
     pub cns: u8,
     /// CNTID: a controller, for the CNS values that need one.
     pub cntid: ControllerId,
@@ -31,7 +31,7 @@ impl Identify {
         }
     }
 
-    /// The command; its data is 4096 bytes. Bit 7 of the UUID index is dropped.
+    /// Encodes the command; its data is 4096 bytes. Bit 7 of the UUID index is dropped.
     pub fn encode(&self, nsid: Nsid) -> SubmissionQueueEntry {
         let mut sqe = SubmissionQueueEntry::admin(AdminOpcode::IDENTIFY, nsid);
         sqe.cdw10 = U32::new(u32::from(self.cns) | (u32::from(self.cntid.get()) << 16));
@@ -54,7 +54,7 @@ pub struct GetLogPage {
     pub dwords: u64,
     /// LSI: log specific identifier.
     pub lsi: u16,
-    /// LPO: where in the page to start: in bytes, or an index if `is_offset_index`.
+    /// LPO: start in the page: in bytes, or an index if `is_offset_index`.
     pub offset: u64,
     /// OT: the offset counts entries of the page, not bytes.
     pub is_offset_index: bool,
@@ -82,7 +82,7 @@ impl GetLogPage {
         }
     }
 
-    /// The command. The upper bit of the 7-bit fields is dropped.
+    /// Encodes the command. The upper bit of the 7-bit fields is dropped.
     ///
     /// Fails with [`Error::InvalidField`] if `dwords` is not in 1 to 2^32.
     pub fn encode(&self, nsid: Nsid) -> Result<SubmissionQueueEntry, Error> {
@@ -108,13 +108,13 @@ impl GetLogPage {
         Ok(sqe)
     }
 
-    /// Bytes to transfer.
+    /// Returns the number of bytes to transfer.
     pub fn data_bytes(&self) -> u64 {
         self.dwords * 4
     }
 }
 
-/// Which value Get Features asks for (base figure 192).
+/// The value that Get Features requests (base figure 192).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FeatureSelect {
     /// 000b: the value in force.
@@ -124,7 +124,7 @@ pub enum FeatureSelect {
     Default,
     /// 010b: the value kept over resets.
     Saved,
-    /// 011b: what can be done with the feature.
+    /// 011b: the capabilities of the feature.
     SupportedCapabilities,
 }
 
@@ -155,7 +155,7 @@ impl Feature {
         Ok(Self { fid: (cdw10 & 0xff) as u8, select, dword11: sqe.cdw11.get() })
     }
 
-    /// The Get Features command.
+    /// Encodes the Get Features command.
     pub fn encode(&self, nsid: Nsid) -> SubmissionQueueEntry {
         let sel = match self.select {
             FeatureSelect::Current => 0,
@@ -198,7 +198,7 @@ impl SetFeatures {
         }
     }
 
-    /// The Set Features command.
+    /// Encodes the Set Features command.
     pub fn encode(&self, nsid: Nsid) -> SubmissionQueueEntry {
         let mut sqe = SubmissionQueueEntry::admin(AdminOpcode::SET_FEATURES, nsid);
         sqe.cdw10 = U32::new(u32::from(self.fid) | (u32::from(self.is_saved) << 31));
@@ -225,7 +225,7 @@ impl Abort {
         Self { sqid: QueueId((cdw10 & 0xffff) as u16), cid: CommandId((cdw10 >> 16) as u16) }
     }
 
-    /// The Abort command.
+    /// Encodes the Abort command.
     pub fn encode(&self) -> SubmissionQueueEntry {
         let mut sqe = SubmissionQueueEntry::admin(AdminOpcode::ABORT, Nsid(0));
         sqe.cdw10 = U32::new(u32::from(self.sqid.get()) | (u32::from(self.cid.get()) << 16));

@@ -39,7 +39,7 @@ impl ReadWrite {
         }
     }
 
-    /// The command; `opcode` is one of Read, Write, Compare, Write Zeroes.
+    /// Encodes the command; `opcode` is one of Read, Write, Compare, Write Zeroes.
     ///
     /// Fails with [`Error::InvalidField`] if `blocks` is not in 1 to 65536 or `prinfo` is above 15.
     pub fn encode(&self, opcode: NvmOpcode, nsid: Nsid) -> Result<SubmissionQueueEntry, Error> {
@@ -64,8 +64,8 @@ impl ReadWrite {
         Ok(sqe)
     }
 
-    /// Bytes of `blocks` with logical blocks of `1 << block_shift` bytes; at most 2^16 << 63 is cut
-    /// off by the type, so shifts above 47 give [`None`].
+    /// Returns the bytes of `blocks` logical blocks of `1 << block_shift` bytes; [`None`] if the
+    /// number does not fit, for shifts above 47.
     pub fn data_bytes(&self, block_shift: u32) -> Option<u64> {
         if block_shift > 47 { None } else { Some(u64::from(self.blocks) << block_shift) }
     }
@@ -103,7 +103,7 @@ impl DatasetManagement {
         }
     }
 
-    /// The command; its data is `ranges` times [`DsmRange`].
+    /// Encodes the command; its data is `ranges` times [`DsmRange`].
     ///
     /// Fails with [`Error::InvalidField`] if `ranges` is not in 1 to 256.
     pub fn encode(&self, nsid: Nsid) -> Result<SubmissionQueueEntry, Error> {
@@ -120,7 +120,7 @@ impl DatasetManagement {
         Ok(sqe)
     }
 
-    /// Bytes of range list that the command transfers.
+    /// Returns the size of the range list that the command transfers, in bytes.
     pub fn data_bytes(&self) -> usize {
         usize::from(self.ranges) * DsmRange::BYTES
     }
@@ -139,13 +139,13 @@ wire_struct! {
 }
 
 impl DsmRange {
-    /// A range without context attributes.
+    /// Returns a range without context attributes.
     pub fn new(start_lba: u64, blocks: u32) -> Self {
         Self { cattr: U32::new(0), nlb: U32::new(blocks), slba: U64::new(start_lba) }
     }
 
-    /// The ranges in the data of a Dataset Management command; bytes that do not make up a whole
-    /// range at the end are ignored.
+    /// Returns the ranges in the data of a Dataset Management command. An incomplete range at the
+    /// end is ignored.
     pub fn list(data: &[u8]) -> &[Self] {
         let whole = &data[..data.len() - data.len() % Self::BYTES];
         // A multiple of the size of an unaligned structure always converts.

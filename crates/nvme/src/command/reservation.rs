@@ -7,7 +7,7 @@ use crate::{Error, Nsid, SubmissionQueueEntry, U32};
 const IGNORE_EXISTING_KEY: u32 = 1 << 3;
 const PERSIST_SHIFT: u32 = 30;
 
-/// RREGA: what Reservation Register does.
+/// RREGA: the action of Reservation Register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterAction {
     /// 000b: registers a key.
@@ -21,7 +21,7 @@ pub enum RegisterAction {
 /// Dword 10 of Reservation Register; its data is [`RegisterKeys`](crate::reservation::RegisterKeys).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationRegister {
-    /// What it does.
+    /// The action.
     pub action: RegisterAction,
     /// IEKEY: the current key is not compared.
     pub ignores_key: bool,
@@ -50,7 +50,7 @@ impl ReservationRegister {
         Ok(Self { action, ignores_key: cdw10 & IGNORE_EXISTING_KEY != 0, persist })
     }
 
-    /// The command.
+    /// Encodes the command.
     pub fn encode(&self, nsid: Nsid) -> SubmissionQueueEntry {
         let action = match self.action {
             RegisterAction::Register => 0,
@@ -65,7 +65,7 @@ impl ReservationRegister {
     }
 }
 
-/// RACQA: what Reservation Acquire does.
+/// RACQA: the action of Reservation Acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcquireAction {
     /// 000b: takes a reservation that no other host holds.
@@ -79,7 +79,7 @@ pub enum AcquireAction {
 /// Dword 10 of Reservation Acquire; its data is [`AcquireKeys`](crate::reservation::AcquireKeys).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationAcquire {
-    /// What it does.
+    /// The action.
     pub action: AcquireAction,
     /// RTYPE: the type of the reservation.
     pub kind: ReservationType,
@@ -101,7 +101,7 @@ impl ReservationAcquire {
         Ok(Self { action, kind: ReservationType::from_u8((cdw10 >> 8) as u8)? })
     }
 
-    /// The command.
+    /// Encodes the command.
     pub fn encode(&self, nsid: Nsid) -> SubmissionQueueEntry {
         let action = match self.action {
             AcquireAction::Acquire => 0,
@@ -138,7 +138,7 @@ impl ReservationRelease {
         }
     }
 
-    /// The command.
+    /// Encodes the command.
     pub fn encode(&self, nsid: Nsid) -> SubmissionQueueEntry {
         let mut sqe = SubmissionQueueEntry::nvm(NvmOpcode::RESERVATION_RELEASE, nsid);
         sqe.cdw10 = U32::new(match self {
@@ -165,7 +165,7 @@ impl ReservationReport {
         Self { dwords, is_extended: sqe.cdw11.get() & 1 != 0 }
     }
 
-    /// The command.
+    /// Encodes the command.
     ///
     /// Fails with [`Error::InvalidField`] `numd` if `dwords` is not in 1 to 2^32.
     pub fn encode(&self, nsid: Nsid) -> Result<SubmissionQueueEntry, Error> {
@@ -178,7 +178,7 @@ impl ReservationReport {
     }
 }
 
-/// Since version 1.3 IEKEY is for Reservation Register alone.
+/// Checks IEKEY: since version 1.3 it is for Reservation Register alone.
 fn check_key_is_compared(cdw10: u32) -> Result<(), Error> {
     if cdw10 & IGNORE_EXISTING_KEY != 0 { Err(invalid("iekey", 1)) } else { Ok(()) }
 }

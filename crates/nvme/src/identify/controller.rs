@@ -202,7 +202,7 @@ wire_struct! {
         pub sqes: u8,
         /// Completion queue entry size: minimum in bits 3:0, maximum in 7:4, powers of two.
         pub cqes: u8,
-        /// Most outstanding commands per queue; not 0 over fabrics.
+        /// Largest number of outstanding commands per queue; not 0 over fabrics.
         pub maxcmd: U16,
         /// Number of namespaces: the largest valid NSID.
         pub nn: U32,
@@ -235,7 +235,7 @@ wire_struct! {
         pub maxdna: [u8; 16],
         /// Maximum I/O controller namespace attachments.
         pub maxcna: U32,
-        /// Reserved, and fields of optional functions that are not described here.
+        /// Reserved, and fields of optional functions.
         pub rsvd564: [u8; 204],
         /// NQN of the subsystem, NUL-padded.
         pub subnqn: [u8; NQN_FIELD_BYTES],
@@ -247,7 +247,7 @@ wire_struct! {
         pub iorcsz: U32,
         /// In-capsule data offset in units of 16 bytes from the end of the command; fabrics only.
         pub icdoff: U16,
-        /// Fabrics controller attributes: bit 0, dynamic controller model is *not* used.
+        /// Fabrics controller attributes: bit 0 is set if the controller model is *not* dynamic.
         pub fcatt: u8,
         /// Maximum SGL data block descriptors in a capsule; 0 is no limit. Over TCP 1.
         pub msdbd: u8,
@@ -334,43 +334,43 @@ impl IdentifyController {
     /// SGLS: transport data block descriptors.
     pub const SGLS_TRANSPORT: u32 = 1 << 21;
 
-    /// Name of the subsystem; fails if the field is no valid name.
+    /// Returns the name of the subsystem; fails if the field is not a valid name.
     pub fn subsystem_nqn(&self) -> Result<Nqn, Error> {
         Nqn::from_field(&self.subnqn)
     }
 
-    /// Serial number without padding; what is not UTF-8 is replaced.
+    /// Returns the serial number without padding; invalid UTF-8 is replaced.
     pub fn serial(&self) -> String {
         ascii_of(&self.sn)
     }
 
-    /// Model number without padding; what is not UTF-8 is replaced.
+    /// Returns the model number without padding; invalid UTF-8 is replaced.
     pub fn model(&self) -> String {
         ascii_of(&self.mn)
     }
 
-    /// Firmware revision without padding; what is not UTF-8 is replaced.
+    /// Returns the firmware revision without padding; invalid UTF-8 is replaced.
     pub fn firmware(&self) -> String {
         ascii_of(&self.fr)
     }
 
-    /// Sets the serial number; what does not fit is cut off.
+    /// Sets the serial number, cut to the size of the field.
     pub fn set_serial(&mut self, serial: &str) {
         put_ascii(&mut self.sn, serial);
     }
 
-    /// Sets the model number; what does not fit is cut off.
+    /// Sets the model number, cut to the size of the field.
     pub fn set_model(&mut self, model: &str) {
         put_ascii(&mut self.mn, model);
     }
 
-    /// Sets the firmware revision; what does not fit is cut off.
+    /// Sets the firmware revision, cut to the size of the field.
     pub fn set_firmware(&mut self, firmware: &str) {
         put_ascii(&mut self.fr, firmware);
     }
 
-    /// Most bytes that one command may transfer, with pages of 2^(12 + `mpsmin`) bytes; [`None`]
-    /// if there is no limit or it is above 2^63.
+    /// Returns the largest number of bytes that one command may transfer, with pages of 2^(12 +
+    /// `mpsmin`) bytes; [`None`] without a limit or if it is above 2^63.
     pub fn transfer_bytes_max(&self, mpsmin: u64) -> Option<u64> {
         if self.mdts == 0 {
             return None;
@@ -379,7 +379,8 @@ impl IdentifyController {
         if shift > 63 { None } else { Some(1 << shift) }
     }
 
-    /// In-capsule data of I/O commands in bytes: IOCCSZ less the command itself and ICDOFF.
+    /// Returns the number of bytes of in-capsule data in I/O commands: IOCCSZ without the command
+    /// itself and ICDOFF.
     pub fn in_capsule_data_bytes(&self) -> u64 {
         (u64::from(self.ioccsz.get()) * 16)
             .saturating_sub(64)
@@ -415,7 +416,7 @@ wire_struct! {
         pub dmrsl: U32,
         /// Dataset management size limit in blocks.
         pub dmsl: U64,
-        /// Reserved, and fields of optional functions that are not described here.
+        /// Reserved, and fields of optional functions.
         pub rsvd16: [u8; 4080],
     }
 }

@@ -9,7 +9,7 @@ wire_struct! {
     pub struct LbaFormat[4] {
         /// Metadata bytes per block.
         pub ms: U16,
-        /// Block of 2^n bytes; 0: the format is not there.
+        /// Block of 2^n bytes; 0: the format does not exist.
         pub lbads: u8,
         /// Relative performance in bits 1:0: 0 is best.
         pub rp: u8,
@@ -21,9 +21,9 @@ wire_struct! {
     pub struct IdentifyNamespace[4096] {
         /// Namespace size in blocks.
         pub nsze: U64,
-        /// Namespace capacity in blocks: most that may be allocated.
+        /// Namespace capacity: the largest number of blocks that may be allocated.
         pub ncap: U64,
-        /// Namespace utilization in blocks: allocated now.
+        /// Namespace utilization: the number of blocks allocated now.
         pub nuse: U64,
         /// Namespace features, see the `NSFEAT_` constants.
         pub nsfeat: u8,
@@ -43,7 +43,7 @@ wire_struct! {
         pub rescap: u8,
         /// Format progress indicator.
         pub fpi: u8,
-        /// Deallocate features: bits 2:0 what deallocated blocks read as (1: zeros), bit 3 Write
+        /// Deallocate features: bits 2:0 content of deallocated blocks (1: zeros), bit 3 Write
         /// Zeroes may deallocate.
         pub dlfeat: u8,
         /// Namespace atomic write unit normal in blocks, 0's based.
@@ -110,7 +110,7 @@ wire_struct! {
 }
 
 impl IdentifyNamespace {
-    /// NSFEAT: thin provisioning; NUSE counts what is allocated.
+    /// NSFEAT: thin provisioning; NUSE counts allocated blocks.
     pub const NSFEAT_THIN_PROVISIONING: u8 = 1;
     /// NSFEAT: NAWUN, NAWUPF and NACWU are valid.
     pub const NSFEAT_ATOMIC_UNITS: u8 = 1 << 1;
@@ -127,7 +127,7 @@ impl IdentifyNamespace {
     /// DLFEAT: Write Zeroes with DEAC deallocates.
     pub const DLFEAT_WRITE_ZEROES_DEALLOCATES: u8 = 1 << 3;
 
-    /// A namespace with one LBA format and no metadata.
+    /// Returns a namespace with one LBA format and no metadata.
     ///
     /// Fails with [`Error::InvalidField`] `lbads` if the block is smaller than 512 bytes or larger
     /// than 2^63.
@@ -145,23 +145,23 @@ impl IdentifyNamespace {
         Ok(this)
     }
 
-    /// What precedes the incarnation in a Tsumugi target's vendor specific bytes.
+    /// The mark before the incarnation in a Tsumugi target's vendor specific bytes.
     const INCARNATION_MARK: [u8; 16] = *b"tsumugi incarn 1";
 
-    /// The incarnation that a Tsumugi target reports in the vendor specific bytes: it changes
-    /// whenever unflushed writes may have been lost. [`None`] from other targets.
+    /// Returns the incarnation that a Tsumugi target reports in the vendor specific bytes. It
+    /// changes whenever unflushed writes may have been lost. [`None`] from other targets.
     pub fn incarnation(&self) -> Option<u128> {
         let value = self.vs.strip_prefix(&Self::INCARNATION_MARK)?;
         value.first_chunk::<16>().map(|bytes| u128::from_le_bytes(*bytes))
     }
 
-    /// Reports the incarnation in the vendor specific bytes.
+    /// Writes the incarnation to the vendor specific bytes.
     pub fn set_incarnation(&mut self, incarnation: u128) {
         self.vs[..16].copy_from_slice(&Self::INCARNATION_MARK);
         self.vs[16..32].copy_from_slice(&incarnation.to_le_bytes());
     }
 
-    /// The LBA format that the namespace has.
+    /// Returns the LBA format of the namespace.
     pub fn format(&self) -> LbaFormat {
         let low = self.flbas & 0xf;
         // The upper bits of the index are defined only if there are more than 16 formats.
@@ -169,9 +169,9 @@ impl IdentifyNamespace {
         self.lbaf[usize::from(low | (high << 4))]
     }
 
-    /// log2 of the block size in bytes.
+    /// Returns log2 of the block size in bytes.
     ///
-    /// Fails with [`Error::InvalidField`] `lbads` if the format is not there or its block is
+    /// Fails with [`Error::InvalidField`] `lbads` if the format does not exist or its block is
     /// smaller than 512 bytes or larger than 2^63.
     pub fn block_shift(&self) -> Result<u8, Error> {
         let lbads = self.format().lbads;
@@ -206,7 +206,7 @@ wire_struct! {
         pub endgid: U16,
         /// Namespace status: bit 0 ready.
         pub nstat: u8,
-        /// Reserved, and fields of optional functions that are not described here.
+        /// Reserved, and fields of optional functions.
         pub rsvd15: [u8; 4081],
     }
 }
@@ -234,7 +234,7 @@ wire_struct! {
         pub rsvd10: [u8; 2],
         /// Extended LBA formats.
         pub elbaf: [U32; 64],
-        /// Reserved, and fields of optional functions that are not described here.
+        /// Reserved, and fields of optional functions.
         pub rsvd268: [u8; 3828],
     }
 }
@@ -249,7 +249,7 @@ wire_struct! {
 }
 
 impl IoCommandSets {
-    /// Only the NVM command set.
+    /// Returns one combination with only the NVM command set.
     pub fn nvm() -> Self {
         let mut this = Self::default();
         this.vectors[0] = U64::new(1 << super::csi::NVM);
@@ -266,10 +266,10 @@ wire_struct! {
 }
 
 impl NamespaceList {
-    /// Most identifiers in a list.
+    /// Largest number of identifiers in a list.
     pub const ENTRIES_MAX: usize = 1024;
 
-    /// A list of the first 1024 of `nsids` that are above `after`; these must ascend.
+    /// Returns a list of the first 1024 of `nsids` that are above `after`; these must ascend.
     pub fn new(after: Nsid, nsids: impl IntoIterator<Item = Nsid>) -> Self {
         let mut list = Self::default();
         let above = nsids.into_iter().filter(|nsid| *nsid > after);
@@ -279,7 +279,7 @@ impl NamespaceList {
         list
     }
 
-    /// The identifiers up to the first 0.
+    /// Returns the identifiers up to the first 0.
     pub fn iter(&self) -> impl Iterator<Item = Nsid> + '_ {
         self.nsids.iter().map(|nsid| Nsid(nsid.get())).take_while(|nsid| nsid.get() != 0)
     }
@@ -308,7 +308,7 @@ pub struct NamespaceDescriptorWriter<'a> {
 }
 
 impl<'a> NamespaceDescriptorWriter<'a> {
-    /// Clears `out` and begins an empty list.
+    /// Clears `out` and starts an empty list.
     pub fn new(out: &'a mut [u8; IDENTIFY_BYTES]) -> Self {
         out.fill(0);
         Self { out, used_bytes: 0 }
@@ -337,15 +337,15 @@ impl<'a> NamespaceDescriptorWriter<'a> {
     }
 }
 
-/// Reads a list of descriptors, CNS 03h; descriptors of unknown type are skipped, one that is cut
-/// off or whose length is not that of its type gives an error and ends the list.
+/// Reads a list of descriptors, CNS 03h. It skips descriptors of unknown type. A descriptor that is
+/// cut off, or has a wrong length for its type, gives an error and ends the list.
 #[derive(Clone, Debug)]
 pub struct NamespaceDescriptors<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> NamespaceDescriptors<'a> {
-    /// The descriptors in the data of Identify.
+    /// Returns the descriptors in the data of Identify.
     pub fn new(data: &'a [u8]) -> Self {
         Self { rest: data }
     }

@@ -1,4 +1,4 @@
-//! The discovery log page (base 5.1.12.3.1): which subsystems are where.
+//! The discovery log page (base 5.1.12.3.1): subsystems and their addresses.
 
 use crate::{ControllerId, Error, NQN_FIELD_BYTES, Nqn, U16, U64};
 
@@ -35,7 +35,7 @@ pub mod subsystem_type {
     pub const REFERRAL: u8 = 1;
     /// A subsystem with namespaces.
     pub const NVM: u8 = 2;
-    /// The discovery subsystem that gave the page.
+    /// The discovery subsystem that returned the page.
     pub const CURRENT_DISCOVERY: u8 = 3;
 }
 
@@ -43,7 +43,7 @@ pub mod subsystem_type {
 pub mod security_type {
     /// No security.
     pub const NONE: u8 = 0;
-    /// TLS 1.2 and older, not used any more.
+    /// TLS 1.2 and older, obsolete.
     pub const TLS: u8 = 1;
     /// TLS 1.3.
     pub const TLS13: u8 = 2;
@@ -51,7 +51,7 @@ pub mod security_type {
 
 /// TREQ bits (base figure 295).
 pub mod transport_requirements {
-    /// TSC 00b: nothing said on secure channels.
+    /// TSC 00b: no statement about secure channels.
     pub const SECURE_CHANNEL_NOT_SPECIFIED: u8 = 0;
     /// TSC 01b: a secure channel is required.
     pub const SECURE_CHANNEL_REQUIRED: u8 = 1;
@@ -90,7 +90,7 @@ wire_struct! {
         pub treq: u8,
         /// Port identifier: unique among the subsystem's ports.
         pub portid: U16,
-        /// Controller to ask for in Connect; 0xffff: dynamic model.
+        /// Controller to request in Connect; 0xffff: dynamic model.
         pub cntlid: U16,
         /// Admin max SQ size in entries, at least 32.
         pub asqsz: U16,
@@ -112,13 +112,13 @@ wire_struct! {
 }
 
 impl DiscoveryEntry {
-    /// EFLAGS: other entries give the same information.
+    /// EFLAGS: other entries contain the same information.
     pub const EFLAGS_DUPLICATE: u16 = 1;
     /// EFLAGS: explicit persistent connections are supported.
     pub const EFLAGS_PERSISTENT: u16 = 1 << 1;
 
-    /// A TCP entry for the dynamic controller model without security; the caller sets what else
-    /// differs.
+    /// Returns a TCP entry for the dynamic controller model without security; the caller sets other
+    /// fields if needed.
     pub fn tcp(subsystem: &Nqn, subtype: u8, address: core::net::SocketAddr, port_id: u16) -> Self {
         let mut this = Self {
             trtype: transport_type::TCP,
@@ -136,7 +136,8 @@ impl DiscoveryEntry {
         this
     }
 
-    /// As [`Self::tcp`] for RDMA with reliable connections made by the RDMA connection manager (RDMA figure 9).
+    /// Returns an entry like [`Self::tcp`] for RDMA with reliable connections made by the RDMA
+    /// connection manager (RDMA figure 9).
     pub fn rdma(
         subsystem: &Nqn,
         subtype: u8,
@@ -150,46 +151,46 @@ impl DiscoveryEntry {
         this
     }
 
-    /// Says that hosts are let in under TLS 1.3 only.
+    /// Sets the entry's security to TLS 1.3, required.
     pub fn require_tls(&mut self) {
         self.treq &= !transport_requirements::SECURE_CHANNEL_MASK;
         self.treq |= transport_requirements::SECURE_CHANNEL_REQUIRED;
         self.tsas[0] = security_type::TLS13;
     }
 
-    /// SECTYPE of a TCP entry.
+    /// Returns SECTYPE of a TCP entry.
     pub fn security_type(&self) -> u8 {
         self.tsas[0]
     }
 
-    /// TSC: what is said on secure channels.
+    /// Returns TSC, the statement about secure channels.
     pub fn secure_channel(&self) -> u8 {
         self.treq & transport_requirements::SECURE_CHANNEL_MASK
     }
 
-    /// Name of the subsystem; fails if the field is no valid name.
+    /// Returns the name of the subsystem; fails if the field is not a valid name.
     pub fn subsystem_nqn(&self) -> Result<Nqn, Error> {
         Nqn::from_field(&self.subnqn)
     }
 
-    /// Transport address without padding; what is not UTF-8 is replaced.
+    /// Returns the transport address without padding; invalid UTF-8 is replaced.
     pub fn address(&self) -> String {
         unpadded(&self.traddr)
     }
 
-    /// Transport service identifier without padding; what is not UTF-8 is replaced.
+    /// Returns the transport service identifier without padding; invalid UTF-8 is replaced.
     pub fn service(&self) -> String {
         unpadded(&self.trsvcid)
     }
 
-    /// Controller to ask for in Connect.
+    /// Returns the controller to request in Connect.
     pub fn controller_id(&self) -> ControllerId {
         ControllerId(self.cntlid.get())
     }
 }
 
-/// Hosts compare and print these fields as C strings with trailing spaces cut, so either padding
-/// must be understood; spaces are what the specification has.
+/// Hosts compare and print these fields as C strings with trailing spaces cut, so the function
+/// accepts either padding. The specification requires spaces.
 fn unpadded(field: &[u8]) -> String {
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).trim_end_matches(' ').to_owned()

@@ -25,7 +25,7 @@ wire_struct! {
         pub trtype: u8,
         /// Command set indicator.
         pub csi: u8,
-        /// Opcode, if the version of the entry says so.
+        /// Opcode, if the version of the entry has it.
         pub opc: u8,
         /// Command specific information.
         pub csinfo: U64,
@@ -79,7 +79,7 @@ wire_struct! {
         pub wctt: U32,
         /// Critical composite temperature time in minutes.
         pub cctt: U32,
-        /// Temperature sensors in kelvins; 0: not there.
+        /// Temperature sensors in kelvins; 0: not implemented.
         pub tsen: [U16; 8],
         /// Transitions to thermal management temperature 1.
         pub tmttc1: U32,
@@ -106,14 +106,14 @@ impl SmartHealth {
     /// CW: the volatile memory backup failed.
     pub const WARNING_VOLATILE_BACKUP: u8 = 1 << 4;
 
-    /// Data units (thousands of 512 bytes, rounded up) for a number of bytes.
+    /// Returns the number of data units (thousands of 512 bytes, rounded up) for a number of bytes.
     pub const fn data_units(bytes: u128) -> u128 {
         bytes.div_ceil(512_000)
     }
 }
 
 impl ErrorEntry {
-    /// The namespace that the error belongs to.
+    /// Returns the namespace that the error belongs to.
     pub fn namespace_id(&self) -> Nsid {
         Nsid(self.nsid.get())
     }
@@ -134,7 +134,7 @@ wire_struct! {
 }
 
 impl FirmwareSlots {
-    /// One revision, active in slot 1; `revision` is as in Identify controller.
+    /// Returns a page with one revision, active in slot 1; `revision` is as in Identify controller.
     pub fn single(revision: [u8; 8]) -> Self {
         let mut this = Self { afi: 1, ..Self::default() };
         this.frs[0] = revision;

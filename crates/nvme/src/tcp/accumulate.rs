@@ -1,11 +1,11 @@
-//! Takes received bytes in pieces of any size and gives the PDU headers in them.
+//! Collects received bytes in pieces of any size and returns the PDU headers in them.
 //!
-//! For receivers that have no large buffer to let [`Parser`] look into, or where a header is split
-//! between two buffers: it keeps at most one header and nothing of the data.
+//! For receivers without a large buffer for [`Parser`], or for headers that are split between two
+//! buffers: it stores at most one header and no data.
 
 use super::{CommonHeader, DIGEST_BYTES, IcReq, Parsed, Parser, PduError};
 
-/// The longest header with digest that there can be.
+/// Size of the longest header with digest.
 const KEPT_BYTES_MAX: usize = IcReq::BYTES + DIGEST_BYTES;
 
 /// Keeps an incomplete header between receives.
@@ -15,34 +15,34 @@ pub struct Accumulator {
     kept_bytes: usize,
 }
 
-/// What [`Accumulator::feed`] made of its input.
+/// The result of [`Accumulator::feed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fed<'a> {
-    /// Bytes of the input that were taken.
+    /// Number of bytes taken from the input.
     pub consumed_bytes: usize,
-    /// The header, when it is complete. Padding, data and data digest follow in the input: that is
+    /// The header, when it is complete. Padding, data and data digest follow in the input:
     /// `pdu_bytes` less [`Fed::header_bytes`].
     pub pdu: Option<Parsed<'a>>,
-    /// Bytes of header and header digest, once `pdu` is there.
+    /// Bytes of header and header digest, if `pdu` is set.
     pub header_bytes: usize,
 }
 
 impl Accumulator {
-    /// Empty.
+    /// Returns an empty accumulator.
     pub const fn new() -> Self {
         Self { kept: [0; KEPT_BYTES_MAX], kept_bytes: 0 }
     }
 
-    /// Bytes kept of an incomplete header.
+    /// Returns the number of stored bytes of an incomplete header.
     pub const fn kept_bytes(&self) -> usize {
         self.kept_bytes
     }
 
-    /// Takes bytes up to the end of the header, not further. When a PDU is given, the next call
-    /// begins a new header: the caller takes the PDU's data from the input in between.
+    /// Takes bytes up to the end of the header. After a PDU is returned, the next call starts a new
+    /// header; the caller takes the PDU's data from the input in between.
     pub fn feed<'a>(&'a mut self, parser: &Parser, input: &[u8]) -> Result<Fed<'a>, PduError> {
         let mut consumed_bytes = 0;
-        // First the common header, which says how long the header is, then the rest of it.
+        // First the common header, which contains the header's length, then the rest of it.
         for _ in 0..2 {
             let need_bytes = parser.need_bytes(&self.kept[..self.kept_bytes])?;
             let missing_bytes = need_bytes.saturating_sub(self.kept_bytes);

@@ -5,37 +5,37 @@ use crc_fast::CrcAlgorithm;
 /// Bytes of a digest.
 pub const DIGEST_BYTES: usize = 4;
 
-/// CRC-32C of `bytes`, as in the digest fields.
+/// Returns the CRC-32C of `bytes`, as in the digest fields.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The digest of data that arrives, or is sent, in several parts.
+/// The digest of data that is received or sent in several parts.
 #[derive(Clone, Copy)]
 pub struct DataDigest(crc_fast::Digest);
 
 impl DataDigest {
-    /// The digest of no bytes yet.
+    /// Returns the digest of no bytes.
     pub fn new() -> Self {
         Self(crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// Takes in the next part.
+    /// Adds the next part.
     pub fn update(&mut self, part: &[u8]) {
         self.0.update(part);
     }
 
-    /// The digest of all parts so far.
+    /// Returns the digest of all parts so far.
     pub fn value(&self) -> u32 {
         self.0.finalize() as u32
     }
 
-    /// The four bytes to send after the data.
+    /// Returns the four bytes to send after the data.
     pub fn to_wire(&self) -> [u8; DIGEST_BYTES] {
         self.value().to_le_bytes()
     }
 
-    /// Whether the four bytes that followed the data are its digest.
+    /// Whether the four bytes that followed the data match its digest.
     pub fn matches(&self, received: [u8; DIGEST_BYTES]) -> bool {
         self.to_wire() == received
     }

@@ -1,9 +1,9 @@
 //! Writes PDU headers with digest and padding into the caller's bytes.
 //!
-//! Each function writes everything that precedes the PDU's data and returns how many bytes that
-//! is; data and data digest ([`DataDigest`](super::DataDigest)) are then sent by the caller from
-//! where they are. Nothing is allocated, and `out` may be longer than needed:
-//! [`HEADER_BYTES_MAX`] always is enough.
+//! Each function writes everything before the PDU's data and returns the number of bytes. The
+//! caller then sends the data and the data digest ([`DataDigest`](super::DataDigest)) from their
+//! own buffers. Nothing is allocated, and `out` may be longer than needed: [`HEADER_BYTES_MAX`] is
+//! always enough.
 
 use super::header::{
     C2hData, CapsuleCmd, CapsuleResp, CommonHeader, H2cData, IcReq, IcResp, PduType, R2t, TermReq,
@@ -12,10 +12,10 @@ use super::header::{
 use super::{DATA_ALIGNMENT_BYTES_MAX, DIGEST_BYTES, PduError, TERM_DATA_BYTES_MAX, crc32c};
 use crate::{CommandId, CompletionQueueEntry, Error, SubmissionQueueEntry, TransferTag, U16, U32};
 
-/// Most bytes that any function here writes: a terminate request with its data.
+/// Largest number of bytes that any function here writes: a terminate request with its data.
 pub const HEADER_BYTES_MAX: usize = TermReq::BYTES + TERM_DATA_BYTES_MAX;
 
-/// What was negotiated for the PDUs to be sent.
+/// The negotiated parameters of the PDUs to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoder {
     /// Header digests are in force.
@@ -28,21 +28,21 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// For a connection that is not initialized yet: no digests, data aligned to 4 bytes.
+    /// Parameters of a connection that is not initialized yet: no digests, data aligned to 4 bytes.
     pub const INITIAL: Self =
         Self { has_header_digest: false, has_data_digest: false, data_alignment_bytes: 4 };
 
-    /// Initialize Connection Request.
+    /// Writes an initialize Connection Request.
     pub fn ic_req(out: &mut [u8], request: &IcReq) -> Result<usize, Error> {
         put(out, request.bytes())
     }
 
-    /// Initialize Connection Response.
+    /// Writes an initialize Connection Response.
     pub fn ic_resp(out: &mut [u8], response: &IcResp) -> Result<usize, Error> {
         put(out, response.bytes())
     }
 
-    /// Command capsule with `data_bytes` of in-capsule data.
+    /// Writes a command capsule with `data_bytes` of in-capsule data.
     pub fn capsule_cmd(
         &self,
         out: &mut [u8],
@@ -53,14 +53,14 @@ impl Encoder {
         self.finish(out, ch, CapsuleCmd { ch, sqe: *sqe }.bytes())
     }
 
-    /// Response capsule.
+    /// Writes a response capsule.
     pub fn capsule_resp(&self, out: &mut [u8], cqe: &CompletionQueueEntry) -> Result<usize, Error> {
         let ch = self.common_header(PduType::CapsuleResp, 0, 0)?;
         self.finish(out, ch, CapsuleResp { ch, cqe: *cqe }.bytes())
     }
 
-    /// Data to the controller: `data_bytes` from `data_offset` of the command's data on, for the
-    /// R2T with this tag; `is_last` if it is the R2T's last.
+    /// Writes a data PDU to the controller: `data_bytes` from `data_offset` of the command's data,
+    /// for the R2T with this tag; `is_last` if it is the R2T's last.
     pub fn h2c_data(
         &self,
         out: &mut [u8],
@@ -83,8 +83,9 @@ impl Encoder {
         self.finish(out, ch, header.bytes())
     }
 
-    /// Data to the host: `data_bytes` from `data_offset` of the command's data on; `is_last` if it
-    /// is the command's last, `is_success` (only then) if no response capsule follows.
+    /// Writes a data PDU to the host: `data_bytes` from `data_offset` of the command's data;
+    /// `is_last` if it is the command's last, `is_success` (only then) if no response capsule
+    /// follows.
     pub fn c2h_data(
         &self,
         out: &mut [u8],
@@ -117,7 +118,7 @@ impl Encoder {
         self.finish(out, ch, header.bytes())
     }
 
-    /// Request for `length_bytes` from `offset` of the command's data on.
+    /// Writes a request for `length_bytes` from `offset` of the command's data.
     pub fn r2t(
         &self,
         out: &mut [u8],
@@ -138,19 +139,19 @@ impl Encoder {
         self.finish(out, ch, header.bytes())
     }
 
-    /// Terminate request from a host; the connection is then closed by the controller. `bytes` are
-    /// those received from the start of the PDU in error on: its header is sent back.
+    /// Writes a terminate request from a host; the controller then closes the connection. `bytes`
+    /// are the received bytes from the start of the PDU in error: the request contains its header.
     pub fn h2c_term_req(out: &mut [u8], error: &PduError, bytes: &[u8]) -> Result<usize, Error> {
         term_req(out, PduType::H2cTermReq, error, bytes)
     }
 
-    /// Terminate request from a controller, which then closes the connection; `bytes` as in
-    /// [`Self::h2c_term_req`].
+    /// Writes a terminate request from a controller, which then closes the connection; `bytes` as
+    /// in [`Self::h2c_term_req`].
     pub fn c2h_term_req(out: &mut [u8], error: &PduError, bytes: &[u8]) -> Result<usize, Error> {
         term_req(out, PduType::C2hTermReq, error, bytes)
     }
 
-    /// Bytes of a whole PDU whose part before the data has `prefix_bytes`.
+    /// Returns the size of a whole PDU with `prefix_bytes` before the data.
     pub const fn pdu_bytes(&self, prefix_bytes: usize, data_bytes: u32) -> usize {
         let has_digest = self.has_data_digest && data_bytes > 0;
         prefix_bytes + data_bytes as usize + if has_digest { DIGEST_BYTES } else { 0 }
@@ -228,7 +229,7 @@ fn term_req(
     error: &PduError,
     bytes: &[u8],
 ) -> Result<usize, Error> {
-    // Of a header whose HLEN cannot be right only the common header is sent back.
+    // If HLEN cannot be right, the request contains only the common header.
     let hlen = match bytes.get(2) {
         Some(&hlen) if usize::from(hlen) >= CommonHeader::BYTES => usize::from(hlen),
         _ => CommonHeader::BYTES,

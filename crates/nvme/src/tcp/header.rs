@@ -39,7 +39,7 @@ pub enum PduType {
 }
 
 impl PduType {
-    /// The type with this number, if there is one.
+    /// Returns the type with this number, if there is one.
     pub const fn from_u8(value: u8) -> Option<Self> {
         Some(match value {
             0x00 => Self::IcReq,
@@ -55,7 +55,7 @@ impl PduType {
         })
     }
 
-    /// HLEN that a PDU of this type has, in bytes.
+    /// Returns HLEN of a PDU of this type, in bytes.
     pub const fn header_bytes(self) -> usize {
         match self {
             Self::IcReq => IcReq::BYTES,
@@ -79,7 +79,7 @@ impl PduType {
         matches!(self, Self::H2cTermReq | Self::C2hTermReq)
     }
 
-    /// Whether the host sends this type, else the controller.
+    /// Whether the host sends this type; otherwise the controller does.
     pub const fn is_from_host(self) -> bool {
         matches!(self, Self::IcReq | Self::H2cTermReq | Self::CapsuleCmd | Self::H2cData)
     }
@@ -102,7 +102,7 @@ wire_struct! {
 }
 
 impl CommonHeader {
-    /// A header for a PDU of this type without digests, padding and data.
+    /// Returns a header for a PDU of this type without digests, padding and data.
     pub fn new(pdu_type: PduType) -> Self {
         let hlen = pdu_type.header_bytes();
         Self {
@@ -134,7 +134,7 @@ wire_struct! {
 }
 
 impl IcReq {
-    /// A request; `maxr2t` is 0's based.
+    /// Returns a request; `maxr2t` is 0's based.
     pub fn new(hpda: u8, has_header_digest: bool, has_data_digest: bool, maxr2t: u32) -> Self {
         Self {
             ch: CommonHeader::new(PduType::IcReq),
@@ -155,7 +155,7 @@ impl IcReq {
         self.dgst & 2 != 0
     }
 
-    /// Alignment of data in PDUs to the host.
+    /// Returns the alignment of data in PDUs to the host.
     pub fn data_alignment_bytes(&self) -> u32 {
         (u32::from(self.hpda) + 1) * 4
     }
@@ -180,7 +180,7 @@ wire_struct! {
 }
 
 impl IcResp {
-    /// A response.
+    /// Returns a response.
     pub fn new(
         cpda: u8,
         has_header_digest: bool,
@@ -206,7 +206,7 @@ impl IcResp {
         self.dgst & 2 != 0
     }
 
-    /// Alignment of data in PDUs to the controller.
+    /// Returns the alignment of data in PDUs to the controller.
     pub fn data_alignment_bytes(&self) -> u32 {
         (u32::from(self.cpda) + 1) * 4
     }
@@ -258,7 +258,7 @@ wire_struct! {
         pub ch: CommonHeader,
         /// CCCID: the command that the data belongs to.
         pub cccid: U16,
-        /// TTAG: the tag of the R2T that asked for the data.
+        /// TTAG: the tag of the R2T that requested the data.
         pub ttag: U16,
         /// DATAO: offset of the data in the command's data, in bytes.
         pub datao: U32,
@@ -270,12 +270,12 @@ wire_struct! {
 }
 
 impl H2cData {
-    /// The command that the data belongs to.
+    /// Returns the command that the data belongs to.
     pub fn command_id(&self) -> CommandId {
         CommandId(self.cccid.get())
     }
 
-    /// The tag of the R2T that asked for the data.
+    /// Returns the tag of the R2T that requested the data.
     pub fn transfer_tag(&self) -> TransferTag {
         TransferTag(self.ttag.get())
     }
@@ -305,7 +305,7 @@ wire_struct! {
 }
 
 impl C2hData {
-    /// The command that the data belongs to.
+    /// Returns the command that the data belongs to.
     pub fn command_id(&self) -> CommandId {
         CommandId(self.cccid.get())
     }
@@ -326,13 +326,13 @@ wire_struct! {
     pub struct R2t[24] {
         /// Common header.
         pub ch: CommonHeader,
-        /// CCCID: the command whose data is asked for.
+        /// CCCID: the command with the requested data.
         pub cccid: U16,
-        /// TTAG: to be repeated in the `H2CData` PDUs.
+        /// TTAG: the tag that the `H2CData` PDUs repeat.
         pub ttag: U16,
         /// R2TO: offset in the command's data, in bytes.
         pub r2to: U32,
-        /// R2TL: length of the data asked for, in bytes.
+        /// R2TL: length of the requested data, in bytes.
         pub r2tl: U32,
         /// Reserved.
         pub rsvd20: [u8; 4],
@@ -340,12 +340,12 @@ wire_struct! {
 }
 
 impl R2t {
-    /// The command whose data is asked for.
+    /// Returns the command with the requested data.
     pub fn command_id(&self) -> CommandId {
         CommandId(self.cccid.get())
     }
 
-    /// To be repeated in the `H2CData` PDUs.
+    /// Returns the tag that the `H2CData` PDUs repeat.
     pub fn transfer_tag(&self) -> TransferTag {
         TransferTag(self.ttag.get())
     }

@@ -1,9 +1,9 @@
 //! Finds the PDU at the start of received bytes and checks its header (TCP 3.6.2).
 //!
-//! The parser keeps nothing but what was negotiated: the caller holds the bytes, calls
-//! [`Parser::parse`] at each PDU's start, and moves on by [`Parsed::pdu_bytes`], whether the PDU's
-//! data is in the buffer already or still to be received. All lengths that it returns are checked
-//! against each other and against the limits, so a caller may index by them.
+//! The parser stores only the negotiated parameters. The caller holds the bytes, calls
+//! [`Parser::parse`] at each PDU's start, and advances by [`Parsed::pdu_bytes`], whether the PDU's
+//! data is in the buffer already or still to be received. All returned lengths are checked against
+//! each other and against the limits, so the caller may index by them.
 
 use super::header::{
     C2hData, CapsuleCmd, CapsuleResp, CommonHeader, H2cData, IcReq, IcResp, PduType, R2t, TermReq,
@@ -14,7 +14,7 @@ use super::{
     crc32c,
 };
 
-/// Which end parses; it decides which PDU types may come.
+/// The end that parses; it determines the allowed PDU types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receiver {
     /// A controller, receiving from a host.
@@ -23,22 +23,22 @@ pub enum Receiver {
     Host,
 }
 
-/// What was negotiated for the PDUs to come, and the receiver's limits.
+/// The negotiated parameters of the PDUs to receive, and the receiver's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParserConfig {
-    /// Which end parses.
+    /// The end that parses.
     pub receiver: Receiver,
     /// Header digests are in force.
     pub has_header_digest: bool,
     /// Data digests are in force.
     pub has_data_digest: bool,
-    /// Alignment of data in the PDUs received, in bytes: a power of two is not needed, a multiple
-    /// of 4 up to 128 is. It comes from CPDA for a controller, from HPDA for a host.
+    /// Alignment of data in the PDUs received, in bytes: any multiple of 4 up to 128. It comes from
+    /// CPDA for a controller, from HPDA for a host.
     pub data_alignment_bytes: u32,
-    /// Most in-capsule data of a command in bytes. For a controller.
+    /// Largest in-capsule data of a command in bytes. For a controller.
     pub in_capsule_data_bytes_max: u32,
-    /// Most data of one data PDU in bytes: MAXH2CDATA for a controller; for a host the largest
-    /// transfer that it has asked for.
+    /// Largest data of one data PDU in bytes: MAXH2CDATA for a controller; for a host the largest
+    /// transfer that it has requested.
     pub data_bytes_max: u32,
 }
 
@@ -56,9 +56,9 @@ pub enum Pdu<'a> {
     IcReq(&'a IcReq),
     /// Initialize Connection Response.
     IcResp(&'a IcResp),
-    /// Terminate request from the host; its data is the header that the host objects to.
+    /// Terminate request from the host; its data is the header of the PDU in error.
     H2cTermReq(&'a TermReq),
-    /// Terminate request from the controller; its data is the header that it objects to.
+    /// Terminate request from the controller; its data is the header of the PDU in error.
     C2hTermReq(&'a TermReq),
     /// Command.
     CapsuleCmd(&'a CapsuleCmd),
@@ -72,24 +72,24 @@ pub enum Pdu<'a> {
     R2t(&'a R2t),
 }
 
-/// A PDU and where its parts lie, in bytes from its start:
-/// `data_offset + data_bytes + (4 if has_data_digest) == pdu_bytes`, if it has data.
+/// A PDU and the places of its parts, in bytes from its start. If it has data: `data_offset +
+/// data_bytes + (4 if has_data_digest) == pdu_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parsed<'a> {
     /// The header.
     pub pdu: Pdu<'a>,
-    /// Where the data begins.
+    /// Offset of the data.
     pub data_offset: usize,
     /// Length of the data; 0 without data.
     pub data_bytes: usize,
     /// Whether a data digest follows the data.
     pub has_data_digest: bool,
-    /// PLEN: where the next PDU begins.
+    /// PLEN: offset of the next PDU.
     pub pdu_bytes: usize,
 }
 
 impl Parsed<'_> {
-    /// As much of the PDU's data as there is in `bytes`, which begin with the PDU.
+    /// Returns the part of the PDU's data that is in `bytes`, which begin with the PDU.
     pub fn data<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
         let end = bytes.len().min(self.data_offset + self.data_bytes);
         bytes.get(self.data_offset..end).unwrap_or_default()
@@ -97,9 +97,9 @@ impl Parsed<'_> {
 
     /// Checks the data digest of a PDU that is in `bytes` from its start.
     ///
-    /// [`None`] if the PDU has none, or it is not all there; else whether it matches. A mismatch is
-    /// not fatal for the connection (TCP 3.3.1.2): the command fails with a transient transport
-    /// error.
+    /// Returns [`None`] if the PDU has no digest or is incomplete, otherwise whether the digest
+    /// matches. A mismatch is not fatal for the connection (TCP 3.3.1.2): the command fails with a
+    /// transient transport error.
     pub fn is_data_intact(&self, bytes: &[u8]) -> Option<bool> {
         let data_end = self.data_offset + self.data_bytes;
         if !self.has_data_digest {
@@ -110,7 +110,7 @@ impl Parsed<'_> {
     }
 }
 
-/// The parts of a PDU as the common header gives them.
+/// The lengths of a PDU's parts from its common header.
 struct Layout {
     pdu_type: PduType,
     data_offset: usize,
@@ -120,30 +120,30 @@ struct Layout {
 }
 
 impl Parser {
-    /// A parser for a new connection: the first PDU must be `ICReq` or `ICResp`, which have neither
-    /// digests nor data, so what `config` says of these matters only after
+    /// Returns a parser for a new connection. The first PDU must be `ICReq` or `ICResp`, which have
+    /// neither digests nor data, so these parts of `config` matter only after
     /// [`Self::set_initialized`].
     pub const fn new(config: ParserConfig) -> Self {
         Self { config, is_initialized: false }
     }
 
-    /// The connection is initialized: from now on no `ICReq` or `ICResp` may come, and `config`, which
-    /// has what was negotiated, is in force.
+    /// Marks the connection as initialized: from now on `ICReq` and `ICResp` are errors, and
+    /// `config` with the negotiated parameters applies.
     pub const fn set_initialized(&mut self, config: ParserConfig) {
         self.config = config;
         self.is_initialized = true;
     }
 
-    /// What is in force.
+    /// Returns the present parameters.
     pub const fn config(&self) -> &ParserConfig {
         &self.config
     }
 
-    /// The PDU at the start of `bytes`, or [`None`] if its header (with digest) is not there in
-    /// full yet: [`Self::need_bytes`] says how much is. The data need not be there.
+    /// Returns the PDU at the start of `bytes`, or [`None`] if its header (with digest) is
+    /// incomplete: [`Self::need_bytes`] returns how much is needed. The data need not be there.
     ///
-    /// Fails as soon as the common header shows the fault: the connection must then be terminated,
-    /// as the next PDU's start is unknown.
+    /// Fails as soon as the common header shows an error. The connection must then be terminated,
+    /// because the start of the next PDU is unknown.
     pub fn parse<'a>(&self, bytes: &'a [u8]) -> Result<Option<Parsed<'a>>, PduError> {
         let Ok(ch) = CommonHeader::from_prefix(bytes) else { return Ok(None) };
         let layout = self.check_common_header(*ch)?;
@@ -165,8 +165,8 @@ impl Parser {
         }))
     }
 
-    /// Bytes that [`Self::parse`] needs of the PDU that begins with `bytes`: those of the common
-    /// header, or if they are there, those of the header and its digest.
+    /// Returns the number of bytes that [`Self::parse`] needs of the PDU at the start of `bytes`:
+    /// those of the common header, or if they are there, those of the header and its digest.
     pub fn need_bytes(&self, bytes: &[u8]) -> Result<usize, PduError> {
         let Ok(ch) = CommonHeader::from_prefix(bytes) else { return Ok(CommonHeader::BYTES) };
         let layout = self.check_common_header(*ch)?;
@@ -184,7 +184,7 @@ impl Parser {
     }
 
     fn check_rest(&self, pdu_type: PduType, ch: CommonHeader) -> Result<Layout, PduError> {
-        // The lowest field that is wrong has to be reported (TCP 3.5), hence the order.
+        // The error must name the lowest invalid field (TCP 3.5), hence the order.
         if pdu_type.may_have_digest() {
             let has_flag = ch.flags & flag::HDGST != 0;
             if has_flag != self.config.has_header_digest {
@@ -270,7 +270,8 @@ impl Parser {
             .filter(|&data_bytes| data_bytes > 0)
             .ok_or(wrong_plen)?;
         if data_bytes > data_bytes_max {
-            // Of a capsule the size is part of the connection's form, of data PDUs a limit.
+            // A wrong size of a capsule is an invalid field, a wrong size of a data PDU exceeds a
+            // limit.
             return Err(match pdu_type {
                 PduType::CapsuleCmd => wrong_plen,
                 _ => PduError::limit_exceeded("plen", u64::from(plen)),
@@ -307,7 +308,7 @@ fn header_of(pdu_type: PduType, bytes: &[u8]) -> Option<Pdu<'_>> {
     })
 }
 
-/// Checks what can be known wrong without knowing the connection's commands.
+/// Checks everything that can be checked without knowing the connection's commands.
 fn check_fields(pdu: &Pdu<'_>, data_bytes: usize) -> Result<(), PduError> {
     match pdu {
         Pdu::IcReq(request) => check_init(request.pfv.get(), "hpda", request.hpda),

@@ -1,10 +1,10 @@
-//! Fatal transport errors (TCP 3.5): what a receiver finds wrong and how it reports that to its peer.
+//! Fatal transport errors (TCP 3.5), and how a receiver reports them to its peer.
 
 use core::fmt;
 
 use super::header::TermReq;
 
-/// Most bytes of the erroneous PDU's header that a terminate request carries (TCP 3.6.2.4: the
+/// Largest number of bytes of the erroneous PDU's header in a terminate request (TCP 3.6.2.4: the
 /// whole PDU has at most 152 bytes).
 pub const TERM_DATA_BYTES_MAX: usize = 128;
 
@@ -27,7 +27,7 @@ impl FatalErrorStatus {
     /// A parameter has a value that is not supported; FEI is its byte offset in the PDU.
     pub const UNSUPPORTED_PARAMETER: Self = Self(6);
 
-    /// The specification's name.
+    /// Returns the specification's name.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             1 => "Invalid PDU Header Field",
@@ -50,8 +50,8 @@ impl fmt::Display for FatalErrorStatus {
     }
 }
 
-/// A PDU that violates the transport: which field, its value, and what the terminate request must
-/// say.
+/// A PDU that violates the transport: the field, its value, and the content of the terminate
+/// request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{fes}: {field} is {value:#x}")]
 pub struct PduError {
@@ -63,8 +63,8 @@ pub struct PduError {
     pub field: &'static str,
     /// Value of the field.
     pub value: u64,
-    /// Whether a terminate request shall be sent; not in answer to a terminate request (TCP 3.5):
-    /// the connection is then just closed.
+    /// Whether a terminate request is sent. In answer to a terminate request (TCP 3.5) the
+    /// connection is just closed.
     pub is_reported: bool,
 }
 
@@ -73,39 +73,40 @@ impl PduError {
         Self { fes, fei, field, value, is_reported: true }
     }
 
-    /// A header field with an invalid value at this byte of the PDU.
+    /// Returns the error for an invalid header field at this byte of the PDU.
     pub const fn invalid_field(field: &'static str, offset: u32, value: u64) -> Self {
         Self::new(FatalErrorStatus::INVALID_HEADER_FIELD, offset, field, value)
     }
 
-    /// A PDU of this type that must not come now.
+    /// Returns the error for a PDU of a type that is not allowed now.
     pub const fn sequence(pdu_type: u8) -> Self {
         Self::new(FatalErrorStatus::SEQUENCE_ERROR, 0, "pdu_type", pdu_type as u64)
     }
 
-    /// A header digest that does not match.
+    /// Returns the error for a header digest that does not match.
     pub const fn header_digest(received: u32) -> Self {
         Self::new(FatalErrorStatus::HEADER_DIGEST_ERROR, received, "hdgst", received as u64)
     }
 
-    /// Data outside of the range agreed on; `field` is `datao`, `datal`, `r2to` or `r2tl`.
+    /// Returns the error for data outside of the agreed range; `field` is `datao`, `datal`, `r2to`
+    /// or `r2tl`.
     pub const fn out_of_range(field: &'static str, value: u64) -> Self {
         Self::new(FatalErrorStatus::DATA_OUT_OF_RANGE, 0, field, value)
     }
 
-    /// More data or R2Ts than the receiver said it takes.
+    /// Returns the error for more data or R2Ts than the receiver accepts.
     pub const fn limit_exceeded(field: &'static str, value: u64) -> Self {
         Self::new(FatalErrorStatus::LIMIT_EXCEEDED, 0, field, value)
     }
 
-    /// A parameter, at this byte of the PDU, with a value that is not supported.
+    /// Returns the error for a parameter, at this byte of the PDU, with an unsupported value.
     pub const fn unsupported(field: &'static str, offset: u32, value: u64) -> Self {
         Self::new(FatalErrorStatus::UNSUPPORTED_PARAMETER, offset, field, value)
     }
 }
 
 impl TermReq {
-    /// The peer's reason for ending the connection.
+    /// Returns the peer's reason for ending the connection.
     pub fn status(&self) -> FatalErrorStatus {
         FatalErrorStatus(self.fes.get())
     }
