@@ -1,10 +1,11 @@
-//! Message rates of a TCP echo over loopback: one server thread, one client thread, each with its
-//! own ring, sleeping and with a short spin.
+//! Measures the message rate of a TCP echo over loopback: one server thread and one client thread,
+//! each with its own reactor, sleeping and with a short spin.
 //!
 //! `cargo run --release -p tsumugi-reactor --example echo [-- seconds]`
 //!
-//! Each connection keeps a window of messages outstanding; the client sends as many anew as came
-//! back, the server sends back what it received, so that both coalesce as a real protocol would.
+//! Each connection keeps a window of messages outstanding. The client sends as many new messages as
+//! came back, and the server sends back what it received, so both coalesce as a real protocol
+//! would.
 
 use reactor::{
     Buffer, Chunk, Config, SocketOptions, Spin, TcpListener, TcpStream, local, spawn, thread, time,
@@ -68,7 +69,7 @@ fn thread_cpu_seconds() -> f64 {
     used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
 }
 
-/// Prints the CPU use of a thread that may spin and has only a timer every 10 ms.
+/// Prints the CPU use of a thread that may spin and only has a timer every 10 ms.
 fn measure_idle(spin: Spin, seconds: f64) -> io::Result<()> {
     let config = Config { spin, ..Config::default() };
     let idle = thread::spawn("idle", &config, move || async move {

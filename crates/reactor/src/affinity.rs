@@ -1,12 +1,12 @@
 //! Running a thread on the CPU of its caller.
 //!
-//! A caller that blocks until a thread of ours has answered leaves its CPU idle. If the thread is
-//! woken elsewhere, two sleeping CPUs must be woken for each request, by interrupts (45 us each on a
-//! virtual machine); on the caller's own CPU it takes two switches of a few microseconds. The
-//! scheduler cannot know that the caller is about to block and prefers an idle CPU, so the thread
-//! binds itself: it follows its callers as long as they come one at a time from one CPU, and is free
-//! to run anywhere as soon as they do not, when it had to wait for the CPU, or when there is nothing
-//! to do. (Two processes that make empty files on two mounts, two CPUs: 2100 files a second unbound,
+//! A caller that blocks until one of our threads has answered leaves its CPU idle. If the thread
+//! wakes on another CPU, each request must wake two sleeping CPUs by interrupts (45 us each on a
+//! virtual machine); on the caller's own CPU a request takes two switches of a few microseconds.
+//! The scheduler cannot know that the caller is about to block, and prefers an idle CPU. So the
+//! thread binds itself: it follows its callers as long as they come one at a time from one CPU. It
+//! runs anywhere again when they do not, when it had to wait for the CPU, or when it has nothing to
+//! do. (Two processes that make empty files on two mounts, two CPUs: 2100 files a second unbound,
 //! 7500 bound.)
 
 use crate::time::sleep;
@@ -20,40 +20,41 @@ use std::time::Duration;
 
 /// Requests in a row from one CPU after which the thread is bound to it.
 const STREAK: u32 = 16;
-/// What a request from elsewhere, or one that is not prompt, counts; one from the bound CPU takes 1
-/// off. So the thread stays bound while about nine of ten come from there.
+/// The weight of a request from another CPU, or of one that is not prompt; a request from the bound
+/// CPU takes 1 off. So the thread stays bound while about nine of ten requests come from there.
 const STRAY_COST: u32 = 8;
-/// Count of strays that ends the binding.
+/// The sum of strays that ends the binding.
 const STRAYS_MAX: u32 = 64;
-/// Requests between two looks at how long the thread waited for its CPU.
+/// Requests between two checks of how long the thread waited for its CPU.
 const JUDGED_EACH: u32 = 64;
-/// Waiting for the CPU, for each request, that ends the binding: less than a wake-up elsewhere costs.
+/// The wait for the CPU per request that ends the binding: less than the cost of a wake-up
+/// elsewhere.
 const WAITED_NS_MAX: u64 = 30_000;
-/// Requests for which the thread is not bound again after the first binding that failed; doubled by
-/// each further one.
+/// Requests for which the thread is not bound again after the first binding that failed. Each
+/// further failure doubles it.
 const REST: u32 = 256;
 const REST_MAX: u32 = 1 << 16;
-/// Requests after which a binding counts as good, so that the rest is as after the first again.
+/// Requests after which a binding counts as good; the rest is then reset to its first length.
 const GOOD: u32 = 4096;
-/// How long without a request until the thread is free again.
+/// Time without a request after which the thread is free again.
 const IDLE: Duration = Duration::from_millis(20);
 
 thread_local! {
-    /// Where this thread may run when it is not bound; `None` while it is not.
+    /// The CPUs on which this thread may run when it is free; `None` while it is not bound.
     static HOME: Cell<Option<CpuSet>> = const { Cell::new(None) };
 }
 
-/// What to do about the thread's CPU.
+/// A decision about the thread's CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Move {
     Stay,
     Bind(u16),
     Free,
-    /// See how long the thread has waited for its CPU.
+    /// Check how long the thread has waited for its CPU.
     Judge,
 }
 
-/// The decisions, apart from carrying them out.
+/// The decisions, without the system calls that carry them out.
 #[derive(Debug)]
 struct Policy {
     bound: Option<u16>,
@@ -62,7 +63,7 @@ struct Policy {
     strays: u32,
     /// Requests since the thread was bound.
     served: u32,
-    /// Requests until it may be bound again, and how many it will be the next time.
+    /// Requests until the thread may be bound again, and this number for the next time.
     rest: u32,
     rest_next: u32,
 }
@@ -113,7 +114,7 @@ impl Policy {
         Move::Bind(cpu)
     }
 
-    /// Frees the thread, and leaves it so for a while.
+    /// Frees the thread and keeps it free for a while.
     fn give_up(&mut self) -> Move {
         self.rest = self.rest_next;
         self.rest_next = (self.rest_next * 2).min(REST_MAX);
@@ -125,28 +126,28 @@ impl Policy {
         Move::Free
     }
 
-    /// Whether to stay, given how long the thread waited since the last judgement.
+    /// Returns whether to stay bound, given how long the thread waited since the last check.
     fn judge(&mut self, waited_ns: u64) -> Move {
         if waited_ns > WAITED_NS_MAX * u64::from(JUDGED_EACH) { self.give_up() } else { Move::Stay }
     }
 }
 
-/// Binds the thread that makes it to the CPU of its callers while that pays; see the module's head.
+/// Binds its own thread to the CPU of the thread's callers while that pays; see the module's head.
 #[derive(Debug)]
 pub struct Follower {
     policy: RefCell<Policy>,
-    /// The kernel's account of the thread; without it nothing is bound.
+    /// The kernel's account of the thread; without it the thread is never bound.
     account: Option<File>,
-    /// Nanoseconds that the thread had waited for a CPU when last looked at.
+    /// Nanoseconds that the thread had waited for a CPU at the last check.
     waited_ns: Cell<u64>,
     /// Requests so far.
     noted: Cell<u64>,
-    /// A task looks for idleness.
+    /// Whether a task watches for idleness.
     is_watched: Cell<bool>,
 }
 
 impl Follower {
-    /// A follower for this thread.
+    /// Makes a follower for this thread.
     pub fn new() -> Rc<Self> {
         let account = File::open("/proc/thread-self/schedstat").ok();
         Rc::new(Self {
@@ -158,8 +159,8 @@ impl Follower {
         })
     }
 
-    /// Notes a request by a caller on `cpu`. It is prompt if the caller waits for it and it takes
-    /// little of the CPU. Must be called on the follower's thread, inside of its runtime.
+    /// Records a request by a caller on `cpu`. It is prompt if the caller waits for it and it takes
+    /// little CPU time. Must be called on the follower's thread, inside its runtime.
     pub fn note(self: &Rc<Self>, cpu: u16, is_prompt: bool) {
         self.noted.set(self.noted.get() + 1);
         let mut step = self.policy.borrow_mut().note(cpu, is_prompt);
@@ -177,7 +178,7 @@ impl Follower {
 
     fn bind(self: &Rc<Self>, cpu: u16) {
         if self.look().is_none() || bind(cpu).is_err() {
-            // It may not, or nobody would tell whether it pays: never again.
+            // Binding is forbidden, or its effect cannot be measured: never try again.
             let mut policy = self.policy.borrow_mut();
             policy.give_up();
             policy.rest = u32::MAX;
@@ -206,7 +207,7 @@ impl Follower {
         self.is_watched.set(false);
     }
 
-    /// Reads the account: how long the thread has waited for a CPU in all.
+    /// Reads from the account how long the thread has waited for a CPU in all.
     fn look(&self) -> Option<u64> {
         let mut bytes = [0; 64];
         let length = self.account.as_ref()?.read_at(&mut bytes, 0).ok()?;
@@ -216,12 +217,13 @@ impl Follower {
     }
 }
 
-/// The second of the three numbers of a `schedstat` file: nanoseconds spent waiting on a run queue.
+/// Returns the second of the three numbers of a `schedstat` file: nanoseconds spent waiting on a
+/// run queue.
 fn parse_waited(bytes: &[u8]) -> Option<u64> {
     std::str::from_utf8(bytes).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Binds this thread to one CPU of those that it may run on.
+/// Binds this thread to one of the CPUs that it may run on.
 fn bind(cpu: u16) -> io::Result<()> {
     let home = match HOME.get() {
         Some(home) => home,
@@ -238,23 +240,24 @@ fn bind(cpu: u16) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets this thread run wherever it might before.
+/// Lets this thread run on all CPUs that it was allowed before.
 fn free() {
     let Some(home) = HOME.take() else { return };
     if sched_setaffinity(None, &home).is_err() {
-        // None of those CPUs is allowed any more: on all that are.
+        // None of those CPUs is allowed any more: use all that are.
         let mut all = CpuSet::new();
         (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
         let _ = sched_setaffinity(None, &all);
     }
 }
 
-/// Where this thread may run when it is not bound, if it is: what it starts should not be.
+/// Returns the CPUs of this thread when it is free, if it is bound now. Threads that it starts use
+/// them, because they must not be bound.
 pub(crate) fn home() -> Option<CpuSet> {
     HOME.get()
 }
 
-/// Lets this thread run where the one that started it might; see [`home`].
+/// Lets this thread run on the CPUs that its parent had when free; see [`home`].
 pub(crate) fn adopt(home: Option<CpuSet>) {
     HOME.set(home);
     free();
@@ -279,7 +282,7 @@ mod tests {
         assert_eq!(noted(&mut policy, 1, 1000), [Move::Bind(1)]);
     }
 
-    /// Goal: callers on several CPUs, and big transfers, leave the thread free, and free it.
+    /// Goal: callers on several CPUs and big transfers leave the thread free, and free a bound one.
     #[test]
     fn many_callers_are_not_followed() {
         let mut policy = Policy::new();
@@ -297,8 +300,8 @@ mod tests {
         assert_eq!(freed, Some(Move::Free));
     }
 
-    /// Goal: a thread that has to wait for its CPU is freed, and rests the longer the more often
-    /// that happens, until a binding lasts.
+    /// Goal: a thread that has to wait for its CPU is freed. Each time it stays free for longer,
+    /// until a binding lasts.
     #[test]
     fn waiting_ends_the_binding() {
         let mut policy = Policy::new();
@@ -314,7 +317,7 @@ mod tests {
         assert_eq!(noted(&mut policy, 0, REST), [Move::Bind(0)]);
     }
 
-    /// Goal: the kernel's account is read, and nothing else taken for it.
+    /// Goal: the kernel's account is read, and other text is refused.
     #[test]
     fn accounts_are_read() {
         assert_eq!(parse_waited(b"96217 1425 7\n"), Some(1425));
@@ -322,7 +325,7 @@ mod tests {
         assert_eq!(parse_waited(b"a b c"), None);
     }
 
-    /// Goal: binding and freeing leave the thread where it may run as it was, neither reaches the
+    /// Goal: binding and freeing leave the thread's allowed CPUs unchanged, do not affect the
     /// threads that it starts, and a thread without requests is freed.
     #[test]
     fn a_bound_thread_comes_home() {

@@ -1,10 +1,10 @@
 //! Owned, page-aligned buffers from a per-thread pool, and their frozen, shared form.
 //!
 //! A buffer's memory and its small header (reference count, capacity) are recycled together, so
-//! that taking, freezing, cloning and dropping a buffer allocates nothing in the steady state.
-//! A dropped buffer goes to the pool of the thread that drops it; pools are bounded, what does not
-//! fit is freed. Memory is zeroed once, when it is first allocated: a recycled buffer holds bytes
-//! of its former use, so only [`Buffer::zeroed`] promises zeros.
+//! taking, freezing, cloning and dropping a buffer allocates nothing in the steady state. A dropped
+//! buffer goes to the pool of the thread that drops it. Pools are bounded; memory that does not fit
+//! is freed. Memory is zeroed once, when it is first allocated. A recycled buffer contains bytes of
+//! its former use, so only [`Buffer::zeroed`] promises zeros.
 
 mod pool;
 
@@ -17,14 +17,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Alignment of every buffer's memory, and the smallest size class, in bytes: what `O_DIRECT` asks
-/// of memory on all common devices.
+/// Alignment of every buffer's memory, and the smallest size class, in bytes: what `O_DIRECT`
+/// requires of memory on all common devices.
 pub const ALIGNMENT_BYTES: usize = 4096;
 
 /// Largest size class that is pooled, in bytes; larger buffers are allocated and freed each time.
 pub const POOLED_BYTES_MAX: usize = pool::POOLED_BYTES_MAX;
 
-/// What a user of buffers attaches to their memory, such as its registration with a device.
+/// Data that a user of buffers attaches to their memory, such as its registration with a device.
 pub type Attachment = Arc<dyn Any + Send + Sync>;
 
 /// An owned, 4096-byte aligned buffer of fixed capacity; its first `len` bytes are visible.
@@ -39,12 +39,12 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// An empty buffer that can hold at least `capacity` bytes (rounded up to its size class).
+    /// Makes an empty buffer for at least `capacity` bytes (rounded up to its size class).
     pub fn with_capacity(capacity: usize) -> Self {
         Self { block: pool::take(capacity), len: 0 }
     }
 
-    /// A buffer of `len` zero bytes.
+    /// Makes a buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
         let mut buffer = Self::with_capacity(len);
         buffer.len = len;
@@ -52,20 +52,20 @@ impl Buffer {
         buffer
     }
 
-    /// A buffer holding a copy of `bytes`.
+    /// Makes a buffer with a copy of `bytes`.
     pub fn copy_from(bytes: &[u8]) -> Self {
         let mut buffer = Self::with_capacity(bytes.len());
         buffer.extend_from_slice(bytes);
         buffer
     }
 
-    /// Bytes that fit in all.
+    /// Returns the number of bytes that fit.
     pub fn capacity(&self) -> usize {
         self.block().capacity
     }
 
-    /// Sets the visible length. Bytes that become visible hold whatever was there before: earlier
-    /// contents of this or a former user of the memory.
+    /// Sets the visible length. Bytes that become visible have the earlier contents of this or a
+    /// former user of the memory.
     ///
     /// # Panics
     /// If `len` exceeds the capacity.
@@ -111,24 +111,24 @@ impl Buffer {
         shared
     }
 
-    /// What is attached to the memory, by this or a former user of it.
+    /// Returns the attachment of the memory, from this or a former user.
     pub fn attachment(&self) -> Option<&Attachment> {
         self.block().attachment.as_ref()
     }
 
-    /// Attaches something to the memory. It stays while the memory is recycled, until it is replaced or the memory is
-    /// freed, and is dropped before that.
+    /// Attaches data to the memory. It stays while the memory is recycled, until it is replaced or
+    /// the memory is freed; it is dropped before the memory.
     pub fn attach(&mut self, attachment: Attachment) {
         // SAFETY: the block lives until this owner gives it back, and has no other owner.
         unsafe { self.block.as_mut() }.attachment = Some(attachment);
     }
 
-    /// Address of the memory and its bytes, for devices. To use it is up to `unsafe` code.
+    /// Returns the address of the memory and its bytes, for devices. Using it needs `unsafe` code.
     pub fn memory(&self) -> (*mut u8, usize) {
         (self.as_ptr_raw(), self.capacity())
     }
 
-    /// Start of the memory, for operations.
+    /// Returns the start of the memory, for operations.
     pub(crate) fn as_ptr_raw(&self) -> *mut u8 {
         self.block().memory.as_ptr()
     }
@@ -148,8 +148,8 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the memory is initialised (zeroed at allocation), `len <= capacity`, and nobody
-        // else has access while the buffer is owned.
+        // SAFETY: the memory is initialised (zeroed at allocation), `len <= capacity`, and there is
+        // no other access while the buffer is owned.
         unsafe { std::slice::from_raw_parts(self.block().memory.as_ptr(), self.len) }
     }
 }
@@ -204,7 +204,7 @@ impl Shared {
 
 impl Clone for Shared {
     fn clone(&self) -> Self {
-        // SAFETY: this view holds a reference, so that the block lives.
+        // SAFETY: this view holds a reference, so the block lives.
         let block = unsafe { self.block.as_ref() };
         block.references.fetch_add(1, Ordering::Relaxed);
         Self { block: self.block, start: self.start, len: self.len }
@@ -225,7 +225,7 @@ impl Deref for Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: this view holds a reference, so that the block lives.
+        // SAFETY: this view holds a reference, so the block lives.
         let block = unsafe { self.block.as_ref() };
         if block.references.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);

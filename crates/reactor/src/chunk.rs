@@ -19,10 +19,10 @@ pub struct Inline {
 }
 
 impl Inline {
-    /// Bytes that fit.
+    /// Number of bytes that fit.
     pub const CAPACITY: usize = INLINE_BYTES_MAX;
 
-    /// A copy of `bytes`, or `None` if they are more than 128.
+    /// Returns a copy of `bytes`, or `None` if there are more than 128.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let mut inline = Self { bytes: [0; INLINE_BYTES_MAX], len: 0 };
         inline.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -36,7 +36,7 @@ impl Inline {
     }
 }
 
-/// A piece of memory to send or write. Whatever owns the bytes is kept until the operation has
+/// A piece of memory to send or write. The owner of the bytes is kept until the operation has
 /// ended.
 #[derive(Debug)]
 pub enum Chunk {
@@ -51,13 +51,13 @@ pub enum Chunk {
 }
 
 impl Chunk {
-    /// A chunk holding a copy of `bytes`: in place if they are few, else in a buffer.
+    /// Makes a chunk with a copy of `bytes`: in place if they are few, otherwise in a buffer.
     pub fn copy_from(bytes: &[u8]) -> Self {
         Inline::new(bytes).map_or_else(|| Self::from(Buffer::copy_from(bytes)), Self::Inline)
     }
 
-    /// The bytes: a view of them, except of a region, whose bytes other threads may change: those are
-    /// copied. Where it matters, [`copy_out`](Self::copy_out) copies once in every case.
+    /// Returns the bytes: a view of them, or a copy for a region, because other threads may change
+    /// its bytes. Where speed matters, [`copy_out`](Self::copy_out) copies once in every case.
     ///
     /// # Panics
     /// If a `Buffer` chunk's range reaches past the buffer's length.
@@ -72,7 +72,8 @@ impl Chunk {
         }
     }
 
-    /// Returns the bytes if nothing can change them while the chunk is borrowed, which is so of all but a region's.
+    /// Returns the bytes if they cannot change while the chunk is borrowed: those of all kinds but
+    /// a region.
     ///
     /// # Panics
     /// If a `Buffer` chunk's range reaches past the buffer's length.
@@ -80,7 +81,8 @@ impl Chunk {
         self.as_owned_bytes().ok()
     }
 
-    /// The bytes, if nothing can change them while the chunk is borrowed; else the region's range.
+    /// Returns the bytes if they cannot change while the chunk is borrowed, otherwise the region's
+    /// range.
     fn as_owned_bytes(&self) -> Result<&[u8], &RegionSlice> {
         match self {
             Self::Buffer(buffer, range) => Ok(&buffer[range.clone()]),
@@ -101,13 +103,13 @@ impl Chunk {
         }
     }
 
-    /// Address of the first byte, for system calls and libraries that read the bytes. To use it is up
-    /// to `unsafe` code.
+    /// Returns the address of the first byte, for system calls and libraries that read the bytes.
+    /// Using it needs `unsafe` code.
     pub fn as_ptr(&self) -> *const u8 {
         self.as_owned_bytes().map_or_else(|slice| slice.as_ptr().cast_const(), <[u8]>::as_ptr)
     }
 
-    /// The same bytes in memory that nothing changes any more: a region's are copied.
+    /// Returns the same bytes in memory that does not change any more: a region's bytes are copied.
     pub fn into_lasting(self) -> Self {
         match self {
             Self::Region(slice) => slice.to_buffer().into(),
@@ -118,7 +120,7 @@ impl Chunk {
     /// Writes all bytes to a file with plain system calls.
     ///
     /// # Errors
-    /// What `pwrite` answers; `WriteZero` if it takes nothing.
+    /// Errors of `pwrite`; `WriteZero` if it writes nothing.
     pub fn write_all_at(&self, file: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < self.len() {
@@ -159,7 +161,7 @@ impl Chunk {
         (self.as_ptr().addr() | self.len()) & (alignment - 1) == 0
     }
 
-    /// Narrows the chunk to a range of its bytes; the rest is let go.
+    /// Narrows the chunk to a range of its bytes and releases the rest.
     ///
     /// # Panics
     /// If the range reaches past the end.
@@ -188,7 +190,8 @@ impl Chunk {
         }
     }
 
-    /// The bytes in an owned buffer: without a copy if this is a whole buffer, else copied.
+    /// Returns the bytes in an owned buffer: without a copy if this is a whole buffer, otherwise
+    /// copied.
     pub fn into_buffer(self) -> Buffer {
         match self {
             Self::Buffer(mut buffer, range) if range.start == 0 => {
@@ -234,7 +237,8 @@ impl From<RegionSlice> for Chunk {
 /// A piece of memory to receive or read into.
 #[derive(Debug)]
 pub enum Segment {
-    /// A range of a buffer's capacity; the buffer's visible length grows to cover what arrives.
+    /// A range of a buffer's capacity; the buffer's visible length grows to cover the received
+    /// bytes.
     Buffer(Buffer, Range<usize>),
     /// A range of a memory region.
     Region(RegionSlice),
@@ -244,7 +248,7 @@ pub enum Segment {
 pub type Segments = SmallVec<[Segment; 4]>;
 
 impl Segment {
-    /// Bytes that fit.
+    /// Returns the number of bytes that fit.
     pub fn len(&self) -> usize {
         match self {
             Self::Buffer(_, range) => range.len(),
@@ -252,7 +256,7 @@ impl Segment {
         }
     }
 
-    /// Whether nothing fits.
+    /// Returns whether no byte fits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -263,7 +267,7 @@ impl Segment {
         (vector.iov_base.addr() | vector.iov_len) & (alignment - 1) == 0
     }
 
-    /// The buffer, if it is one.
+    /// Returns the buffer, if the segment is in one.
     pub fn into_buffer(self) -> Option<Buffer> {
         match self {
             Self::Buffer(buffer, _) => Some(buffer),
@@ -279,15 +283,15 @@ impl Segment {
         libc::iovec { iov_base: memory.cast(), iov_len: len }
     }
 
-    /// Notes that the first `n` bytes were written from outside.
+    /// Records that the kernel or a device wrote the first `n` bytes.
     pub(crate) fn written(&mut self, n: usize) {
         if let (Self::Buffer(buffer, range), true) = (self, n > 0) {
             buffer.written_to(range.start + n);
         }
     }
 
-    /// Copies the bytes of `chunk` from `offset` on in and answers how many fitted. A buffer's visible
-    /// length grows to cover them.
+    /// Copies the bytes of `chunk` from `offset` on into the segment, and returns how many fitted.
+    /// A buffer's visible length grows to cover them.
     ///
     /// # Panics
     /// If the offset lies past the chunk's end.
@@ -308,8 +312,8 @@ impl Segment {
         n
     }
 
-    /// Copies the start of `bytes` in and answers how many fitted. A buffer's visible length grows
-    /// to cover them.
+    /// Copies the start of `bytes` into the segment, and returns how many fitted. A buffer's
+    /// visible length grows to cover them.
     pub fn fill_from(&mut self, bytes: &[u8]) -> usize {
         let n = bytes.len().min(self.len());
         self.written(n);
@@ -324,7 +328,7 @@ impl Segment {
     }
 }
 
-/// Copies `chunk` into `segments`, one after the other, and answers how many bytes fitted.
+/// Copies `chunk` into `segments`, one after the other, and returns how many bytes fitted.
 pub fn scatter(chunk: &Chunk, segments: &mut [Segment]) -> usize {
     segments.iter_mut().fold(0, |done, segment| done + segment.fill_from_chunk(chunk, done))
 }

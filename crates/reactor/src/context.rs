@@ -1,4 +1,4 @@
-//! What belongs to one running reactor, found by everything on its thread through a thread-local.
+//! The state of one running reactor. Code on its thread finds it through a thread-local.
 
 use crate::engine::Engine;
 use crate::executor::Executor;
@@ -88,7 +88,7 @@ impl Context {
         self.slots.borrow_mut().poll(key, waker)
     }
 
-    /// Gives an operation up.
+    /// Cancels an operation.
     pub(crate) fn cancel(&self, key: u32) {
         let (is_pending, rest) = self.slots.borrow_mut().orphan(key);
         drop(rest);
@@ -105,12 +105,12 @@ impl Context {
         }
     }
 
-    /// As `complete`, for a result of the kernel: a descriptor that it made is owned from here on.
+    /// As `complete`, for a result of the kernel: takes ownership of a descriptor that it made.
     pub(crate) fn complete_from_kernel(&self, key: u32, code: i32) {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get(key);
         if code >= 0 && matches!(slot.operation, Some(Operation::Accept)) {
-            // SAFETY: a successful accept answers a new descriptor, which nobody else knows.
+            // SAFETY: a successful accept returns a new descriptor, which has no other owner.
             let fd = unsafe { OwnedFd::from_raw_fd(code) };
             slot.accepted = Some((Handle::from_fd(fd), slot.arguments.decoded_address()));
         }
@@ -118,7 +118,7 @@ impl Context {
         self.complete(key, code);
     }
 
-    /// Hands a result to the waiting task.
+    /// Passes a result to the waiting task.
     pub(crate) fn complete(&self, key: u32, code: i32) {
         let (waker, rest) = self.slots.borrow_mut().complete(key, code);
         drop(rest);

@@ -1,9 +1,9 @@
 //! The engines that execute operations on the real machine: `io_uring`, or epoll with a pool of threads.
 //!
-//! Both have the same meaning for every operation. [`uring`] hands all to the kernel. [`epoll`] tries
-//! what acts on sockets, pipes and character devices on the reactor's own thread, without blocking, and
-//! waits for readiness where that is missing; operations on files and block devices, which have no readiness,
-//! block a thread of a bounded [`pool`].
+//! Both give every operation the same meaning. [`uring`] hands all operations to the kernel.
+//! [`epoll`] tries operations on sockets, pipes and character devices on the reactor's own thread,
+//! without blocking, and waits for readiness if it is missing. Files and block devices have no
+//! readiness, so their operations block a thread of a bounded [`pool`].
 
 mod arguments;
 pub mod choice;
@@ -34,8 +34,8 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// The engine that `config` or else the process's choice names, and the descriptor with which other
-    /// threads end its sleep.
+    /// Makes the engine that `config` names, or else the process's choice. Also returns the
+    /// descriptor with which other threads end its sleep.
     pub(crate) fn new(config: &Config) -> io::Result<(Self, Arc<OwnedFd>)> {
         let flags = rustix::event::EventfdFlags::CLOEXEC;
         let kick = Arc::new(rustix::event::eventfd(0, flags)?);
@@ -65,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// Gives an operation up as soon as that is possible; it completes all the same.
+    /// Cancels an operation as soon as possible; it still completes.
     pub(crate) fn cancel(&mut self, key: u32, generation: u32) {
         match self {
             Self::Uring(uring) => uring.cancel(key, generation),
@@ -73,7 +73,7 @@ impl Engine {
         }
     }
 
-    /// Whether [`enter`](Self::enter) would get anything done.
+    /// Returns whether [`enter`](Self::enter) would do any work.
     pub(crate) fn needs_enter(&mut self) -> bool {
         match self {
             Self::Uring(uring) => uring.needs_enter(),
@@ -81,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// Starts what is queued and works completions off, without waiting.
+    /// Starts queued operations and processes completions, without waiting.
     pub(crate) fn enter(&mut self) -> io::Result<()> {
         match self {
             Self::Uring(uring) => uring.enter(),
@@ -89,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// Starts what is queued and sleeps until something completes or `timeout` has passed.
+    /// Starts queued operations and sleeps until something completes or `timeout` has passed.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Uring(uring) => uring.wait(timeout),
@@ -97,7 +97,7 @@ impl Engine {
         }
     }
 
-    /// Moves all completions that have come to `reaped`.
+    /// Moves all completions to `reaped`.
     pub(crate) fn reap(&mut self, reaped: &mut Vec<Reaped>) {
         match self {
             Self::Uring(uring) => uring.reap(reaped),
@@ -105,7 +105,8 @@ impl Engine {
         }
     }
 
-    /// The runtime ends: true while the kernel may still write into what belongs to the engine itself.
+    /// Closes the engine at the end of the runtime. Returns true while the kernel may still write
+    /// into the engine's own memory.
     pub(crate) fn close(&mut self) -> bool {
         match self {
             Self::Uring(uring) => uring.close_kick(),
@@ -113,7 +114,8 @@ impl Engine {
         }
     }
 
-    /// System calls so far that started something: operations, and how often it were so many.
+    /// Histogram of the system calls that started operations so far: a number of operations, and
+    /// the number of calls that started so many.
     pub(crate) fn submissions(&self) -> Vec<(usize, u64)> {
         match self {
             Self::Uring(uring) => uring.submissions(),
@@ -128,7 +130,7 @@ pub(crate) fn kick(fd: &OwnedFd) {
     let _ = rustix::io::write(fd, &1_u64.to_le_bytes());
 }
 
-/// The engines that can be had here, for tests that run over each.
+/// Returns the engines that work here, for tests that run over each.
 #[cfg(test)]
 pub(crate) fn usable() -> impl Iterator<Item = Kind> + Clone {
     Kind::ALL.into_iter().filter(|&kind| kind != Kind::Uring || uring::setup::level().is_ok())

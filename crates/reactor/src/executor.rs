@@ -1,9 +1,8 @@
 //! The tasks of one reactor and their run queue.
 //!
-//! A task is a boxed future in a slab and a small atomically counted header, which is what wakers
-//! point to. Waking on the task's own thread pushes the header onto a plain queue. Waking from
-//! another thread pushes it onto a lock-free stack and, only if the owner sleeps, kicks its
-//! eventfd.
+//! A task is a boxed future in a slab and a small atomically counted header, to which wakers point.
+//! Waking on the task's own thread pushes the header onto a plain queue. Waking from another thread
+//! pushes it onto a lock-free stack and, only if the owner sleeps, kicks its eventfd.
 
 mod wake;
 
@@ -35,7 +34,7 @@ struct Task {
 pub(crate) struct Executor {
     tasks: RefCell<slab::Slab<Task>>,
     ready: RefCell<VecDeque<Arc<Header>>>,
-    /// Tasks that let I/O and all others go first.
+    /// Tasks that let I/O and all other tasks go first.
     yielded: RefCell<Vec<Waker>>,
     remote: Arc<Remote>,
     root: Arc<Header>,
@@ -51,7 +50,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// `kick` ends the owner's sleep, from any thread.
+    /// Makes an executor. `kick` ends the owner's sleep, from any thread.
     pub(crate) fn new(kick: Box<dyn Fn() + Send + Sync>) -> Self {
         let remote = Arc::new(Remote {
             stack: AtomicPtr::new(ptr::null_mut()),
@@ -98,14 +97,15 @@ impl Executor {
         header
     }
 
-    /// Whether a task is ready, counting those woken by other threads.
+    /// Returns whether a task is ready, including tasks woken by other threads.
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.borrow().is_empty()
             || !self.yielded.borrow().is_empty()
             || !self.remote.is_empty()
     }
 
-    /// Announces that the owner is about to sleep; `false` if something became ready meanwhile.
+    /// Announces that the owner is about to sleep. Returns `false` if a task became ready
+    /// meanwhile.
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.remote.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -116,12 +116,12 @@ impl Executor {
         may_sleep
     }
 
-    /// The owner is awake again.
+    /// Announces that the owner is awake again.
     pub(crate) fn end_sleep(&self) {
         self.remote.sleeping.store(false, Ordering::Relaxed);
     }
 
-    /// Polls up to `limit` ready tasks; true as soon as `root` has been polled to its end.
+    /// Polls up to `limit` ready tasks. Returns true as soon as `root` has completed.
     pub(crate) fn run(&self, limit: usize, mut root: impl FnMut(&mut Context<'_>) -> bool) -> bool {
         if !self.remote.is_empty() {
             self.remote.drain(|header| self.ready.borrow_mut().push_back(header));
@@ -158,7 +158,7 @@ impl Executor {
         Some(header)
     }
 
-    /// Stops or goes on running a simulated node's tasks.
+    /// Pauses or resumes the tasks of a simulated node.
     pub(crate) fn set_paused(&self, node: u32, paused: bool) {
         self.paused.borrow_mut().retain(|&other| other != node);
         if paused {
@@ -175,7 +175,7 @@ impl Executor {
         }
     }
 
-    /// Sets a ready task aside if its node is paused.
+    /// Sets a ready task aside if its node is paused. Returns whether it did.
     fn park(&self, header: &Arc<Header>) -> bool {
         let paused = self.paused.borrow();
         if paused.is_empty() {
@@ -191,7 +191,7 @@ impl Executor {
 
     fn poll_task(&self, header: Arc<Header>) {
         let (key, address) = (header.key as usize, Arc::as_ptr(&header));
-        // The key may have been given to another task meanwhile.
+        // The key may belong to another task by now.
         let is_it = |task: &&mut Task| Arc::as_ptr(&task.header) == address;
         let taken = {
             let mut tasks = self.tasks.borrow_mut();
@@ -213,7 +213,7 @@ impl Executor {
                     return;
                 }
                 Some(_) => drop(tasks.remove(key).header),
-                // It was aborted while it ran.
+                // The task was aborted while it ran.
                 None => {}
             }
         }
@@ -231,7 +231,7 @@ impl Executor {
         drop(task);
     }
 
-    /// Drops all tasks for which `which` holds, given their node.
+    /// Drops all tasks on the nodes for which `which` is true.
     pub(crate) fn drop_tasks(&self, which: impl Fn(u32) -> bool) {
         // Dropping a task may spawn others: repeat until none is left.
         loop {
@@ -249,7 +249,7 @@ impl Executor {
         }
     }
 
-    /// Drops all tasks and turns away later wakers.
+    /// Drops all tasks and ignores later wakers.
     pub(crate) fn close(&self) {
         self.remote.closed.store(true, Ordering::Release);
         self.drop_tasks(|_| true);
@@ -294,15 +294,15 @@ impl<T> Drop for JoinGuard<T> {
     }
 }
 
-/// Awaits a task's output; dropping it lets the task run on by itself.
+/// Awaits a task's output. Dropping it lets the task continue.
 pub struct JoinHandle<T> {
     state: Rc<RefCell<JoinState<T>>>,
     header: Arc<Header>,
 }
 
 impl<T> JoinHandle<T> {
-    /// Drops the task, at its present await point. A task that aborts itself is dropped when it
-    /// next awaits. Must be called on the task's thread, as it can only be.
+    /// Drops the task at its present await point. A task that aborts itself is dropped when it next
+    /// awaits. Runs on the task's thread; the type ensures that.
     pub fn abort(&self) {
         let _ = try_with_context(Rc::clone).map(|context| context.executor.abort(&self.header));
     }
@@ -343,7 +343,7 @@ pub fn spawn<F: Future + 'static>(future: F) -> JoinHandle<F::Output> {
     spawn_on(None, future)
 }
 
-/// Whether [`spawn`] can be called: whether the thread has a reactor.
+/// Returns whether [`spawn`] can be called: whether the thread has a reactor.
 pub fn has_reactor() -> bool {
     crate::context::try_with_context(|_| ()).is_some()
 }
@@ -363,7 +363,7 @@ pub(crate) fn spawn_on<F: Future + 'static>(node: Option<u32>, future: F) -> Joi
     })
 }
 
-/// Lets all other ready tasks, and I/O, have their turn.
+/// Lets all other ready tasks, and I/O, take their turn first.
 pub async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(|cx| {
@@ -377,8 +377,8 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Wakes a task once I/O and all tasks that are ready have had their turn: for futures that stop in
-/// the middle of long work. As [`yield_now`], but without waiting.
+/// Wakes a task once I/O and all ready tasks have had their turn: for futures that pause in the
+/// middle of long work. As [`yield_now`], but without waiting.
 ///
 /// # Panics
 /// If the thread runs no reactor.
@@ -393,8 +393,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Waker;
 
-    /// Goal: a wake from elsewhere before falling asleep prevents it, one during sleep kicks
-    /// exactly once, and each makes the task run once.
+    /// Goal: a wake from another thread before the owner sleeps prevents the sleep, one during the
+    /// sleep kicks exactly once, and each makes the task run once.
     #[test]
     fn no_wake_is_slept_through() {
         let kicks = Arc::new(AtomicUsize::new(0));

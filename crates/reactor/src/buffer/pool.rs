@@ -15,11 +15,10 @@ pub(super) const POOLED_BYTES_MAX: usize = ALIGNMENT_BYTES << (CLASSES - 1);
 /// Most bytes that one class of one thread's pool keeps.
 const CLASS_BYTES_MAX: usize = 32 << 20;
 
-/// From this capacity on memory is taken from the system as it gives it, zero and not yet there: a
-/// page counts from its first use on. (The allocator writes zeros itself where it is asked for zero
-/// memory that is aligned.)
+/// From this capacity on, memory comes from the system as lazy zero pages: a page counts from its
+/// first use on. (For aligned zeroed memory, the allocator would write the zeros itself.)
 const LAZY_BYTES_MIN: usize = 128 << 10;
-/// What the allocator aligns to without being asked.
+/// The alignment of the allocator without a request for more.
 const LAZY_ALIGNMENT_BYTES: usize = 16;
 
 /// Header of a buffer's memory.
@@ -32,14 +31,14 @@ pub(super) struct Block {
     pub(super) memory: NonNull<u8>,
     /// Start of the allocation.
     base: NonNull<u8>,
-    /// What goes with the memory, until that is freed.
+    /// Data that belongs to the memory, until the memory is freed.
     pub(super) attachment: Option<Attachment>,
 }
 
 impl Block {
     fn layout(capacity: usize) -> Layout {
         let (size, alignment) = if capacity >= LAZY_BYTES_MIN {
-            // A sum that wrapped would be memory for fewer bytes than the capacity.
+            // A wrapped sum would be memory for fewer bytes than the capacity.
             (capacity.saturating_add(ALIGNMENT_BYTES), LAZY_ALIGNMENT_BYTES)
         } else {
             (capacity, ALIGNMENT_BYTES)
@@ -54,8 +53,8 @@ impl Block {
         let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
         let padding = base.align_offset(ALIGNMENT_BYTES);
         debug_assert!(padding + capacity <= layout.size());
-        // SAFETY: what was allocated beyond the capacity is a multiple of what it is aligned to and
-        // enough for any padding; without it there is none.
+        // SAFETY: the bytes beyond the capacity are a multiple of the alignment and enough for any
+        // padding; without them there is no padding.
         let memory = unsafe { base.add(padding) };
         let references = AtomicUsize::new(1);
         let block = Self { references, capacity, memory, base, attachment: None };
@@ -69,7 +68,7 @@ impl Block {
     unsafe fn free(block: NonNull<Self>) {
         // SAFETY: by the caller's promise the header is a leaked box that is ours again.
         let mut block = unsafe { Box::from_raw(block.as_ptr()) };
-        // It may describe the memory, which must still be there then.
+        // The attachment may describe the memory, so it goes first.
         block.attachment = None;
         // SAFETY: the memory was allocated with this very layout.
         unsafe { dealloc(block.base.as_ptr(), Self::layout(block.capacity)) };
@@ -94,13 +93,13 @@ thread_local! {
         const { RefCell::new(Pool { free: [const { Vec::new() }; CLASSES] }) };
 }
 
-/// Class of a capacity that is a power of two of pages, if it is pooled.
+/// Returns the class of a capacity that is a power of two of pages, if it is pooled.
 fn class(capacity: usize) -> Option<usize> {
     (capacity <= POOLED_BYTES_MAX)
         .then(|| capacity.trailing_zeros() as usize - ALIGNMENT_BYTES.trailing_zeros() as usize)
 }
 
-/// A block of at least `capacity` bytes.
+/// Returns a block of at least `capacity` bytes.
 pub(super) fn take(capacity: usize) -> NonNull<Block> {
     if capacity > POOLED_BYTES_MAX {
         let rounded = capacity.checked_next_multiple_of(ALIGNMENT_BYTES);
@@ -114,7 +113,7 @@ pub(super) fn take(capacity: usize) -> NonNull<Block> {
 
 /// Takes back a block that has no owner any more.
 pub(super) fn give_back(block: NonNull<Block>) {
-    // SAFETY: the caller was the last owner, so that the header is alive and ours.
+    // SAFETY: the caller was the last owner, so the header is alive and ours.
     let capacity = unsafe { block.as_ref() }.capacity;
     let kept = class(capacity).is_some_and(|class| {
         POOL.try_with(|pool| {
@@ -128,7 +127,7 @@ pub(super) fn give_back(block: NonNull<Block>) {
         .unwrap_or(false)
     });
     if !kept {
-        // SAFETY: nobody else knows of the block.
+        // SAFETY: the block has no other owner.
         unsafe { Block::free(block) };
     }
 }
@@ -152,8 +151,8 @@ mod tests {
         assert_eq!(Buffer::with_capacity(8000).as_ptr_raw(), address);
     }
 
-    /// Goal: a capacity that no machine has is refused, in optimised builds too, and never becomes a
-    /// buffer with less memory than it says.
+    /// Goal: a capacity that no machine has is refused, in optimised builds too, and never becomes
+    /// a buffer with less memory than its capacity.
     #[test]
     fn impossible_capacities_are_refused() {
         for capacity in [usize::MAX, usize::MAX - 4095, usize::MAX - 4096, isize::MAX as usize] {
@@ -172,7 +171,7 @@ mod tests {
         assert_eq!(kept, Some(CLASS_BYTES_MAX / POOLED_BYTES_MAX));
     }
 
-    /// Goal: what is attached to memory stays while the memory is recycled, and goes with it.
+    /// Goal: an attachment stays while the memory is recycled, and is dropped with the memory.
     #[test]
     fn attachments_go_with_the_memory() {
         let attached = std::sync::Arc::new(7_u8);
@@ -191,7 +190,7 @@ mod tests {
         assert_eq!(std::sync::Arc::strong_count(&attached), 1, "the memory was freed");
     }
 
-    /// Goal: frozen views share memory, keep it alive, and give it back only with the last.
+    /// Goal: frozen views share memory, keep it alive, and return it only with the last view.
     #[test]
     fn views_share_memory() {
         let mut buffer = Buffer::copy_from(&[1, 2, 3, 4, 5]);
@@ -211,7 +210,7 @@ mod tests {
         assert_eq!(Buffer::with_capacity(5).as_ptr_raw().cast_const(), address);
     }
 
-    /// Goal: a slice of any kind of chunk has the bytes that the same slice of its bytes has.
+    /// Goal: a slice of any kind of chunk equals the same slice of its bytes.
     #[test]
     fn chunks_slice_alike() {
         let bytes: Vec<u8> = (0..100).collect();
@@ -244,7 +243,7 @@ mod lazy_tests {
     }
 
     /// Goal: large buffers that wait to be filled (one per mount of a server) cost no memory, and
-    /// are aligned all the same.
+    /// are still aligned.
     #[test]
     fn large_buffers_cost_nothing_until_they_are_used() {
         let before = resident();

@@ -1,4 +1,4 @@
-//! What the kernel is given addresses of: kept in the operation's slot.
+//! Arguments that the kernel gets by address: kept in the operation's slot.
 
 use crate::chunk::{Chunk, Segment};
 use std::mem::{size_of, zeroed};
@@ -24,13 +24,13 @@ impl Default for Arguments {
 }
 
 impl Arguments {
-    /// Names the memory of segments.
+    /// Sets the vectors to the memory of segments.
     pub(crate) fn set_segments(&mut self, segments: &[Segment]) {
         self.vectors.clear();
         self.vectors.extend(segments.iter().take(VECTORS_MAX).map(Segment::as_iovec));
     }
 
-    /// Names the memory of chunks without their first `skip` bytes.
+    /// Sets the vectors to the memory of chunks without their first `skip` bytes.
     pub(crate) fn set_chunks(&mut self, chunks: &[Chunk], mut skip: usize) {
         self.vectors.clear();
         for chunk in chunks {

@@ -1,7 +1,7 @@
-//! Which engine a process uses, and why.
+//! The engine that a process uses, and the reason.
 //!
-//! The choice is made once, by trying and not by the kernel's version: what a kernel could do may be
-//! forbidden by a sysctl, by a seccomp filter, or left out by a distribution.
+//! The choice is made once, by trying. The kernel's version is not enough: a sysctl or a seccomp
+//! filter may forbid a feature, or a distribution may leave it out.
 
 use super::uring::setup;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::io;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-/// The environment's variable that insists on an engine; programs that are started inherit it.
+/// The environment variable that requires an engine; child programs inherit it.
 pub const VARIABLE: &str = "TSUMUGI_ENGINE";
 
 /// An engine of the reactor.
@@ -22,7 +22,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Both.
+    /// Both engines.
     pub const ALL: [Self; 2] = [Self::Uring, Self::Epoll];
 
     /// Its name: `io_uring` or `epoll`.
@@ -47,16 +47,16 @@ impl FromStr for Kind {
         Self::ALL
             .into_iter()
             .find(|kind| kind.name() == name)
-            .ok_or_else(|| format!("{name:?} is no engine: io_uring or epoll"))
+            .ok_or_else(|| format!("{name:?} is not an engine: io_uring or epoll"))
     }
 }
 
 /// The engine of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Which it is.
+    /// The engine.
     pub kind: Kind,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -66,24 +66,25 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Insists on an engine, for this process and all that it starts. Without effect on a process that has
-/// chosen already.
+/// Requires an engine, for this process and all programs that it starts. Has no effect on a process
+/// that has chosen already.
 ///
 /// # Errors
 /// If the process already has other threads, or their number is unknown: the environment is changed.
 pub fn insist(kind: Kind) -> io::Result<()> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::other("an engine is chosen before threads are started"));
+        return Err(io::Error::other("the engine has to be chosen before other threads start"));
     }
     // SAFETY: no other thread runs that could read the environment meanwhile.
     unsafe { std::env::set_var(VARIABLE, kind.name()) };
     Ok(())
 }
 
-/// The engine of this process: the one that [`VARIABLE`] names, else the first that can be had.
+/// Returns the engine of this process: the one that [`VARIABLE`] names, otherwise the first that
+/// works.
 ///
 /// # Errors
-/// If the variable names none, or one that cannot be had here.
+/// If the variable names no engine, or one that does not work here.
 pub fn choice() -> io::Result<&'static Choice> {
     static CHOICE: OnceLock<Result<Choice, (io::ErrorKind, String)>> = OnceLock::new();
     let made = CHOICE.get_or_init(|| {

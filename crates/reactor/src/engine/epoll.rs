@@ -1,10 +1,10 @@
 //! The engine of kernels without `io_uring`: an epoll instance and a pool of threads for each reactor.
 //!
-//! Operations are queued and begun together at the end of a loop turn, as on a ring, so that one that
-//! can always go on does not keep the others waiting. What acts on a socket, pipe or character device is
-//! tried at once, and again when an event says that it may succeed. What acts on a file goes to the
-//! [pool](super::pool), except where the kernel can answer from its cache without blocking
-//! (`RWF_NOWAIT`).
+//! Operations are queued and begun together at the end of a loop turn, as with `io_uring`;
+//! otherwise an operation that can always continue would keep the others waiting. Operations on a
+//! socket, pipe or character device are tried at once, and again when an event says that they may
+//! succeed. Operations on files go to the [pool](super::pool), unless the kernel can answer from
+//! its cache without blocking (`RWF_NOWAIT`).
 
 mod call;
 mod sources;
@@ -24,14 +24,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Events of one system call.
+/// Most events of one system call.
 const EVENTS_MAX: usize = 256;
-/// Turns that had enough to do without looking for events.
+/// Most loop turns with enough work that skip the check for events.
 const TURNS_WITHOUT_LOOK_MAX: u32 = 4;
-/// What events of the eventfd carry: no descriptor has that number.
+/// The data of the eventfd's events: no descriptor has that number.
 const KICK: u64 = u64::MAX;
 
-/// Bits of a descriptor's nature.
+/// The bits of a descriptor's nature.
 mod nature {
     pub(super) const KNOWN: u8 = 1;
     /// It does not report readiness.
@@ -43,17 +43,17 @@ mod nature {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum PendingState {
     Ended,
     Queued,
-    /// Among those that wait for an event.
+    /// Waits for an event.
     Waiting,
     InPool,
 }
 
 /// An operation under way.
 struct Pending {
-    place: Place,
+    state: PendingState,
     handle: Option<Handle>,
     call: Call,
 }
@@ -61,11 +61,11 @@ struct Pending {
 pub(crate) struct Epoll {
     instance: OwnedFd,
     sources: Sources,
-    /// By key.
+    /// Operations by key.
     pending: Vec<Pending>,
     queued: VecDeque<u32>,
     done: Vec<Reaped>,
-    /// Of a source whose operations are tried.
+    /// Operations of a source that are tried again.
     retried: Vec<u32>,
     events: Vec<libc::epoll_event>,
     turns_without_look: u32,
@@ -75,16 +75,16 @@ pub(crate) struct Epoll {
 }
 
 impl Epoll {
-    /// An engine whose sleep other threads end by `kick`.
+    /// Makes an engine; other threads end its sleep by `kick`.
     pub(crate) fn new(config: &Config, kick: Arc<OwnedFd>) -> io::Result<Self> {
         // SAFETY: the call takes no pointers.
         let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if epoll < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new, and nobody else knows it.
+        // SAFETY: the descriptor is new and has no other owner.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
-        // Edge triggered: each kick is an event, and nobody needs to read the count.
+        // Edge triggered: each kick is an event, and the count need not be read.
         control(&epoll, libc::EPOLL_CTL_ADD, kick.as_raw_fd(), KICK)?;
         let mut engine = Self {
             instance: epoll,
@@ -99,7 +99,7 @@ impl Epoll {
             started: 0,
             pool: Pool::new(config.blocking_max as usize, kick),
         };
-        // Linux 5.11 has it; a seccomp filter may know less than the kernel.
+        // Linux 5.11 has it, but a seccomp filter may forbid it.
         engine.has_pwait2 = engine.pwait2(Duration::ZERO).is_ok();
         Ok(engine)
     }
@@ -111,21 +111,22 @@ impl Epoll {
         let call = match bits {
             Some(Ok(bits)) => call::build(slot, bits & nature::FILE != 0),
             Some(Err(error)) => Call::Refused(-error.raw_os_error().unwrap_or(libc::EIO)),
-            // As on a ring: who takes a simulated object out of its simulation.
+            // As with `io_uring`: a simulated object outside of its simulation.
             None => Call::Refused(-libc::EBADF),
         };
         let index = key as usize;
         if index >= self.pending.len() {
-            let nothing = || Pending { place: Place::Ended, handle: None, call: Call::Refused(0) };
+            let nothing =
+                || Pending { state: PendingState::Ended, handle: None, call: Call::Refused(0) };
             self.pending.resize_with(index + 1, nothing);
         }
-        debug_assert_eq!(self.pending[index].place, Place::Ended, "a key has one operation");
-        self.pending[index] = Pending { place: Place::Queued, handle, call };
+        debug_assert_eq!(self.pending[index].state, PendingState::Ended, "a key has one operation");
+        self.pending[index] = Pending { state: PendingState::Queued, handle, call };
         self.queued.push_back(key);
         self.started += 1;
     }
 
-    /// What kind of thing a descriptor is of, found out at its first operation.
+    /// Returns the nature of a descriptor, determined at its first operation.
     fn nature_of(&mut self, descriptor: &Descriptor) -> io::Result<u8> {
         let known = descriptor.nature.load(Ordering::Relaxed);
         if known != 0 {
@@ -140,7 +141,7 @@ impl Epoll {
         use rustix::fs::{FileType, OFlags};
         match FileType::from_raw_mode(rustix::fs::fstat(&descriptor.fd)?.st_mode) {
             FileType::RegularFile | FileType::BlockDevice => {
-                // Direct I/O waits for the device whatever it is asked.
+                // Direct I/O waits for the device even with `RWF_NOWAIT`.
                 let is_direct = rustix::fs::fcntl_getfl(&descriptor.fd)?.contains(OFlags::DIRECT);
                 let at_once = nature::READS_AT_ONCE | nature::WRITES_AT_ONCE;
                 Ok(nature::FILE | if is_direct { 0 } else { at_once })
@@ -156,19 +157,19 @@ impl Epoll {
         }
     }
 
-    /// Gives an operation up, unless it has ended or a thread is at it.
+    /// Cancels an operation, unless it has ended or a thread is running it.
     pub(crate) fn cancel(&mut self, key: u32) {
         let pending = &self.pending[key as usize];
-        match pending.place {
-            Place::Ended => return,
-            Place::Queued => self.queued.retain(|&other| other != key),
-            Place::Waiting => {
+        match pending.state {
+            PendingState::Ended => return,
+            PendingState::Queued => self.queued.retain(|&other| other != key),
+            PendingState::Waiting => {
                 let descriptor = pending.handle.as_ref().and_then(Handle::descriptor);
                 if let Some(source) = descriptor.and_then(|it| self.sources.get(it)) {
                     source.waiting.retain(|&other| other != key);
                 }
             }
-            Place::InPool => {
+            PendingState::InPool => {
                 if !self.pool.cancel(key) {
                     return;
                 }
@@ -178,11 +179,11 @@ impl Epoll {
     }
 
     fn complete(&mut self, key: u32, code: i32) {
-        self.pending[key as usize].place = Place::Ended;
+        self.pending[key as usize].state = PendingState::Ended;
         self.done.push((key, code));
     }
 
-    /// Begins what is queued.
+    /// Begins the queued operations.
     fn begin(&mut self) {
         while let Some(key) = self.queued.pop_front() {
             let pending = &self.pending[key as usize];
@@ -198,7 +199,7 @@ impl Epoll {
                     });
                     match prepared {
                         Ok(()) => self.attempt(key),
-                        // Nothing tells of readiness where all is ready always.
+                        // A descriptor without readiness is always ready.
                         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                             self.attempt(key);
                         }
@@ -213,12 +214,12 @@ impl Epoll {
         }
     }
 
-    /// Has a file's call made: here if it does not block, else by the pool.
+    /// Runs a file call: here if it does not block, otherwise on the pool.
     fn begin_file(&mut self, key: u32, call: FileCall) {
         let bit = match call {
             FileCall::Read { offset, .. } if offset != u64::MAX => nature::READS_AT_ONCE,
             FileCall::Write { .. } => nature::WRITES_AT_ONCE,
-            // A part of a read at the current position could not be read again; the others wait.
+            // A partial read at the current position could not be read again; the others wait.
             FileCall::Read { .. }
             | FileCall::Sync { .. }
             | FileCall::WriteBack { .. }
@@ -236,11 +237,11 @@ impl Epoll {
                 }
             }
         }
-        pending.place = Place::InPool;
+        pending.state = PendingState::InPool;
         self.pool.push(key, call);
     }
 
-    /// Tries a call that does not block; has it wait if it cannot go on.
+    /// Tries a call that does not block; makes it wait if it cannot continue.
     fn attempt(&mut self, key: u32) {
         let pending = &mut self.pending[key as usize];
         let fd = pending.handle.as_ref().map_or(-1, Handle::raw_fd);
@@ -268,15 +269,15 @@ impl Epoll {
                 Some(source) => {
                     source.exhaust(interest);
                     source.waiting.push(key);
-                    pending.place = Place::Waiting;
+                    pending.state = PendingState::Waiting;
                 }
-                // Not ready, and nothing will tell when it is.
+                // Not ready, and no event will report when it is.
                 None => self.complete(key, -libc::EAGAIN),
             },
         }
     }
 
-    /// Sleeps until something happens, or no longer than `timeout`.
+    /// Sleeps until an event, at most for `timeout`.
     fn look(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.turns_without_look = 0;
         let result = match timeout {
@@ -309,11 +310,11 @@ impl Epoll {
         if self.has_pwait2 {
             return self.pwait2(timeout);
         }
-        // An epoll instance can be polled itself, and that with the time in nanoseconds.
+        // An epoll instance can itself be polled, with the time in nanoseconds.
         let mut one =
             libc::pollfd { fd: self.instance.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let time = timespec(timeout);
-        // SAFETY: the call reads and writes the one struct that the pointer is of, and reads the time.
+        // SAFETY: the call reads and writes the one struct behind the pointer, and reads the time.
         match unsafe { libc::ppoll(&raw mut one, 1, &raw const time, std::ptr::null()) } {
             0 => Ok(0),
             1 => self.epoll_wait(0),
@@ -325,7 +326,7 @@ impl Epoll {
         let time = timespec(timeout);
         let (events, most) = (self.events.as_mut_ptr(), EVENTS_MAX as libc::c_int);
         let (no_mask, no_size) = (std::ptr::null::<libc::sigset_t>(), 0_usize);
-        // SAFETY: there is room for as many events as the call is told, and it reads the time.
+        // SAFETY: there is room for as many events as the call may write, and it reads the time.
         let count = unsafe {
             let (call, fd) = (libc::SYS_epoll_pwait2, self.instance.as_raw_fd());
             libc::syscall(call, fd, events, most, &raw const time, no_mask, no_size)
@@ -335,7 +336,7 @@ impl Epoll {
 
     fn epoll_wait(&mut self, timeout_ms: libc::c_int) -> io::Result<usize> {
         let (events, most) = (self.events.as_mut_ptr(), EVENTS_MAX as libc::c_int);
-        // SAFETY: there is room for as many events as the call is told.
+        // SAFETY: there is room for as many events as the call may write.
         let count =
             unsafe { libc::epoll_wait(self.instance.as_raw_fd(), events, most, timeout_ms) };
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
@@ -345,7 +346,7 @@ impl Epoll {
         !self.done.is_empty() || self.pool.has_done()
     }
 
-    /// Whether to leave events for another turn, because there is enough to do.
+    /// Returns whether to leave events for another turn, because there is enough to do.
     fn may_skip_look(&mut self) -> bool {
         self.turns_without_look += 1;
         self.has_done() && self.turns_without_look < TURNS_WITHOUT_LOOK_MAX
@@ -386,19 +387,19 @@ impl Epoll {
         self.pool.take_done(reaped);
         for (key, _) in reaped {
             let pending = &mut self.pending[*key as usize];
-            pending.place = Place::Ended;
+            pending.state = PendingState::Ended;
             pending.handle = None;
         }
     }
 
-    /// Operations that were started, each by a system call of its own.
+    /// Returns the number of operations that were started, each by a system call of its own.
     pub(crate) fn submissions(&self) -> Vec<(usize, u64)> {
         if self.started == 0 { Vec::new() } else { vec![(1, self.started)] }
     }
 }
 
 fn timespec(time: Duration) -> libc::timespec {
-    // Longer than 68 years is for ever.
+    // A time longer than 68 years counts as for ever.
     let seconds = i32::try_from(time.as_secs()).unwrap_or(i32::MAX);
     libc::timespec { tv_sec: seconds.into(), tv_nsec: time.subsec_nanos().into() }
 }
@@ -421,7 +422,8 @@ mod tests {
     use super::*;
     use crate::time::monotonic_ns;
 
-    /// Goal: without `epoll_pwait2`, sleeps are as exact, and a kick ends one: just before it as well.
+    /// Goal: without `epoll_pwait2`, sleeps are as exact, and a kick ends one, even a kick just
+    /// before it.
     #[test]
     fn sleeps_end_in_time_on_older_kernels() {
         for has_pwait2 in [true, false] {

@@ -1,10 +1,11 @@
-//! System calls on files and block devices: they may block, so a thread of the pool makes them.
+//! System calls on files and block devices. They may block, so a thread of the pool executes them.
 
 use super::pool::Work;
 use std::io;
 use std::os::fd::RawFd;
 
-/// A system call on a file. Memory that it names, and the descriptor, stay until it has been made.
+/// A system call on a file. Memory that it names, and the descriptor, stay until the call has
+/// ended.
 #[derive(Clone, Copy)]
 pub(crate) enum FileCall {
     /// `preadv2`; an offset of `u64::MAX` is the current position.
@@ -36,8 +37,8 @@ pub(crate) enum FileCall {
     },
 }
 
-// SAFETY: whoever makes a call keeps what it names as for the kernel: nobody touches the memory until the
-// call has been made, on whichever thread.
+// SAFETY: the code that makes a call keeps the memory that it names, as for the kernel: the memory
+// is not accessed until the call has ended, on any thread.
 unsafe impl Send for FileCall {}
 
 impl Work for FileCall {
@@ -47,17 +48,18 @@ impl Work for FileCall {
 }
 
 impl FileCall {
-    /// The call if it would not block; `None` if it would, or the file system cannot determine this.
+    /// Executes the call if it would not block. Returns `WouldBlock` if it would, and `Unknown` if
+    /// the file system cannot determine this.
     pub(crate) fn run_if_at_once(&self) -> AtOnce {
         match (self, self.call(libc::RWF_NOWAIT)) {
             (_, code) if code == -libc::EAGAIN => AtOnce::WouldBlock,
-            // Linux answers EINVAL for writes through the page cache until 5.x.
+            // Linux returns EINVAL for writes through the page cache until 5.x.
             (_, code) if code == -libc::EOPNOTSUPP || code == -libc::EINVAL => AtOnce::Unknown,
             (Self::Read { vectors, count, .. }, code) if code > 0 => {
-                // SAFETY: whoever made the call keeps the vectors until it has been made.
+                // SAFETY: the vectors are kept until the call has ended.
                 let vectors = unsafe { std::slice::from_raw_parts(*vectors, *count) };
                 let bytes: usize = vectors.iter().map(|vector| vector.iov_len).sum();
-                // The rest may be the file's end, or not be cached.
+                // The rest may be beyond the file's end, or not be cached.
                 if code as usize == bytes { AtOnce::Done(code) } else { AtOnce::WouldBlock }
             }
             (_, code) => AtOnce::Done(code),
@@ -80,7 +82,7 @@ impl FileCall {
 
     fn call_once(&self, flags: libc::c_int) -> libc::c_long {
         match *self {
-            // SAFETY: whoever made the call keeps vectors and memory until it has been made.
+            // SAFETY: vectors and memory are kept until the call has ended.
             Self::Read { fd, vectors, count, offset } => unsafe {
                 libc::syscall(libc::SYS_preadv2, fd, vectors, count, offset, offset >> 32, flags)
             },
@@ -108,10 +110,10 @@ impl FileCall {
     }
 }
 
-/// What came of a call that was not to block.
+/// The result of a call that must not block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtOnce {
-    /// Not negative, or a negated errno.
+    /// The result: not negative, or a negated errno.
     Done(i32),
     WouldBlock,
     /// It is unknown whether it would block: do not try it again on this file.

@@ -1,9 +1,9 @@
 //! A bounded pool of threads for system calls that may block.
 //!
-//! Threads are started as they are needed, by the thread that owns the pool: so they inherit its
-//! confinement (Landlock, seccomp) and its standing with the scheduler. All end with the pool.
+//! The thread that owns the pool starts threads as they are needed. So they inherit its confinement
+//! (Landlock, seccomp) and its scheduling settings. All end with the pool.
 //!
-//! A job names memory by address. The caller that gives it to the pool keeps that memory, and the descriptor,
+//! A job names memory by address. The caller that pushes it keeps that memory, and the descriptor,
 //! untouched until the job has completed.
 
 use super::{Reaped, kick};
@@ -16,12 +16,12 @@ use std::thread::JoinHandle;
 
 /// Default number of threads per CPU; the kernel's own rule for `io_uring`.
 const THREADS_PER_CPU: usize = 4;
-/// A thread makes one system call at a time.
+/// Small, because a thread only makes one system call at a time.
 const STACK_BYTES: usize = 128 << 10;
 
-/// What threads of a pool do.
+/// A job for the threads of a pool.
 pub(crate) trait Work: Send + 'static {
-    /// Does it, blocking: not negative, or a negated errno.
+    /// Does the work, blocking. The result is not negative, or a negated errno.
     fn run(&self) -> i32;
 }
 
@@ -37,7 +37,7 @@ struct Shared<W> {
     done: Mutex<Vec<Reaped>>,
     /// Length of `done`.
     done_count: AtomicUsize,
-    /// The owner sleeps or is about to.
+    /// Whether the owner sleeps or is about to.
     is_sleeping: AtomicBool,
     kick: Arc<OwnedFd>,
 }
@@ -47,7 +47,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<W: Work> Shared<W> {
-    /// What a thread does until the pool ends.
+    /// Serves jobs until the pool ends.
     fn serve(&self) {
         let mut queue = lock(&self.queue);
         loop {
@@ -86,7 +86,8 @@ pub(crate) struct Pool<W> {
 }
 
 impl<W: Work> Pool<W> {
-    /// A pool of at most so many threads (0: four for each CPU), which end the owner's sleep by `kick`.
+    /// Makes a pool of at most `threads_max` threads (0: four for each CPU), which end the owner's
+    /// sleep by `kick`.
     pub(crate) fn new(threads_max: usize, kick: Arc<OwnedFd>) -> Self {
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads_max = if threads_max == 0 { THREADS_PER_CPU * cpus() } else { threads_max };
@@ -102,7 +103,7 @@ impl<W: Work> Pool<W> {
         Self { shared, threads: Vec::new(), threads_max }
     }
 
-    /// Has a job done.
+    /// Queues a job, and starts a thread for it if there is none.
     pub(crate) fn push(&mut self, key: u32, job: W) {
         let mut queue = lock(&self.shared.queue);
         queue.jobs.push_back((key, job));
@@ -114,7 +115,7 @@ impl<W: Work> Pool<W> {
         if waiting > idle && self.threads.len() < self.threads_max {
             match self.start() {
                 Ok(thread) => self.threads.push(thread),
-                // Those that there are do it later.
+                // The existing threads execute it later.
                 Err(_) if !self.threads.is_empty() => {}
                 Err(error) => {
                     self.cancel(key);
@@ -135,7 +136,7 @@ impl<W: Work> Pool<W> {
         })
     }
 
-    /// Takes back a job that no thread has begun; false if one has.
+    /// Takes back a job that no thread has begun. Returns false if one has.
     pub(crate) fn cancel(&mut self, key: u32) -> bool {
         let mut queue = lock(&self.shared.queue);
         let before = queue.jobs.len();
@@ -143,12 +144,12 @@ impl<W: Work> Pool<W> {
         queue.jobs.len() < before
     }
 
-    /// Whether jobs have completed that were not taken.
+    /// Returns whether there are completions that were not taken.
     pub(crate) fn has_done(&self) -> bool {
         self.shared.done_count.load(Ordering::Acquire) > 0
     }
 
-    /// Moves the completions that have come to `reaped`.
+    /// Moves all completions to `reaped`.
     pub(crate) fn take_done(&self, reaped: &mut Vec<Reaped>) {
         if self.has_done() {
             let mut done = lock(&self.shared.done);
@@ -157,7 +158,7 @@ impl<W: Work> Pool<W> {
         }
     }
 
-    /// Announces that the owner is about to sleep; false if something has completed meanwhile.
+    /// Announces that the owner is about to sleep. Returns false if a job has completed meanwhile.
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.shared.is_sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -168,19 +169,19 @@ impl<W: Work> Pool<W> {
         may_sleep
     }
 
-    /// The owner is awake again.
+    /// Announces that the owner is awake again.
     pub(crate) fn end_sleep(&self) {
         self.shared.is_sleeping.store(false, Ordering::Relaxed);
     }
 }
 
 impl<W> Drop for Pool<W> {
-    /// Waits for what is being done.
+    /// Waits for the running jobs.
     fn drop(&mut self) {
         lock(&self.shared.queue).is_closing = true;
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has told so itself.
+            // A thread that panicked has printed its message.
             let _ = thread.join();
         }
     }
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Reports that it runs, and ends when released.
+    /// A job that reports when it runs, and ends when released.
     struct Gate(Sender<()>, Mutex<Receiver<()>>, i32);
 
     impl Work for Gate {
@@ -206,10 +207,10 @@ mod tests {
         Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap())
     }
 
-    /// Goal: no more threads than allowed work at a time, what none has begun can be taken back and
-    /// nothing else, every other job completes once with its result, and the owner's sleep ends.
+    /// Goal: no more threads than allowed work at a time. Only jobs that no thread has begun can be
+    /// taken back; every other job completes once with its result, and ends the owner's sleep.
     #[test]
-    fn jobs_are_bounded_taken_back_and_told() {
+    fn jobs_are_bounded_cancelled_and_reported() {
         let kick = eventfd();
         let mut pool = Pool::new(2, Arc::clone(&kick));
         let (begun, began) = channel();
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(done, [(0, 10), (1, 11), (2, 12)]);
     }
 
-    /// Goal: an owner that is about to sleep sees what has completed just before.
+    /// Goal: an owner that is about to sleep sees a completion that came just before.
     #[test]
     fn no_completion_is_slept_through() {
         let pool = Pool::<Gate>::new(1, eventfd());

@@ -1,9 +1,10 @@
 //! The engine of current kernels: one io_uring per thread.
 //!
-//! Where the kernel has them, the ring is made with `SINGLE_ISSUER`, `DEFER_TASKRUN` and
-//! `COOP_TASKRUN`: completions are worked off when this thread asks for them and never interrupt it;
-//! `TASKRUN_FLAG` lets a spinning thread see in its own memory that some wait. Entries that find the
-//! submission queue full are sent on at once; what the kernel does not take then waits in a backlog.
+//! If the kernel has them, the ring is made with `SINGLE_ISSUER`, `DEFER_TASKRUN` and
+//! `COOP_TASKRUN`: completions are processed when this thread asks for them and never interrupt it.
+//! With `TASKRUN_FLAG` a spinning thread sees in its own memory that completions wait. If the
+//! submission queue is full, entries are submitted at once; entries that the kernel does not accept
+//! then wait in a backlog.
 
 mod entry;
 pub(crate) mod setup;
@@ -20,7 +21,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// `user_data` of entries whose completion says nothing.
+/// `user_data` of entries with a meaningless completion.
 const IGNORED: u64 = u64::MAX;
 /// `user_data` of the eventfd's read.
 const KICK: u64 = u64::MAX - 1;
@@ -32,10 +33,10 @@ enum Ring {
 
 pub(crate) struct Uring {
     ring: Ring,
-    /// Entries that the kernel would not take yet.
+    /// Entries that the kernel has not accepted yet.
     backlog: VecDeque<Entry128>,
     kick: Arc<OwnedFd>,
-    /// Where the kernel puts the eventfd's count; boxed for a stable address.
+    /// The destination of the eventfd's count; boxed for a stable address.
     kick_count: Box<u64>,
     kick_armed: bool,
     /// The runtime ends: the eventfd is not read any more.
@@ -45,13 +46,13 @@ pub(crate) struct Uring {
 }
 
 fn user_data(key: u32, generation: u32) -> u64 {
-    // The top bit stays clear, which tells operations from `IGNORED` and `KICK`.
+    // The top bit stays clear, which distinguishes operations from `IGNORED` and `KICK`.
     u64::from(generation & (u32::MAX >> 1)) << 32 | u64::from(key)
 }
 
 impl Uring {
-    /// A ring with room for `config.entries` submissions per loop turn; other threads end its sleep
-    /// by `kick`.
+    /// Makes a ring with room for `config.entries` submissions per loop turn; other threads end its
+    /// sleep by `kick`.
     pub(crate) fn new(config: &Config, kick: Arc<OwnedFd>) -> io::Result<Self> {
         let entries = config.entries.next_power_of_two().clamp(8, 32_768);
         let ring = if config.sqe128 && setup::has_wide_entries() {
@@ -60,14 +61,14 @@ impl Uring {
             Ring::Normal(setup::build(IoUring::builder(), entries)?)
         };
         if config.blocking_max > 0 {
-            // For regular files; of the other kind stays what there is.
+            // The bound is for regular files; 0 leaves the bound for other files unchanged.
             let mut most = [config.blocking_max, 0];
-            let told = match &ring {
+            let bounded = match &ring {
                 Ring::Normal(ring) => ring.submitter().register_iowq_max_workers(&mut most),
                 Ring::Wide(ring) => ring.submitter().register_iowq_max_workers(&mut most),
             };
-            // Linux before 5.15 has its own bound only.
-            told.or_else(|error| match error.raw_os_error() {
+            // Linux before 5.15 has only its own bound.
+            bounded.or_else(|error| match error.raw_os_error() {
                 Some(libc::EINVAL) => Ok(()),
                 _ => Err(error),
             })?;
@@ -89,13 +90,13 @@ impl Uring {
         self.push(entry, user_data(key, slot.generation));
     }
 
-    /// Asks the kernel to give an operation up.
+    /// Asks the kernel to cancel an operation.
     pub(crate) fn cancel(&mut self, key: u32, generation: u32) {
         let entry = opcode::AsyncCancel::new(user_data(key, generation)).build();
         self.push(entry::Built::Normal(entry), IGNORED);
     }
 
-    /// Has the eventfd read, so that a kick completes something.
+    /// Starts a read of the eventfd, so that a kick completes an operation.
     fn arm_kick(&mut self) {
         if self.kick_armed || self.is_closing {
             return;
@@ -106,7 +107,8 @@ impl Uring {
         self.push(entry::Built::Normal(opcode::Read::new(fd, memory, 8).build()), KICK);
     }
 
-    /// Lets the eventfd's read end and makes no other; false once there is none.
+    /// Makes no further read of the eventfd and ends the present one. Returns false once there is
+    /// none.
     pub(crate) fn close_kick(&mut self) -> bool {
         if !self.is_closing {
             self.is_closing = true;
@@ -116,8 +118,8 @@ impl Uring {
     }
 
     fn push(&mut self, entry: entry::Built, user_data: u64) {
-        // SAFETY (both pushes): what the entry points to is owned by a slot that stays untouched
-        // until the operation completes, or by `self`, which outlives the ring.
+        // SAFETY (both pushes): memory that the entry points to is owned by a slot, which stays
+        // untouched until the operation completes, or by `self`, which outlives the ring.
         match (&mut self.ring, entry) {
             (Ring::Normal(ring), entry::Built::Normal(entry)) if self.backlog.is_empty() => {
                 let entry = entry.user_data(user_data);
@@ -152,7 +154,8 @@ impl Uring {
         }
     }
 
-    /// System calls so far that submitted something: entries, and how often it were so many.
+    /// Histogram of the system calls that submitted entries so far: a number of entries, and the
+    /// number of calls that submitted so many.
     pub(crate) fn submissions(&self) -> Vec<(usize, u64)> {
         let counts = self.submissions.iter().copied().enumerate();
         counts.filter(|(_, count)| *count > 0).collect()
@@ -179,7 +182,8 @@ impl Uring {
         }
     }
 
-    /// Whether a system call would get anything done: entries to submit or completions to work off.
+    /// Returns whether a system call would do any work: entries to submit or completions to
+    /// process.
     pub(crate) fn needs_enter(&mut self) -> bool {
         fn needs<E: squeue::EntryMarker>(queue: &squeue::SubmissionQueue<'_, E>) -> bool {
             !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
@@ -191,7 +195,7 @@ impl Uring {
             }
     }
 
-    /// Submits everything and works completions off, without waiting.
+    /// Submits everything and processes completions, without waiting.
     pub(crate) fn enter(&mut self) -> io::Result<()> {
         self.flush_backlog();
         self.count_submission();
@@ -224,7 +228,7 @@ impl Uring {
         tolerate(result)
     }
 
-    /// Moves all completions that have come to `reaped`.
+    /// Moves all completions to `reaped`.
     pub(crate) fn reap(&mut self, reaped: &mut Vec<Reaped>) {
         let completions = match &mut self.ring {
             Ring::Normal(ring) => ring.completion(),
@@ -248,8 +252,8 @@ fn enter_now<S: squeue::EntryMarker>(ring: &IoUring<S, cqueue::Entry>) -> io::Re
     unsafe { ring.submitter().enter::<libc::sigset_t>(to_submit, 0, flags, None) }
 }
 
-/// Answers that mean "go on": a signal, a passed timeout, or a full completion queue, which is
-/// reaped next.
+/// Converts results that mean "continue" to success: a signal, a passed timeout, or a full
+/// completion queue, which is reaped next.
 pub(crate) fn tolerate(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),

@@ -12,9 +12,9 @@ pub(super) struct Remote {
     pub(super) stack: AtomicPtr<Header>,
     /// Set while the owner sleeps or is about to.
     pub(super) sleeping: AtomicBool,
-    /// Set once the owner is gone: nothing is pushed any more.
+    /// Set once the owner is gone: headers are not pushed any more.
     pub(super) closed: AtomicBool,
-    /// Makes the owner's sleep end.
+    /// Ends the owner's sleep.
     pub(super) kick: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -26,7 +26,7 @@ impl Remote {
         let node = Arc::into_raw(header).cast_mut();
         let mut head = self.stack.load(Ordering::Relaxed);
         loop {
-            // SAFETY: `node` came from `Arc::into_raw` and is not yet visible to anyone else; the
+            // SAFETY: `node` came from `Arc::into_raw` and is not yet visible to other threads; the
             // header's `queued` flag lets it be in one queue at a time.
             unsafe { (*node).next.store(head, Ordering::Relaxed) };
             let order = (Ordering::Release, Ordering::Relaxed);
@@ -45,7 +45,7 @@ impl Remote {
         self.stack.load(Ordering::Acquire).is_null()
     }
 
-    /// All pushed headers, in the order of their pushing.
+    /// Calls `take` with all pushed headers, in the order in which they were pushed.
     pub(super) fn drain(&self, mut take: impl FnMut(Arc<Header>)) {
         let mut node = self.stack.swap(ptr::null_mut(), Ordering::Acquire);
         let mut reversed = ptr::null_mut();
@@ -64,7 +64,7 @@ impl Remote {
     }
 }
 
-/// What a task's wakers point to.
+/// The header of a task: its wakers point to it.
 pub(super) struct Header {
     pub(super) key: u32,
     /// Whether the task is in a queue.

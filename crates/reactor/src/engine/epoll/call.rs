@@ -1,4 +1,4 @@
-//! Operations as system calls: what is tried without blocking on the reactor's thread.
+//! Operations as system calls that are tried without blocking on the reactor's thread.
 
 use crate::engine::file_call::FileCall;
 use crate::operation::Operation;
@@ -7,26 +7,27 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::RawFd;
 
-/// What has to become possible before another attempt.
+/// The condition for another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interest {
     Read,
     Write,
-    /// Whatever happens.
+    /// Any event.
     Any,
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attempt {
-    /// Not negative, or a negated errno.
+    /// The result: not negative, or a negated errno.
     Done(i32),
-    /// As `Done`, and nothing more is there until the descriptor becomes ready again.
+    /// As `Done`; the descriptor has no more data until it becomes ready again.
     Drained(i32),
     Wait(Interest),
 }
 
-/// A system call on a descriptor that reports readiness. Memory that it names belongs to the operation's slot.
+/// A system call on a descriptor that reports readiness. Memory that it names belongs to the
+/// operation's slot.
 #[derive(Clone, Copy)]
 pub(super) enum StreamCall {
     Accept {
@@ -58,17 +59,18 @@ pub(super) enum StreamCall {
     Poll(u32),
 }
 
-/// How an operation is carried out.
+/// The form in which the engine executes an operation.
 #[derive(Clone, Copy)]
 pub(super) enum Call {
     Stream(StreamCall),
-    /// It may block.
+    /// A call that may block.
     File(FileCall),
-    /// The engine has no such thing.
+    /// An operation that the engine does not have.
     Refused(i32),
 }
 
-/// The call for the operation in `slot`, pointing into the slot. A file has no readiness.
+/// Returns the call for the operation in `slot`, with pointers into the slot. A file has no
+/// readiness.
 pub(super) fn build(slot: &mut Slot, is_file: bool) -> Call {
     let fd = slot.handle.as_ref().expect("a pending slot has a handle").raw_fd();
     let arguments = &mut slot.arguments;
@@ -133,7 +135,7 @@ fn write(fd: RawFd, vectors: &[libc::iovec], offset: u64, skip: usize, is_file: 
     if !is_file {
         return Call::Stream(StreamCall::Write { vectors, count });
     }
-    // `u64::MAX` (the current position) stays what it is.
+    // `u64::MAX` (the current position) does not change.
     let offset = if offset == u64::MAX { offset } else { offset + skip as u64 };
     Call::File(FileCall::Write { fd, vectors, count, offset })
 }
@@ -142,7 +144,7 @@ fn last_errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// The answer of a call, repeated while a signal interrupts it; or an errno.
+/// Returns the result of a call, repeated while a signal interrupts it; or an errno.
 fn retried(mut call: impl FnMut() -> isize) -> Result<i32, i32> {
     loop {
         let result = call();
@@ -166,7 +168,7 @@ fn outcome(result: Result<i32, i32>, interest: Interest) -> Attempt {
 }
 
 impl StreamCall {
-    /// Whether the descriptor must be non-blocking for an attempt not to block.
+    /// Returns whether the descriptor must be non-blocking so that an attempt does not block.
     pub(super) fn needs_nonblocking(&self) -> bool {
         match self {
             Self::Accept { .. }
@@ -178,7 +180,7 @@ impl StreamCall {
         }
     }
 
-    /// What an attempt needs; `None` if it never waits, or finds out better by itself.
+    /// Returns the condition for an attempt; `None` if it never waits, or checks by itself.
     pub(super) fn interest(&self) -> Option<Interest> {
         match self {
             Self::Accept { .. } | Self::Receive { .. } | Self::Read { .. } => Some(Interest::Read),
@@ -187,11 +189,11 @@ impl StreamCall {
         }
     }
 
-    /// Tries it once, without blocking.
+    /// Tries the call once, without blocking.
     ///
     /// # Safety
-    /// What it names is valid: its slot is in use. The descriptor is open, and not blocking where
-    /// [`needs_nonblocking`](Self::needs_nonblocking) says so.
+    /// Memory that the call names is valid: its slot is in use. The descriptor is open, and
+    /// non-blocking if [`needs_nonblocking`](Self::needs_nonblocking) requires it.
     pub(super) unsafe fn attempt(&mut self, fd: RawFd) -> Attempt {
         match *self {
             Self::Accept { address, len } => {
@@ -205,7 +207,7 @@ impl StreamCall {
                 let result = unsafe { libc::connect(fd, address, len) };
                 match if result == 0 { 0 } else { last_errno() } {
                     0 => Attempt::Done(0),
-                    // A connect that a signal interrupts goes on by itself.
+                    // A connect that a signal interrupts continues by itself.
                     libc::EINPROGRESS | libc::EINTR => {
                         *self = Self::Connecting;
                         Attempt::Wait(Interest::Any)
@@ -218,7 +220,7 @@ impl StreamCall {
                 // SAFETY: by the caller's promise.
                 let result = retried(|| unsafe { receive(fd, message) });
                 match result {
-                    // Less than there is room for: the socket is empty.
+                    // Fewer bytes than there is room for: the socket is empty.
                     Ok(count) if count > 0 && (count as usize) < bytes => Attempt::Drained(count),
                     result => outcome(result, Interest::Read),
                 }
@@ -264,10 +266,11 @@ unsafe fn receive(fd: RawFd, message: *mut libc::msghdr) -> isize {
     }
 }
 
-/// Events of these that are there, with errors and hang-ups; 0 for none, or a negated errno.
+/// Returns those of these events that are present, with errors and hang-ups; 0 for none, or a
+/// negated errno.
 fn poll(fd: RawFd, events: libc::c_short) -> i32 {
     let mut one = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: the call reads and writes the one struct that the pointer is of.
+    // SAFETY: the call reads and writes the one struct behind the pointer.
     match retried(|| unsafe { libc::poll(&raw mut one, 1, 0) as isize }) {
         Ok(_) if one.revents & libc::POLLNVAL != 0 => -libc::EBADF,
         Ok(_) => i32::from(one.revents),
@@ -275,7 +278,7 @@ fn poll(fd: RawFd, events: libc::c_short) -> i32 {
     }
 }
 
-/// What became of a connection that was being made.
+/// Returns the result of a connect in progress.
 fn connected(fd: RawFd) -> Attempt {
     match poll(fd, libc::POLLOUT) {
         0 => return Attempt::Wait(Interest::Any),
@@ -285,7 +288,7 @@ fn connected(fd: RawFd) -> Attempt {
     let mut errno: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
     let (level, name, value) = (libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut errno).cast());
-    // SAFETY: the option is an int, and `len` says so.
+    // SAFETY: the option is an int, and `len` is its size.
     match unsafe { libc::getsockopt(fd, level, name, value, &raw mut len) } {
         0 => Attempt::Done(-errno),
         _ => Attempt::Done(-last_errno()),

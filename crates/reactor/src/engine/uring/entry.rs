@@ -1,4 +1,4 @@
-//! From an operation to a submission queue entry.
+//! Conversion of an operation to a submission queue entry.
 
 use crate::chunk::{Chunk, Segment};
 use crate::engine::Arguments;
@@ -27,14 +27,14 @@ impl Built {
     }
 }
 
-/// The first half of a wide entry. (A wide command on a narrow ring thereby loses its end, and the
-/// kernel answers `EINVAL` or the driver refuses it.)
+/// Returns the first half of a wide entry. (So a wide command on a narrow ring loses its end, and
+/// the kernel answers `EINVAL` or the driver refuses it.)
 pub(super) fn narrow(entry: &Entry128) -> &Entry {
     // SAFETY: an `Entry128` is `repr(C)` and begins with an `Entry`; sizes are asserted above.
     unsafe { &*std::ptr::from_ref(entry).cast::<Entry>() }
 }
 
-/// The entry for the operation in `slot`, pointing into the slot.
+/// Returns the entry for the operation in `slot`, with pointers into the slot.
 pub(super) fn build(slot: &mut Slot) -> Built {
     let fd = slot.handle.as_ref().expect("a pending slot has a handle").raw_fd();
     let arguments = &mut slot.arguments;
@@ -129,7 +129,7 @@ fn write(
     offset: u64,
     arguments: &mut Arguments,
 ) -> Entry {
-    // `u64::MAX` (the current position) stays what it is.
+    // `u64::MAX` (the current position) does not change.
     let offset = if offset == u64::MAX { offset } else { offset + skip as u64 };
     arguments.set_chunks(chunks, skip);
     if let [vector] = arguments.vectors[..] {

@@ -1,17 +1,17 @@
-//! What this kernel's `io_uring` can do, found out by trying.
+//! The features of this kernel's `io_uring`, found out by trying.
 //!
-//! Later kernels made rings cheaper ([`Level`]); what the engine cannot do without is asked for one by
-//! one: features of the ring and operations. Linux 5.11 is the first that has them all.
+//! Later kernels made rings cheaper ([`Level`]). The features of the ring and the operations that
+//! the engine needs are checked one by one. Linux 5.11 is the first that has them all.
 
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
 use std::io;
 use std::sync::OnceLock;
 
-/// Entries of the ring that is made to try.
+/// Entries of the ring that is made as a trial.
 const TRIED_ENTRIES: u32 = 256;
 
-/// Which of the flags a ring is made with.
+/// The flags with which a ring is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     /// All: Linux 6.1.
@@ -40,7 +40,7 @@ impl Level {
         };
     }
 
-    /// What is said of it.
+    /// Returns the explanation of the level.
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Deferred => "this kernel has all that it uses",
@@ -57,13 +57,13 @@ struct Found {
     has_wide_entries: bool,
 }
 
-/// Looks once for each process.
+/// Tries once for each process.
 fn found() -> Result<&'static Found, &'static (io::ErrorKind, String)> {
     static FOUND: OnceLock<Result<Found, (io::ErrorKind, String)>> = OnceLock::new();
     FOUND.get_or_init(|| try_all().map_err(|error| (error.kind(), error.to_string()))).as_ref()
 }
 
-/// The level at which rings are made, or why none can be.
+/// Returns the level at which rings are made, or the reason why none can be made.
 pub(crate) fn level() -> io::Result<Level> {
     match found() {
         Ok(found) => Ok(found.level),
@@ -93,7 +93,7 @@ fn try_all() -> io::Result<Found> {
     Err(advise(last.unwrap_or_else(|| io::ErrorKind::Unsupported.into())))
 }
 
-/// Refuses a ring that lacks what the engine relies on.
+/// Refuses a ring without the features that the engine needs.
 fn check(ring: &IoUring) -> io::Result<()> {
     let parameters = ring.params();
     let features = [
@@ -137,7 +137,7 @@ fn lacking(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
-/// A ring, with all flags that the kernel takes.
+/// Makes a ring with all flags that the kernel accepts.
 pub(crate) fn build<S: squeue::EntryMarker>(
     builder: io_uring::Builder<S, cqueue::Entry>,
     entries: u32,
@@ -173,8 +173,8 @@ fn advise(error: io::Error) -> io::Error {
 mod tests {
     use super::*;
 
-    /// Goal: rings are made at every level that the kernel has, and a ring has what the engine uses
-    /// at each.
+    /// Goal: rings are made at every level that the kernel has, and at each a ring has the features
+    /// that the engine uses.
     #[test]
     fn every_level_has_what_is_needed() {
         let Ok(best) = level() else { return println!("skipped: no io_uring") };
