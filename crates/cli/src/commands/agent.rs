@@ -14,14 +14,14 @@ use std::process::ExitCode;
 Example (`tsumugi up --slurm` starts this on all nodes of an allocation, as one step):
     srun --overlap --ntasks-per-node=1 tsumugi agent --job NAME
 
-It executes the orders that `up` writes to its standard input, and stays in the foreground after all \
-nodes are ready. It ends when the job is taken down. On SIGTERM, which Slurm sends when the step or its \
-job ends, it first removes its node's part: processes, mount, backing files, directories. The end of its \
-input, or a lost network, does not end it.
+It executes the orders that `up` writes to its standard input, and keeps running after all nodes \
+are ready. It ends when the job is taken down. On SIGTERM, which Slurm sends when the step or its \
+job ends, it first removes its node's part: processes, mount, backing files, directories. The end \
+of its input, or a lost network, does not end it.
 
 Exit codes:
     0  nothing of the job is left on this node
-    1  the job could not be created, or something is left; it is named
+    1  the job could not be created, or something is left; the output names it
     2  wrong usage")]
 pub(crate) struct AgentArgs {
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub(crate) struct AgentArgs {
 pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<ExitCode> {
     crate::confine::keep_files_private();
     let node = args.node.clone().or_else(slurm::node_here);
-    let node = node.context("this is no task of a Slurm step: name the node with --node")?;
+    let node = node.context("no task of a Slurm step: name the node with --node")?;
     let whole = args.job.dir()?;
     let part = format!("{}.{node}", whole.job());
     let dir = JobDir::new(Some(&part), args.job.dir.as_deref())?;

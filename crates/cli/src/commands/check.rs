@@ -1,6 +1,6 @@
-//! `tsumugi check`: checks the metadata of a pool, from the tree to free space, and with `--data` all data against its
-//! checksums. A running pool's service checks a look at one moment of its store; a stopped pool's store and devices are
-//! read here.
+//! `tsumugi check`: checks the metadata of a pool, from the tree to free space, and with `--data`
+//! all data against its checksums. The service of a running pool checks a snapshot of its store;
+//! this command itself reads the store and devices of a stopped pool.
 
 mod repair;
 mod stopped;
@@ -21,7 +21,7 @@ use reactor::Runtime;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Nothing could be checked.
+/// Exit code: the check is incomplete.
 const UNCHECKED: u8 = 2;
 
 /// Check a pool, running or stopped: its records, and with --data all of its data.
@@ -35,23 +35,24 @@ Examples:
     tsumugi check job.meta --data --node node1.toml --node node2.toml
                                            and the devices of stopped nodes
 
-Reads all records and compares them: names with inodes, inodes with extents, extents with the blocks that \
-count as used, blocks with free space. Changes nothing. A running service checks what its store holds at one \
-moment, on a thread that gives way to its other work, so changes during the check are no findings.
+Reads all records and compares them: names with inodes, inodes with extents, extents with used \
+blocks, blocks with free space. Changes nothing. A running service checks a snapshot of its store, \
+on a thread that yields to its other work, so changes during the check are not findings.
 
---data also reads all data, and compares it with its checksums: of a running pool over the network, as `tsumugi \
-scrub` does without a rate; of a stopped pool from the devices of this machine, whose nodes must have ended. Each \
-finding names device, block, file and bytes.
+--data also reads all data and compares it with its checksums. Of a running pool it reads over the \
+network, as `tsumugi scrub` does without --rate. Of a stopped pool it reads the devices of this \
+machine; their nodes must have ended. Each finding names device, block, file and bytes.
 
---repair makes anew what other records say, too: names, link counts, counts of data, states of blocks. Files that \
-lost their names get some in /lost+found. What only one record says is left as it is, and stays a finding. Before \
-anything is changed, what the changed records held is kept in a file beside the store; --undo takes the repair back. \
-The next start of the service ends all sessions.
+--repair rebuilds what it can derive from other records: names, link counts, counts of data, \
+states of blocks. Files that lost their names get new ones in /lost+found. A fault in a fact that \
+only one record holds stays a finding. Before the first change, the command saves the old records \
+in a file beside the store; --undo writes them back. The next start of the service ends all \
+sessions.
 
 Exit codes:
     0  nothing was found, or all of it was repaired
-    1  findings are printed; data that could not be read is one
-    2  wrong usage, or not all could be checked; the reason is printed")]
+    1  findings are printed; unreadable data is a finding
+    2  wrong usage, or the check is incomplete; the reason is printed")]
 pub(crate) struct CheckArgs {
     /// Directory of a stopped metadata store, or the name of a pool on this machine
     #[arg(value_name = "STORE|JOB")]
@@ -62,14 +63,14 @@ pub(crate) struct CheckArgs {
     /// Read all data, and compare it with its checksums
     #[arg(long)]
     data: bool,
-    /// Configuration of a stopped node whose devices are read; may be repeated [default: those of the pool's nodes on
-    /// this machine]
+    /// Configuration of a stopped node whose devices are read; may be repeated [default: those of
+    /// the pool's nodes on this machine]
     #[arg(long, value_name = "CONFIG.toml", requires = "data")]
     node: Vec<PathBuf>,
-    /// Repair the records of a stopped store, as far as nothing more is lost by it
+    /// Repair the records of a stopped store where this loses nothing more
     #[arg(long, conflicts_with = "data")]
     repair: bool,
-    /// Take a repair back, by the file that it has left
+    /// Undo a repair, from the file that the repair left beside the store
     #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "repair"])]
     undo: Option<PathBuf>,
     /// Print JSON: an object per finding
@@ -77,22 +78,22 @@ pub(crate) struct CheckArgs {
     json: bool,
 }
 
-/// What is checked.
+/// What to check.
 enum Subject {
-    /// The store of a service that does not run, and the configurations of its nodes.
+    /// The store of a stopped service, and the configurations of its nodes.
     Stopped { directory: PathBuf, nodes: Vec<PathBuf> },
-    /// The pool of a service that runs.
+    /// The pool of a running service.
     Running { dir: JobDir, state: Box<State> },
 }
 
-/// What came of it.
+/// The result of a check.
 struct Outcome {
-    /// What was looked at, in words.
+    /// What was checked, in words.
     what: String,
     findings: Vec<Finding>,
-    /// Findings in all, if more than are known here.
+    /// Number of all findings, if there are more than `findings` holds.
     count: u64,
-    /// Why not all was checked, if it was not.
+    /// Why the check is incomplete, if it is.
     unchecked: Option<anyhow::Error>,
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
             None => of_stopped(args, &directory, &nodes),
         },
         Subject::Running { dir, .. } if args.repair || args.undo.is_some() => {
-            bail!("job {} runs: a store is repaired while its service is stopped", dir.job())
+            bail!("job {} is running: stop its service before you repair the store", dir.job())
         }
         Subject::Running { dir, state } => of_running(args, &dir, &state),
     });
@@ -116,7 +117,7 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
     }
 }
 
-/// The pool that is meant.
+/// Returns what to check.
 fn subject(args: &CheckArgs) -> anyhow::Result<Subject> {
     if args.store.is_dir() {
         return Ok(Subject::Stopped { directory: args.store.clone(), nodes: args.node.clone() });
@@ -131,7 +132,7 @@ fn subject(args: &CheckArgs) -> anyhow::Result<Subject> {
     state.refuse_elsewhere()?;
     if state.living_meta().is_some() {
         if !args.node.is_empty() {
-            bail!("job {name} runs, and its data is read over the network: leave --node out");
+            bail!("job {name} is running, so its data is read over the network: omit --node");
         }
         return Ok(Subject::Running { dir, state: Box::new(state) });
     }
@@ -146,7 +147,7 @@ fn subject(args: &CheckArgs) -> anyhow::Result<Subject> {
 fn of_stopped(args: &CheckArgs, directory: &Path, nodes: &[PathBuf]) -> anyhow::Result<Outcome> {
     let checked = check(directory).with_context(|| {
         format!(
-            "the metadata store {} cannot be checked (of a pool that runs, name the job)",
+            "cannot check the metadata store {} (to check a running pool, give the job's name)",
             directory.display()
         )
     })?;
@@ -200,7 +201,7 @@ fn of_running(args: &CheckArgs, dir: &JobDir, state: &State) -> anyhow::Result<O
     Ok(Outcome { what, findings, count, unchecked })
 }
 
-/// What the service has found.
+/// Converts a finding of the service.
 fn finding(told: Contradiction) -> Finding {
     let Contradiction { area, inode, path, what } = told;
     let area = Area::of_name(&area).unwrap_or_default();
@@ -223,8 +224,9 @@ fn print(args: &CheckArgs, outcome: &Outcome) -> ExitCode {
         println!("{what}: {found}");
         if findings.iter().any(|finding| !matches!(finding.area, Area::Damage | Area::Unread)) {
             println!(
-                "Copy the files out if the service still starts, end the job by `tsumugi down` and make it anew; \
-                 keep the store for a report. `tsumugi check --repair` repairs what can be repaired."
+                "If the service still starts, copy the files out, end the job with `tsumugi down` \
+                and create a new one; keep the store for a bug report. `tsumugi check --repair` \
+                repairs what it can."
             );
         }
     }
@@ -234,9 +236,9 @@ fn print(args: &CheckArgs, outcome: &Outcome) -> ExitCode {
     if *count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Tells why not all was checked.
+/// Reports why the check is incomplete.
 fn not_all(error: &anyhow::Error) -> ExitCode {
-    eprintln!("tsumugi: not all was checked: {}", words(error));
+    eprintln!("tsumugi: the check is incomplete: {}", words(error));
     ExitCode::from(UNCHECKED)
 }
 

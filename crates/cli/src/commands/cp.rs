@@ -25,7 +25,7 @@ is complete, so an interrupted copy leaves no partial file under it.
 
 Exit codes:
     0    everything was copied
-    1    something could not be copied; it is named
+    1    something could not be copied; the output names it
     2    wrong usage
     130  stopped by Ctrl-C or a signal")]
 pub(crate) struct CpArgs {

@@ -12,10 +12,10 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Exit status: something is slow or unsafe, nothing is missing.
+/// Exit code: something is slow or unsafe, nothing is missing.
 const WARNED: u8 = 3;
 
-/// Check machines for what a job needs: what is missing, slow or unsafe, and the fix
+/// Check machines: what is missing, slow or unsafe for a job, and how to fix it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -39,18 +39,18 @@ pub(crate) struct DoctorArgs {
     /// Directory for backing files [default: the site's devices, else /var/tmp]
     #[arg(long, value_name = "DIR")]
     device_dir: Option<PathBuf>,
-    /// Block device, file or directory, or a pattern that matches some
+    /// Block device, file or directory, or a pattern that matches one
     #[arg(long, value_name = "PATTERN", conflicts_with = "device_dir")]
     device: Vec<String>,
     /// Size of a node's backing file [default: the site's, else 2G]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     size: Option<u64>,
-    /// Do not measure storage
+    /// Skip the measurement of storage
     #[arg(long)]
     no_measure: bool,
     #[command(flatten)]
     reach: ReachArgs,
-    /// Print as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -74,9 +74,9 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl DoctorArgs {
-    /// Returns the storage that a node of this machine would get.
+    /// Returns the storage that `up` would give a node of this machine.
     fn place(&self) -> Place {
-        // An unusable site file is a finding of its own.
+        // An unusable site file is a separate finding.
         let size = self.size.or(Site::read().ok().and_then(|site| site.defaults.size));
         Place {
             patterns: self.device.clone(),

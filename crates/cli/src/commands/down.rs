@@ -29,32 +29,34 @@ Examples:
     tsumugi down --slurm-job 4711         in an epilog: end this machine's part of the jobs made in \
 Slurm job 4711
 
-Nodes commit their data and end. Processes that have not ended in time are killed. Then the command \
-removes mounts, network namespaces, backing files and the job's directory, and reverts the changes that \
-`up` made to the machine. It can be repeated, and works after any crash and after a reboot.
+Nodes commit their data and end. The command kills processes that have not ended after --deadline. \
+Then the command removes mounts, network namespaces, backing files and the job's directory, and \
+reverts the changes that `up` made to the machine. You can repeat it; it works after any crash and \
+after a reboot.
 
 Exit codes:
     0  the job is gone (or did not exist)
-    1  a process or file is left; it is named, and `tsumugi down` can be repeated
+    1  a process or file is left; the output names it, and you can repeat `tsumugi down`
     2  wrong usage
     3  the job is gone, but a process had to be killed: its uncommitted data is lost")]
 pub(crate) struct DownArgs {
     #[command(flatten)]
     find: FindArgs,
-    /// End all jobs of the user, and no others
+    /// End all jobs of the user
     #[arg(long, conflicts_with = "job")]
     all: bool,
-    /// End this machine's part of all jobs made in this Slurm job or its prolog, for an epilog; as root, of any user
+    /// End this machine's part of all jobs that were created in this Slurm job or its prolog, for
+    /// an epilog; as root, of any user
     #[arg(long, value_name = "JOB", conflicts_with_all = ["job", "all"])]
     slurm_job: Option<u32>,
-    /// Forget the job even if a part of it cannot be removed; that part is named
+    /// Forget the job even if a part of it cannot be removed; the output names that part
     #[arg(long)]
     forget: bool,
     /// Kill processes that have not ended after this time
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     deadline: Duration,
-    /// Keep the logs of the job's processes in this directory, as JOB.PART.log; other machines of the job keep
-    /// theirs in a directory of this name
+    /// Keep the logs of the job's processes in this directory, as JOB.PART.log; other machines of
+    /// the job keep theirs in a directory of this name
     #[arg(long, value_name = "DIR", conflicts_with = "slurm_job")]
     keep_logs: Option<PathBuf>,
     /// Print the result as JSON
@@ -84,7 +86,7 @@ pub(crate) fn run(args: &DownArgs) -> anyhow::Result<ExitCode> {
     Ok(exit_code(&report))
 }
 
-/// Ends all jobs of a user; one that cannot be ended keeps none of the others.
+/// Ends all jobs of a user. A job that cannot be ended does not stop the others from ending.
 fn down_all(args: &DownArgs) -> anyhow::Result<ExitCode> {
     if let Some(owner) = args.find.owner.as_deref().map(User::find).transpose()?
         && !owner.is_current()
@@ -99,7 +101,8 @@ fn down_all(args: &DownArgs) -> anyhow::Result<ExitCode> {
     let mut all = Report { left: trouble, ..Report::default() };
     let mut values = Vec::new();
     for job in jobs {
-        // Parts of a job by ssh go with its head, if that is here too.
+        // If the job's head is on this machine too, the head ends the parts on other machines by
+        // ssh.
         if !job.path.exists() && job.state.is_none() {
             continue;
         }
@@ -162,12 +165,13 @@ fn down(args: &DownArgs, dir: &JobDir) -> anyhow::Result<(Report, Value)> {
     Ok((report, value))
 }
 
-/// A job that root made for a user is root's to end.
+/// Refuses to end a job that root created for a user: only root may end it.
 fn refuse_roots(dir: &JobDir) -> anyhow::Result<()> {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root && users::is_owned_by(dir.path(), 0) {
         bail!(
-            "root made job {} for this user, and only root can end it: `sudo tsumugi down --job {0}`",
+            "root made job {} for this user, and only root can end it: `sudo tsumugi down --job \
+            {0}`",
             dir.job()
         );
     }
@@ -175,7 +179,7 @@ fn refuse_roots(dir: &JobDir) -> anyhow::Result<()> {
 }
 
 impl DownArgs {
-    /// The same command for another user's program.
+    /// Returns this command's arguments for a `tsumugi` that runs as another user.
     fn words_for(&self, name: Option<&JobName>) -> Vec<OsString> {
         let deadline = format!("{}ms", self.deadline.as_millis());
         let mut words: Vec<OsString> = vec!["down".into(), "--deadline".into(), deadline.into()];

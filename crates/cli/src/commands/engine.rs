@@ -1,8 +1,9 @@
-//! Which engine the reactors of this process run on: the option that insists on one, and what is told.
+//! The I/O engine of this process's reactors: the option that requires one, and `tsumugi --version
+//! --verbose`.
 //!
-//! Two questions share the name `--engine`. Every command takes the engine of its reactors. A command that
-//! can have the kernel do its work takes the kernel as well. Both options therefore have one type, since
-//! clap hands the value of a global option through all commands.
+//! `--engine` has two meanings. On every command it chooses the engine of the reactors. On commands
+//! that the kernel can carry out, it also chooses between the kernel and our own code. Both options
+//! have one type, because clap passes the value of a global option through all commands.
 
 use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 /// What does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
-    /// The kernel where it can, else our own code.
+    /// The kernel if it can, else our own code.
     Auto,
     /// The kernel's NVMe-oF code.
     Kernel,
@@ -35,12 +36,12 @@ impl Engine {
         })
     }
 
-    /// Takes the engines of reactors only.
+    /// Returns a parser that accepts only engines of reactors.
     fn reactors() -> impl TypedValueParser<Value = Self> {
         PossibleValuesParser::new(Kind::ALL.map(Kind::name)).try_map(|name| Self::from_name(&name))
     }
 
-    /// Takes all of them: for commands that the kernel can do.
+    /// Returns a parser that accepts all engines, for commands that the kernel can carry out.
     pub(crate) fn all() -> impl TypedValueParser<Value = Self> {
         let names = ["auto", "kernel", "own"].into_iter().chain(Kind::ALL.map(Kind::name));
         PossibleValuesParser::new(names.collect::<Vec<_>>()).try_map(|name| Self::from_name(&name))
@@ -57,7 +58,7 @@ pub(crate) struct EngineArgs {
 }
 
 impl EngineArgs {
-    /// The engine of reactors that was asked for.
+    /// Returns the engine of reactors that the user requires.
     pub(crate) fn reactor(&self) -> Option<Kind> {
         match self.engine? {
             Engine::Reactor(kind) => Some(kind),
@@ -65,7 +66,7 @@ impl EngineArgs {
         }
     }
 
-    /// Has this process, and all that it starts, use the engine that was asked for.
+    /// Makes this process and all processes that it starts use the required engine.
     pub(crate) fn insist(&self) -> anyhow::Result<()> {
         let Some(kind) = self.reactor() else { return Ok(()) };
         insist(kind).context("cannot choose the engine")?;
@@ -85,7 +86,8 @@ struct VersionArgs {
     engine: EngineArgs,
 }
 
-/// Tells of the program and this machine, if that is all that it is asked for.
+/// Prints the versions of the program, its engine and the kernel, if the arguments are `--version
+/// --verbose`.
 pub(crate) fn print_version(
     arguments: impl Iterator<Item = OsString>,
 ) -> Option<anyhow::Result<ExitCode>> {
@@ -102,8 +104,8 @@ pub(crate) fn print_version(
     })
 }
 
-/// The engine that this process's environment insists on, for processes on other machines, and for those
-/// that are started later.
+/// Returns the engine that this process's environment requires, for processes on other machines and
+/// for processes that start later.
 pub(crate) fn insisted() -> Option<String> {
     std::env::var(VARIABLE).ok().filter(|name| !name.is_empty())
 }

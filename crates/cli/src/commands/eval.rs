@@ -1,8 +1,8 @@
 //! `tsumugi eval`: experiments from their files to their reports.
 //!
-//! Everything that is measured goes into one directory: the database, the report in its forms, the
-//! charts. What is not said on the command line is said in the experiment file, so that the file
-//! alone repeats the experiment.
+//! All results go into one directory: the database, the report in its forms, the charts. The
+//! experiment file contains every setting that the command line does not, so that the file alone
+//! repeats the experiment.
 
 mod advise;
 mod compare;
@@ -180,8 +180,8 @@ Examples:
   tsumugi eval history results/                          # a directory of directories of results
   tsumugi eval history --fail-on-regression experiments/self-test.toml nightly/
 
-Results of the same plan on the same machine are one series. The latest result is judged once there are \
-three earlier ones.
+Results of the same plan on the same machine are one series. The command judges the latest result \
+if there are at least three earlier ones.
 
 Exit codes:
   0  not worse, or not judged
@@ -238,7 +238,7 @@ struct PlanArgs {
 
 #[derive(Debug, Args)]
 struct ReapArgs {
-    /// Its directory
+    /// Directory of the experiment
     directory: PathBuf,
 }
 
@@ -255,7 +255,7 @@ struct ReportArgs {
     language: Option<Language>,
 }
 
-/// A language by its code.
+/// Parses the code of a language.
 fn language(code: &str) -> Result<Language, String> {
     let codes: Vec<&str> = Language::ALL.iter().map(|(code, _)| *code).collect();
     Language::of_code(code).ok_or_else(|| format!("there are {}", codes.join(" and ")))
@@ -320,7 +320,7 @@ fn open(results: &Path) -> anyhow::Result<Report> {
     Ok(Report::of(&Store::open(&database(results))?)?)
 }
 
-/// The database of a directory of results, or the database itself.
+/// Returns the database of a directory of results, or the database itself.
 fn database(results: &Path) -> PathBuf {
     if results.is_dir() { results.join(DATABASE) } else { results.into() }
 }

@@ -1,4 +1,4 @@
-//! `tsumugi exporter`: what Prometheus gets of all jobs of this machine.
+//! `tsumugi exporter`: serves the metrics of all jobs of this machine to Prometheus.
 
 use crate::deploy::find;
 use crate::deploy::state::State;
@@ -16,27 +16,29 @@ use std::process::ExitCode;
 Examples:
     tsumugi exporter                              at http://127.0.0.1:9464/metrics
     tsumugi exporter --job 4711 --listen 127.0.0.1:9500
-    tsumugi exporter --once                       print the text and end
+    tsumugi exporter --once                       print the metrics and exit
 
-At each scrape it reads the counters of every node and metadata service of this user's jobs on this \
-machine (as root: of all users). Labels name the job and its part. contrib/grafana contains a dashboard; \
-docs/observability.md lists the metrics. The exporter runs until a signal ends it.
+At each scrape the exporter reads the counters of every node and metadata service of this user's \
+jobs on this machine (as root: of all users' jobs). Labels name the job and its part. \
+contrib/grafana contains a dashboard; docs/observability.md lists the metrics. It runs until a \
+signal ends it.
 
 Exit codes:
     0  printed
     1  cannot listen at this address
     2  wrong usage")]
 pub(crate) struct ExporterArgs {
-    /// Address to listen at
+    /// Address and port to listen on
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9464")]
     listen: SocketAddr,
-    /// Allow an address beyond loopback: any program that reaches the port can read counts and names of jobs and nodes
+    /// Allow an address beyond loopback: any program that reaches the port can read counts and
+    /// names of jobs and nodes
     #[arg(long)]
     insecure: bool,
     /// Serve this job only
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// Print the text once, and end
+    /// Print the metrics once and exit
     #[arg(long)]
     once: bool,
 }
@@ -49,7 +51,8 @@ pub(crate) fn run(args: &ExporterArgs) -> anyhow::Result<ExitCode> {
     }
     if !args.listen.ip().is_loopback() && !args.insecure {
         bail!(
-            "{} is beyond loopback: add --insecure if all who reach it may read counts and names of jobs and nodes",
+            "{} is not a loopback address: add --insecure if every program that reaches it may \
+            read counts and names of jobs and nodes",
             args.listen
         );
     }
@@ -60,7 +63,7 @@ pub(crate) fn run(args: &ExporterArgs) -> anyhow::Result<ExitCode> {
     server::serve_text(&listener, move || render(job.as_deref()))
 }
 
-/// The text of all services that answer.
+/// Returns the metrics of all services that answer.
 fn render(job: Option<&str>) -> String {
     let mut jobs = find::own(None).0;
     if rustix::process::geteuid().is_root() {

@@ -12,32 +12,32 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Remove what is left of jobs whose processes are gone, as after a reboot.
+/// Remove what dead jobs left, for example after a reboot.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
     tsumugi gc --dry-run           show what would be removed
     tsumugi gc                     remove it
 
-Removes backing files, stores, dead mounts, records and directories of this user's jobs without a \
-process on this machine; as root, of all users' jobs, each with its user's rights. Never touches a job \
-with a running process. Files that `up --keep-devices` kept stay.
+Removes the backing files, stores, dead mounts, records and directories of this user's jobs that \
+have no process on this machine. As root it does so for all users' jobs, with the rights of each \
+job's user. Never touches a job with a running process. Files that `up --keep-devices` kept stay.
 
 Exit codes:
     0  nothing removable is left
-    1  something could not be removed; it is named
+    1  something could not be removed; the output names it
     2  wrong usage")]
 pub(crate) struct GcArgs {
-    /// Show what would be removed, but remove nothing
+    /// Show what would be removed, and remove nothing
     #[arg(long, short = 'n')]
     dry_run: bool,
-    /// Only jobs whose directory is in DIR
+    /// Only jobs with their directory in DIR
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Give up on a job after this time
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     deadline: Duration,
-    /// Print as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<ExitCode> {
     Ok(if all.left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The other users' jobs, each as its user.
+/// Removes what other users' jobs left, with each user's rights.
 fn collect_of_others(args: &GcArgs, all: &mut Collected) {
     let mut users: BTreeSet<u32> = find::recorded_users().into_iter().collect();
     users.extend(find::of_others().iter().map(|job| job.user));

@@ -1,4 +1,4 @@
-//! `tsumugi keep`: looks after a job's part on this machine. `tsumugi up` starts it.
+//! `tsumugi keep`: watches a job's part on this machine. `tsumugi up` starts it.
 
 use crate::deploy::job::JobDir;
 use crate::deploy::keeper;
@@ -6,7 +6,7 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Look after a job's part on this machine.
+/// Watch a job's part on this machine.
 #[derive(Debug, Args)]
 pub(crate) struct KeepArgs {
     /// The job's directory

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// List the jobs on this machine, those included that a reboot or a crash left.
+/// List the jobs on this machine, including those that a reboot or crash left.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -17,11 +17,12 @@ Examples:
 
 States:
     running     all its processes on this machine run
-    damaged     some are dead: `tsumugi status` shows which, `tsumugi restart` starts them again
+    damaged     some of them are dead: `tsumugi status` shows which, `tsumugi restart` starts them \
+    again
     starting    `tsumugi up` is creating it
-    unfinished  `tsumugi up` was killed: end it with `tsumugi down`
+    unfinished  `tsumugi up` was killed: end the job with `tsumugi down`
     remote      its nodes are on other machines
-    elsewhere   it was started in another PID namespace, such as a container's host
+    elsewhere   it was started in another PID namespace, for example on a container's host
     dead        no process is left: `tsumugi gc` removes the rest
 
 Exit codes:
@@ -29,13 +30,13 @@ Exit codes:
     1  something could not be read; the rest is listed
     2  wrong usage")]
 pub(crate) struct ListArgs {
-    /// Only jobs whose directory is in DIR
+    /// Only jobs with their directory in DIR
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Only jobs of this user
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
-    /// Print as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

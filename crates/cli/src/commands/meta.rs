@@ -19,10 +19,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tls::JobKey;
 
-/// How long to wait for an address that a service which was killed still holds.
+/// How long to wait for an address that a killed service still holds.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often it is tried meanwhile.
+/// Pause between two attempts to listen.
 const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 
 /// Run a metadata service.
@@ -33,14 +33,16 @@ Examples:
     tsumugi meta --listen 127.0.0.1:7000 --store /var/tmp/job.meta --secret secret
     tsumugi meta check /var/tmp/job.meta
 
-Usually `tsumugi up` starts it. A later start on the same store continues from its end, also after a \
-crash; `tsumugi restart` does this for a job, with the address that its nodes know. It refuses to start \
-if acknowledged commits are missing from the store, for example after damage to its disk.
+Usually `tsumugi up` starts the service. A later start on the same store continues from its last \
+commit, also after a crash; `tsumugi restart` does this for a job, at the address that its nodes \
+use. The service refuses to start if acknowledged commits are missing from the store, for example \
+after damage to its disk.
 
-SIGINT and SIGTERM end it in good order. SIGUSR1 prints a line on its state. SIGHUP and SIGUSR2 do nothing.
+SIGINT and SIGTERM end it cleanly. SIGUSR1 prints a line on its state. SIGHUP and SIGUSR2 do \
+nothing.
 
 Exit codes:
-    0  ended in good order
+    0  ended cleanly
     1  failed; the reason is printed
     2  wrong usage")]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -73,7 +75,7 @@ Exit codes:
 
 #[derive(Debug, Args)]
 struct ServeArgs {
-    /// Address to listen at; port 0 chooses a free port
+    /// Address and port to listen on; port 0 chooses a free port
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7000")]
     listen: SocketAddr,
     /// Directory of the store; created if missing
@@ -88,26 +90,29 @@ struct ServeArgs {
     /// Network namespace for the sockets, e.g. /run/netns/meta
     #[arg(long, value_name = "PATH")]
     network_namespace: Option<PathBuf>,
-    /// Speak without TLS: calls can be read and changed on their way. For tests and measurements
+    /// Serve without TLS: programs on the network can read and change calls. For tests and
+    /// measurements
     #[arg(long, hide = true)]
     plain: bool,
     /// With --plain, allow listening beyond loopback
     #[arg(long)]
     insecure: bool,
-    /// Owner of the root directory of a new store; the directory is then closed to other users [default:
-    /// user and group of this process, with mode 755]
+    /// Owner of the root directory of a new store; the directory is then closed to other users
+    /// [default: user and group of this process, with mode 755]
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     owner: Option<(u32, u32)>,
     /// Socket for `tsumugi stats` and `tsumugi trace`, for this user only
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Address at which Prometheus scrapes counts and latencies over HTTP
+    /// Address and port at which Prometheus scrapes counts and latencies over HTTP
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
-    /// Microseconds to spin for work before sleeping, or auto: only while that is cheaper than a wake-up
+    /// Microseconds to spin for work before sleeping, or auto: only while that is cheaper than a
+    /// wake-up
     #[arg(long, value_name = "N|auto", default_value_t)]
     poll_us: reactor::Spin,
-    /// Divide all deadlines by this, as the pool's nodes do (`faster`): for tests of failures
+    /// Divide all deadlines by this number, as the pool's nodes do (`faster`): for tests of
+    /// failures
     #[arg(long, value_name = "N", default_value_t = 1, hide = true)]
     faster: u32,
 }
@@ -142,13 +147,13 @@ fn check(store: &Path) -> anyhow::Result<ExitCode> {
 }
 
 fn run_service(args: &ServeArgs) -> anyhow::Result<ExitCode> {
-    // First of all: from here on no stray signal ends it.
+    // Before anything else: from here on no stray signal ends the process.
     let mut signals = signals::watch_service()?;
     let is_exposed = !args.listen.ip().is_loopback() && args.network_namespace.is_none();
     if args.plain && is_exposed && !args.insecure {
         bail!(
-            "{} is beyond loopback, and with --plain nothing is encrypted: leave --plain out, or add \
-             --insecure if the network is trusted",
+            "{} is not a loopback address, and --plain turns encryption off: omit --plain, or add \
+            --insecure if the network is trusted",
             args.listen
         );
     }
@@ -192,13 +197,13 @@ fn run_service(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The name of the job whose directory the socket is in.
+/// Returns the name of the job that has the socket in its directory.
 fn job(args: &ServeArgs) -> String {
     let directory = args.socket.as_deref().and_then(Path::parent).and_then(Path::file_name);
     directory.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-/// Starts the service; waits for an address that the kernel still holds for one that was killed.
+/// Starts the service. Waits for an address that the kernel still holds for a killed service.
 async fn start(config: impl Fn() -> Config) -> Result<Service, ServeError> {
     let deadline = reactor::time::now() + LISTEN_PATIENCE;
     loop {
@@ -212,7 +217,8 @@ async fn start(config: impl Fn() -> Config) -> Result<Service, ServeError> {
     }
 }
 
-/// Returns how those that connect are known, and what the keys of data are derived from.
+/// Returns how the service authenticates its clients, and the key from which it derives the keys of
+/// data.
 fn keys_of(args: &ServeArgs) -> anyhow::Result<(Guard, Option<JobKey>)> {
     if args.plain {
         let secret = Secret::from_hex(&keys::read_text(&args.secret)?);
@@ -223,18 +229,18 @@ fn keys_of(args: &ServeArgs) -> anyhow::Result<(Guard, Option<JobKey>)> {
     Ok((Guard::of_job(&job)?, Some(job)))
 }
 
-/// The file that shows that a store's service lives.
+/// Returns the path of the file whose lock shows that a store's service lives.
 fn beside(store: &Path) -> PathBuf {
     let mut name = store.as_os_str().to_owned();
     name.push(".pid");
     name.into()
 }
 
-/// The service opens its store and nothing else; before any thread starts, see [`crate::confine`].
+/// Confines the service to its store; before any thread starts, see [`crate::confine`].
 fn confine(args: &ServeArgs) -> anyhow::Result<()> {
     let system = ["/proc/self", "/proc/sys", "/sys/devices/system", "/sys/fs/cgroup"];
     let mut readable: Vec<_> = system.iter().map(Path::new).collect();
-    // A namespace's file itself cannot be named in a rule.
+    // A rule cannot name a namespace's file itself.
     readable.extend(args.network_namespace.as_deref().and_then(Path::parent));
     crate::confine::confine_or_say(&[&args.store], &readable)
 }

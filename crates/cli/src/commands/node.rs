@@ -1,8 +1,8 @@
 //! `tsumugi node`: runs a node's target, agent and mount in one process.
 //!
-//! That process speaks to the network, and confines itself to its own backing files first. What a
-//! confined process cannot do comes before: missing files are made, and a helper is started that
-//! mounts and unmounts (Landlock forbids all changes of mounts).
+//! The process talks to the network, so it first confines itself to its own backing files. Before
+//! that it does what a confined process cannot do: it creates missing files, and starts a helper
+//! process that mounts and unmounts (Landlock forbids all changes of mounts).
 
 use crate::deploy::life::Held;
 use crate::deploy::mounts::{self, Condition};
@@ -20,11 +20,11 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a mount that is in the way may take to show whether it lives.
+/// How long an existing mount at the mount point may take to show whether it is alive.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
-/// How long the kernel may take to end the mount of a process that was killed.
+/// How long the kernel may take to end the mount of a killed process.
 const MOUNT_END_WITHIN: Duration = Duration::from_secs(20);
-/// How long to wait for the helper at the end. It has nothing left to do then.
+/// How long to wait at the end for the helper, which has nothing left to do then.
 const HELPER_WAIT: Duration = Duration::from_secs(5);
 
 /// Run a node: its target, its agent and its mount.
@@ -43,21 +43,21 @@ A configuration:
     path = \"/scratch/node1.img\"
     size = \"2G\"            # created and written once if it is missing
 
-Usually `tsumugi up` writes it and starts the node. `tsumugi restart`, or `tsumugi node` with the file \
-in the job's directory, starts a killed node again.
+Usually `tsumugi up` writes the file and starts the node. To start a killed node again, use \
+`tsumugi restart`, or `tsumugi node` with the file in the job's directory.
 
-SIGINT and SIGTERM end the node in good order: it commits its data, unmounts the file system and stops \
+SIGINT and SIGTERM end the node cleanly: it commits its data, unmounts the file system and stops \
 the target. SIGUSR1 prints a line on its state. SIGHUP and SIGUSR2 do nothing.
 
 Exit codes:
-    0  ended in good order
+    0  ended cleanly
     1  failed; the reason is printed
     2  wrong usage")]
 pub(crate) struct NodeArgs {
     /// Configuration file
     #[arg(value_name = "CONFIG.toml")]
     config: PathBuf,
-    /// Try to open this file once confined, and say what came of it: for tests
+    /// Try to open this file once confined, and print the result: for tests
     #[arg(long, value_name = "FILE", hide = true)]
     try_open: Vec<PathBuf>,
 }
@@ -71,9 +71,9 @@ pub(crate) struct MountHelperArgs {
 
 /// Runs `tsumugi node`.
 pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
-    // First of all: from here on no stray signal ends it.
+    // Before anything else: from here on no stray signal ends the process.
     let mut signals = signals::watch_service()?;
-    // What is made on the mount goes by the umask that the kernel gives with each request.
+    // The umask that the kernel sends with each request applies to files made on the mount.
     crate::confine::keep_files_private();
     crate::confine::keep_out_of_core_files();
     let config = NodeConfig::read(&args.config)?;
@@ -82,9 +82,10 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     create_devices(&config)?;
     config.mount.as_deref().map(remove_dead_mount).transpose()?;
     let listeners = listeners(&config)?;
-    // Before the confinement, which would bind it too; and before anything is open.
+    // Before the confinement, which would bind the helper too, and before anything is open.
     let helper = config.mount.as_ref().map(|_| Helper::start(&args.config)).transpose()?;
-    // Held open: a rule is for an inode, and /proc makes a new one when it has forgotten the old.
+    // Held open: a rule is for an inode, and /proc makes a new inode when it has forgotten the old
+    // one.
     let _own = std::fs::File::open("/proc/self").context("cannot open /proc/self")?;
     confine(&config)?;
     args.try_open.iter().for_each(|path| try_open(path));
@@ -101,13 +102,14 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where it answers about itself: beside the file that shows that it lives, in the job's directory.
+/// Returns the socket at which the node answers questions about itself: beside its life file, in
+/// the job's directory.
 fn listeners(config: &NodeConfig) -> anyhow::Result<Listeners> {
     let own = config.pid_file.as_ref().map(|path| path.with_extension("sock"));
     Listeners::new(own.as_deref(), config.metrics)
 }
 
-/// The name of its job: that of the job's directory.
+/// Returns the name of the node's job: that of the job's directory.
 fn job(config: &NodeConfig) -> String {
     let directory = config.pid_file.as_deref().and_then(Path::parent);
     let name = directory.and_then(Path::file_name);
@@ -118,7 +120,7 @@ fn runtime(config: &NodeConfig) -> anyhow::Result<Runtime> {
     Ok(Runtime::new(&reactor::Config { spin: config.poll_us, ..reactor::Config::default() })?)
 }
 
-/// Makes missing backing files; the directories that they are made in are out of reach later.
+/// Creates missing backing files; the confined process cannot reach their directories.
 fn create_devices(config: &NodeConfig) -> anyhow::Result<()> {
     let mut paths = config.devices.iter().filter_map(|device| device.path.as_deref());
     if paths.all(Path::exists) {
@@ -135,13 +137,13 @@ fn create_devices(config: &NodeConfig) -> anyhow::Result<()> {
     Ok(runtime(config)?.block_on(::node::create_devices(config, progress))?)
 }
 
-/// From here on the node opens its own backing files, reads what it has to know of the machine, and
-/// nothing else; before any thread starts, see [`crate::confine`].
+/// Confines the node to its own backing files and the facts about the machine that it must read;
+/// before any thread starts, see [`crate::confine`].
 fn confine(config: &NodeConfig) -> anyhow::Result<()> {
     let devices: Vec<_> =
         config.devices.iter().filter_map(|device| device.path.as_deref()).collect();
     for path in &devices {
-        // Once confined, what is not there cannot be told from what is out of bounds.
+        // A confined process cannot distinguish a missing file from a forbidden one.
         path.metadata().with_context(|| format!("cannot use the device {}", path.display()))?;
     }
     let system = ["/proc/self", "/proc/sys", "/sys/devices/system", "/sys/fs/cgroup"];
@@ -150,12 +152,12 @@ fn confine(config: &NodeConfig) -> anyhow::Result<()> {
     let program = std::env::current_exe().ok();
     let mut readable: Vec<_> = system.iter().chain(&fuse).map(Path::new).collect();
     readable.extend(program.as_deref());
-    // A namespace's file itself cannot be named in a rule.
+    // A rule cannot name a namespace's file itself.
     readable.extend(config.network_namespace.as_deref().and_then(Path::parent));
     crate::confine::confine_or_say(&devices, &readable)
 }
 
-/// Says on standard output whether a file can be opened now.
+/// Prints whether the confined process can open a file.
 fn try_open(path: &Path) {
     let readable = std::fs::File::open(path);
     let writable = std::fs::OpenOptions::new().write(true).open(path);
@@ -172,7 +174,7 @@ struct Helper {
 }
 
 impl Helper {
-    /// Starts it: this program again, whatever its file is called by now.
+    /// Starts the helper: this program again, even if its file has been renamed.
     fn start(config: &Path) -> anyhow::Result<Helper> {
         let (mounter, socket) = Mounter::new().context("cannot make a socket")?;
         let child = Command::new("/proc/self/exe")
@@ -188,13 +190,13 @@ impl Helper {
 }
 
 impl Drop for Helper {
-    /// Waits for its end, so that nothing of a node is left when the node has ended.
+    /// Waits for the helper's end, so that nothing of a node is left when the node has ended.
     fn drop(&mut self) {
         self.mounter.close();
         let deadline = Instant::now() + HELPER_WAIT;
         while self.child.try_wait().is_ok_and(|status| status.is_none()) {
             if Instant::now() >= deadline {
-                eprintln!("tsumugi: process {}, which mounts, does not end", self.child.id());
+                eprintln!("tsumugi: the mount helper (process {}) does not end", self.child.id());
                 return;
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -205,7 +207,8 @@ impl Drop for Helper {
 /// Runs `tsumugi mount-helper`: serves the node at the other end of standard input.
 pub(crate) fn serve_mounts(args: &MountHelperArgs) -> anyhow::Result<ExitCode> {
     crate::confine::keep_files_private();
-    // It ends with its node, and not before: signals to a terminal's or job's whole group reach both.
+    // The helper ends with its node, and not before: signals to the whole group of a terminal or
+    // job reach both.
     let _signals = signals::watch_service()?;
     let config = NodeConfig::read(&args.config)?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no socket")?;
@@ -223,10 +226,10 @@ fn preparation(path: &Path, all: u64) -> ProgressBar {
     bar
 }
 
-/// Takes away the mount that a killed predecessor left; nothing that lives is touched.
+/// Removes the mount that a killed predecessor left. Does not touch a living mount.
 ///
-/// The kernel ends the mount of a killed process some time after the process: until then the mount
-/// does not answer, so this waits for that.
+/// The kernel ends the mount of a killed process some time after the process. Until then the mount
+/// does not answer, so this function waits.
 fn remove_dead_mount(path: &Path) -> anyhow::Result<()> {
     let deadline = Instant::now() + MOUNT_END_WITHIN;
     loop {
@@ -234,8 +237,8 @@ fn remove_dead_mount(path: &Path) -> anyhow::Result<()> {
             Condition::Dead => return mounts::take_down(path).map(drop),
             Condition::Silent if Instant::now() < deadline => {}
             Condition::Silent => bail!(
-                "{} is a mount that does not answer: end the process that serves it, or take the \
-                 mount away by `umount -l`",
+                "the mount at {} does not answer: end the process that serves it, or detach it \
+                with `umount -l`",
                 path.display()
             ),
             Condition::Mounted | Condition::NotMounted | Condition::Unknown => return Ok(()),

@@ -1,7 +1,8 @@
 //! `tsumugi nvme`: the host on the command line.
 //!
-//! Flags are spelled as in nvme-cli (connection) and fio (load). Nothing here needs privileges or a
-//! kernel module: the host is in this process. Only `attach` takes the kernel's, where it can be had.
+//! Options have the names of nvme-cli (connection) and fio (load). The host is in this process, so
+//! it needs neither privileges nor a kernel module. Only `attach` uses the kernel's host, if there
+//! is one.
 
 pub(crate) mod args;
 mod attach;
@@ -21,7 +22,7 @@ use host::{Controller, Namespace};
 use reactor::Runtime;
 use std::process::ExitCode;
 
-/// Exit codes beside 0, 1 and 2.
+/// Exit codes besides 0, 1 and 2.
 const EXIT_CODES: &str = "\
 Examples:
   tsumugi nvme discover -a 10.0.0.7
@@ -45,7 +46,8 @@ pub(crate) struct NvmeArgs {
 
 #[derive(Debug, Subcommand)]
 enum NvmeCommand {
-    /// Attach a namespace: as a block device through the kernel's host, otherwise as a file through FUSE.
+    /// Attach a namespace: as a block device through the kernel's host, otherwise as a file through
+    /// FUSE.
     #[command(after_help = "Examples:\n  \
         tsumugi nvme attach -a 10.0.0.7 -n NQN --mount DIR --destroy SERIAL\n  \
         tsumugi nvme attach -a 10.0.0.7 -n NQN --engine own --mount DIR")]
@@ -53,16 +55,16 @@ enum NvmeCommand {
     /// Detach a subsystem from the kernel's host, for example after a killed attach.
     #[command(after_help = "Example:\n  tsumugi nvme detach -a 10.0.0.7 -n NQN")]
     Detach(attach::DetachArgs),
-    /// Show which subsystems a discovery service offers.
+    /// List the subsystems that a discovery service offers.
     #[command(after_help = "Example:\n  tsumugi nvme discover -t tcp -a 10.0.0.7 -s 4420")]
     Discover(show::DiscoverArgs),
-    /// Connect stage by stage with timing, read, and optionally write and verify.
+    /// Connect stage by stage and print the time of each, read, and optionally write and verify.
     #[command(after_help = "Examples:\n  \
         tsumugi nvme connect-test -a 10.0.0.7 -n nqn.2026-11.org.example:disk\n  \
         tsumugi nvme connect-test -a 10.0.0.7 -n nqn.2026-11.org.example:disk --destroy SERIAL\n  \
         tsumugi nvme connect-test -a 10.0.0.7 -n NQN -q HOSTNQN --tls --tls-key tls.key")]
     ConnectTest(check::CheckArgs),
-    /// Show the subsystems and namespaces behind a target.
+    /// List the subsystems and namespaces of a target.
     #[command(after_help = "Examples:\n  tsumugi nvme list -a 10.0.0.7\n  \
         tsumugi nvme list -a 10.0.0.7 -n nqn.2026-11.org.example:disk --json")]
     List(show::ListArgs),
@@ -70,7 +72,7 @@ enum NvmeCommand {
     #[command(after_help = "Example:\n  \
         tsumugi nvme read -a 10.0.0.7 -n NQN --offset 1M --size 4M --data-file part.bin")]
     Read(transfer::ReadArgs),
-    /// Write a file or standard input to a namespace. Needs --destroy.
+    /// Write a file or standard input to a namespace; needs --destroy.
     #[command(after_help = "Example:\n  \
         tsumugi nvme write -a 10.0.0.7 -n NQN --data-file part.bin --destroy SERIAL")]
     Write(transfer::WriteArgs),
@@ -79,10 +81,10 @@ enum NvmeCommand {
         tsumugi nvme perf -a 10.0.0.7 -n NQN --rw randread --bs 4k --iodepth 32 --runtime 10\n  \
         tsumugi nvme perf -a 10.0.0.7 -n NQN --rw write --bs 1M --verify --destroy SERIAL")]
     Perf(perf::PerfArgs),
-    /// Show Identify Controller.
+    /// Show the Identify Controller data structure.
     #[command(after_help = "Example:\n  tsumugi nvme id-ctrl -a 10.0.0.7 -n NQN --json")]
     IdCtrl(show::IdControllerArgs),
-    /// Show Identify Namespace.
+    /// Show the Identify Namespace data structure.
     #[command(after_help = "Example:\n  tsumugi nvme id-ns -a 10.0.0.7 -n NQN --namespace-id 1")]
     IdNs(show::IdNamespaceArgs),
     /// Create a key for the authentication of a host or target (DH-HMAC-CHAP).
@@ -101,7 +103,7 @@ enum NvmeCommand {
     CheckTlsKey(tls::CheckArgs),
 }
 
-/// Data that is not what it ought to be.
+/// Data that differs from what is expected.
 #[derive(Debug, thiserror::Error)]
 #[error("{bytes} bytes at {offset_bytes} are not what was written: {what}")]
 pub(crate) struct Mismatch {
@@ -131,7 +133,7 @@ pub(crate) fn run(args: NvmeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The exit code for an error of the host, or a mismatch.
+/// Returns the exit code for an error of the host, or for a mismatch.
 pub(crate) fn exit_code_of(error: &anyhow::Error) -> Option<ExitCode> {
     use host::Error;
     if error.downcast_ref::<Mismatch>().is_some() {
@@ -173,7 +175,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> an
     Runtime::new(&reactor::Config::default())?.block_on(future)
 }
 
-/// Connects to the subsystem and opens the namespace; the only one there is if none is named.
+/// Connects to the subsystem and opens the namespace; without a given one, the only namespace.
 async fn open(
     connect: &ConnectArgs,
     namespace: &NamespaceArgs,

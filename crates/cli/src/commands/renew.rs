@@ -1,4 +1,4 @@
-//! `tsumugi renew`: says that a job is still wanted.
+//! `tsumugi renew`: renews a job's lease.
 
 use crate::deploy::job::JobArgs;
 use crate::deploy::output::print_json;
@@ -8,7 +8,7 @@ use serde_json::json;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Renew a job's lease: it is still wanted.
+/// Renew a job's lease.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -18,12 +18,12 @@ Examples:
 
 Exit codes:
     0  the lease is renewed on all machines of the job
-    1  there is no such job, it has no lease, or a machine could not be reached; it is named
+    1  there is no such job, it has no lease, or a machine could not be reached; the output names it
     2  wrong usage")]
 pub(crate) struct RenewArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// New duration from now on [default: that of `up --lease`]
+    /// Duration of the lease from now on [default: that of `up --lease`]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     lease: Option<Duration>,
     /// Print the result as JSON

@@ -1,4 +1,4 @@
-//! `tsumugi restart`: starts again what has died of a job.
+//! `tsumugi restart`: starts a job's dead processes again.
 
 use crate::deploy::job::JobArgs;
 use crate::deploy::output::print_json;
@@ -10,7 +10,7 @@ use serde_json::json;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Start again what has died of a job: nodes, the metadata service.
+/// Start a job's dead processes again: its nodes and its metadata service.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -18,23 +18,24 @@ Examples:
     tsumugi restart node2          only this node
     tsumugi restart meta           only the metadata service
 
-The metadata service listens at its old address and has everything that was committed. A node has its \
-old device and mount point. Running processes are not touched. Data on a memory device is lost.
+The metadata service listens on its old address and has everything that was committed. A node has \
+its old device and mount point. The command does not touch running processes. Data on a memory \
+device is lost.
 
 Exit codes:
     0  everything runs
     1  something could not be started
     2  wrong usage")]
 pub(crate) struct RestartArgs {
-    /// Names of nodes, or `meta` [default: everything that is dead]
+    /// Names of nodes, or `meta` [default: all dead processes]
     #[arg(value_name = "NAME")]
     parts: Vec<String>,
     #[command(flatten)]
     job: JobArgs,
-    /// Give up if it is not ready after this time
+    /// Give up on processes that are not ready after this time
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     ready_within: Duration,
-    /// Print as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

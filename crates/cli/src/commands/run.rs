@@ -23,16 +23,16 @@ const DOWN_WITHIN: Duration = Duration::from_secs(30);
 /// Threads that stage.
 const THREADS: usize = 8;
 
-/// What failed was not the command.
+/// Exit code: `run` itself failed, not the command.
 const OWN_FAILURE: u8 = 125;
-/// The command cannot be executed.
+/// Exit code: the command cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
-/// There is no such command.
+/// Exit code: there is no such command.
 const NOT_FOUND: u8 = 127;
-/// Added to the number of the signal that has killed the command.
+/// Added to the number of the signal that killed the command.
 const SIGNALLED: i32 = 128;
 
-/// Make a job's file system, run a command on it, and take it down again.
+/// Create a job's file system, run a command on it, and take it down again.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct RunArgs {
@@ -58,19 +58,20 @@ Examples:
     tsumugi run --local 2 -- sh -c 'cd $TSUMUGI_MOUNT && make -j8'
     tsumugi run --nodes node1,node2 --stage-in inputs:/ --stage-out results:. -- ./job
 
-The command finds the job's name in $TSUMUGI_JOB and the mount of the first node in $TSUMUGI_MOUNT. \
-Paths in the file system are relative to that mount. Without --job the job's name is run-PID. Signals \
-are forwarded to the command. The file system is taken down at the end in any case, also after kill -9.
+The command finds the job's name in $TSUMUGI_JOB and the mount of the first node in \
+$TSUMUGI_MOUNT. Paths in the file system are relative to that mount. Without --job the job's name \
+is run-PID. `run` forwards signals to the command. At the end the file system is always taken \
+down, even after kill -9.
 
 Exit codes: that of the command, 128 plus the number of a signal that killed it, or
-    125  the file system could not be created, staging failed or was stopped by a signal, or something is
-         left; it is named. If the command itself failed, its code
+    125  the file system could not be created, staging failed or was stopped by a signal, or something \
+is left, which the output names; but if the command failed, its own code
     126  the command cannot be executed
     127  there is no such command
     130  stopped by Ctrl-C or a signal before the command started
     2    wrong usage";
 
-/// What is copied where.
+/// What to copy, and its destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Staging {
     from: PathBuf,
@@ -82,11 +83,11 @@ fn parse_staging(text: &str) -> Result<Staging, String> {
         Some((from, to)) if !from.is_empty() && !to.is_empty() => {
             Ok(Staging { from: from.into(), to: to.into() })
         }
-        _ => Err("it takes two paths with a colon between them".into()),
+        _ => Err("two paths with a colon between them are needed, as SRC:DST".into()),
     }
 }
 
-/// How it went.
+/// How the command ended.
 struct Ended {
     code: u8,
     is_success: bool,
@@ -150,7 +151,7 @@ fn with_job(args: &RunArgs, dir: &JobDir, mount: &Path, stop: &Stop) -> anyhow::
                 staging.from.display(),
                 words(&error)
             );
-            // That the command has failed is worth more to those who see one number.
+            // A script that sees only one number needs the command's own failure more.
             return Ok(Ended {
                 code: if ended.is_success { OWN_FAILURE } else { ended.code },
                 ..ended
@@ -160,7 +161,7 @@ fn with_job(args: &RunArgs, dir: &JobDir, mount: &Path, stop: &Stop) -> anyhow::
     Ok(ended)
 }
 
-/// A path of the file system, whether it begins with a slash or not.
+/// Returns a path below the mount. The given path may begin with a slash.
 fn inside(mount: &Path, path: &Path) -> PathBuf {
     mount.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -181,7 +182,7 @@ fn stage(from: &Path, to: &Path, stop: &Stop) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the command, and hands signals on to it.
+/// Runs the command and forwards signals to it.
 fn execute(args: &RunArgs, dir: &JobDir, mount: &Path, stop: &Stop) -> anyhow::Result<Ended> {
     stop.check()?;
     let (program, arguments) = args.command.split_first().context("there is no command")?;
@@ -208,13 +209,14 @@ fn execute(args: &RunArgs, dir: &JobDir, mount: &Path, stop: &Stop) -> anyhow::R
         handle.close();
         status
     });
-    // What came meanwhile was for the command.
+    // Signals that came meanwhile were for the command.
     stop.forget();
     let status = status.context("cannot wait for the command")?;
     Ok(Ended { code: code_of(status), is_success: status.success() })
 }
 
-/// A terminal sends its signals to the command by itself, as it is of the same process group.
+/// Forwards a signal to the command, unless it comes from a terminal, which sends its signals to
+/// the command too: both are in one process group.
 fn hand_on(signal: i32, process: Process) {
     let is_terminals = matches!(signal, SIGINT | SIGQUIT) && is_in_foreground();
     if !is_terminals && let Some(signal) = Signal::from_named_raw(signal) {
@@ -222,7 +224,8 @@ fn hand_on(signal: i32, process: Process) {
     }
 }
 
-/// Whether a terminal sends its signals to this process group (`proc_pid_stat(5)`, fields 5 and 8).
+/// Returns whether a terminal sends its signals to this process group (`proc_pid_stat(5)`, fields 5
+/// and 8).
 fn is_in_foreground() -> bool {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
@@ -245,7 +248,7 @@ fn code_of(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(OWN_FAILURE)
 }
 
-/// Takes the job down; returns whether nothing is left.
+/// Takes the job down. Returns whether nothing is left.
 fn take_down(dir: &JobDir) -> bool {
     match remote::down(dir, DOWN_WITHIN, None) {
         Ok(report) => {
@@ -268,7 +271,7 @@ fn take_down(dir: &JobDir) -> bool {
 mod tests {
     use super::*;
 
-    /// Goal: two paths are taken apart at the first colon, and paths inside stay inside the mount.
+    /// Goal: two paths are separated at the first colon, and paths inside stay inside the mount.
     #[test]
     fn staging_names_two_paths() {
         let staging = parse_staging("in:/a:b").unwrap();

@@ -1,4 +1,5 @@
-//! `tsumugi scrub`: reads all data of a running pool at a bounded rate, and compares it with its checksums.
+//! `tsumugi scrub`: reads all data of a running pool at a bounded rate and compares it with its
+//! checksums.
 
 use crate::deploy::admin::Access;
 use crate::deploy::job::JobDir;
@@ -19,7 +20,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// It was not read to the end.
+/// Exit code: not all data was read.
 const UNREAD: u8 = 2;
 
 /// Read all data of a running pool at a bounded rate, and compare it with its checksums.
@@ -29,12 +30,14 @@ Examples:
     tsumugi scrub training --rate 50M          beside the job's work
     tsumugi scrub training --json > found      an object per finding
 
-Reads each file as a mount reads it: over the network, from all devices. A block that does not have its checksum \
-is read once more, then reported with device, block, file and bytes; `tsumugi status` shows how far the scrub is and \
-what it has found, also after its end. Nothing is changed. What is written during the scrub may be left out; files \
-that are being written are committed before they are read, as for any reader on another node.
+Reads each file as a mount reads it: over the network, from all devices. If a block does not match \
+its checksum, the scrub reads it once more, then reports its device, block, file and bytes. \
+`tsumugi status` shows the progress and the findings, also after the end. Changes nothing. The \
+scrub may leave out data that is written while it runs. It reads a file that is being written \
+after a commit, as any reader on another node does.
 
-It runs on the machine of the metadata service, and ends with the job. SIGINT and SIGTERM end it in good order.
+It runs on the machine of the metadata service, and ends with the job. SIGINT and SIGTERM end it \
+cleanly.
 
 Exit codes:
     0  all data was read, and nothing was found
@@ -44,7 +47,7 @@ pub(crate) struct ScrubArgs {
     /// Name of the job (default: `$TSUMUGI_JOB`, else the Slurm job's number, else "default")
     #[arg(value_name = "JOB")]
     job: Option<String>,
-    /// Read at most this many bytes a second, for example 50M [default: no bound]
+    /// Bytes to read per second, at most, for example 50M [default: no limit]
     #[arg(long, value_name = "BYTES", value_parser = parse)]
     rate: Option<u64>,
     /// Base of the jobs' directories [default: the user's runtime directory]
@@ -75,7 +78,7 @@ pub(crate) fn run(args: &ScrubArgs) -> ExitCode {
     }
 }
 
-/// Says what was read.
+/// Returns a summary of what was read.
 pub(super) fn done(tally: &Tally) -> String {
     let Tally { files, read_bytes, compared_blocks, unsummed_blocks, repaired_blocks } = tally;
     let read = human(*read_bytes);
@@ -130,7 +133,7 @@ fn scrub(args: &ScrubArgs) -> anyhow::Result<(Tally, u64)> {
     };
     let result = Runtime::new(&reactor::Config::default())?.block_on(async {
         let noted = Rc::clone(&interrupted);
-        // The watch sees it, and the session ends in good order.
+        // The watch sees this, and the session ends cleanly.
         reactor::spawn(async move {
             signals::termination(&mut signals).await;
             noted.set(true);
@@ -145,10 +148,13 @@ fn scrub(args: &ScrubArgs) -> anyhow::Result<(Tally, u64)> {
     Ok((result?, record.findings_count))
 }
 
-/// How the service of a job is reached that runs on this machine.
+/// Returns how to reach the service of a job, which must run on this machine.
 pub(super) fn access(dir: &JobDir, state: &State) -> anyhow::Result<Access> {
     let Some(meta) = &state.meta else {
-        bail!("the metadata service of job {} is not on this machine: run this there", dir.job());
+        bail!(
+            "the metadata service of job {} is not on this machine: run this on its machine",
+            dir.job()
+        );
     };
     Access::new(meta, &dir.join("secret"))
 }
@@ -164,5 +170,5 @@ pub(super) async fn read(
         bail!("the metadata service answered {status:?}")
     };
     let read = reader::read_all(access, !plain.is_empty(), rate, watch);
-    Box::pin(read).await.context("the pool cannot be read")
+    Box::pin(read).await.context("cannot read the pool")
 }

@@ -1,4 +1,4 @@
-//! `tsumugi stats`: what a mount, or another service of a job, has done, with latencies.
+//! `tsumugi stats`: counts and latencies of a mount, or of another service of a job.
 
 use crate::observe::{ask, show};
 use clap::Args;
@@ -19,20 +19,21 @@ Examples:
     tsumugi stats /mnt/job --prometheus          in the text format of Prometheus
     tsumugi stats /run/tsumugi/4711/meta-service.sock   the metadata service of job 4711
 
-Families of operations in a node: fuse (requests of the kernel), client (data on devices, near and far), \
-call (calls to the metadata service), return (rights given back), target and host (NVMe commands). In \
-the metadata service: serve (calls) and recall (rights taken back). A latency is shown as the upper end \
-of its bucket, at most a quarter too high. docs/observability.md explains all names.
+Families of operations in a node: fuse (requests of the kernel), client (data on local and remote \
+devices), call (calls to the metadata service), return (rights that the node gives back), target \
+and host (NVMe commands). In the metadata service: serve (calls) and recall (rights that it takes \
+back). A latency is the upper end of its bucket, at most a quarter too high. docs/observability.md \
+explains all names.
 
 Exit codes:
     0  shown
     1  the mount's process does not answer, or there is no such mount
     2  wrong usage")]
 pub(crate) struct StatsArgs {
-    /// A path in a mount, or a service's socket
+    /// Path in a mount, or a service's socket
     #[arg(value_name = "MNT")]
     place: PathBuf,
-    /// Show the operations of each interval of this length
+    /// Show the operations of each interval of SECONDS
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     interval: Option<Duration>,
     /// End after N intervals
@@ -46,18 +47,19 @@ pub(crate) struct StatsArgs {
     prometheus: bool,
 }
 
-/// Reads a number of seconds, at least a hundredth.
+/// Parses a number of seconds from 0.01 to 86400.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
     if !(0.01..=86400.0).contains(&seconds) {
-        return Err(format!("{text} seconds: 0.01 to 86400 can be had"));
+        return Err(format!("{text} seconds: the range is 0.01 to 86400"));
     }
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// The socket that a path means: itself, or that of the mount it is in.
+/// Returns the socket for a path: the path itself if it is a socket, else that of the mount that
+/// contains it.
 pub(crate) fn socket(place: &Path) -> anyhow::Result<PathBuf> {
-    // A mount that does not answer must not be asked.
+    // A call to a mount that does not answer would hang.
     let is_named_so = place.extension().is_some_and(|extension| extension == "sock");
     if is_named_so && place.metadata().is_ok_and(|data| data.file_type().is_socket()) {
         return Ok(place.into());
@@ -115,7 +117,7 @@ fn print(
     Ok(())
 }
 
-/// An operation for programs, with quantiles instead of buckets.
+/// Returns an operation as JSON, with quantiles instead of buckets.
 pub(crate) fn as_json(one: &Counts) -> serde_json::Value {
     let count = one.count();
     let quantile = |share| one.latencies.quantile_ns(share);

@@ -1,7 +1,7 @@
-//! `tsumugi status`: what a job's file system is made of and how it does.
+//! `tsumugi status`: shows a job's nodes, space and health.
 //!
-//! Works when parts are dead: what this machine knows is told in any case, and what the metadata
-//! service would know is told if it answers.
+//! It works when parts of the job are dead: it always prints what this machine knows, and adds what
+//! the metadata service knows if that answers.
 
 use crate::deploy::find::{self, Place};
 use crate::deploy::job::FindArgs;
@@ -18,11 +18,11 @@ use clap::Args;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Findings of a scrub that are shown.
+/// Number of findings of a scrub to print.
 const FOUND_MAX: usize = 10;
-/// Slow operations that are shown.
+/// Number of slow operations to print.
 const SLOW_MAX: usize = 5;
-/// Operations that have run for longer are shown.
+/// Operations that have run for longer are printed.
 const LONG_NS: u64 = 1_000_000_000;
 
 /// Show a job's nodes, space and health.
@@ -44,12 +44,12 @@ Exit codes:
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     find: FindArgs,
-    /// Print as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Finds the job; on a node of a Slurm job that has only its own part of it, that part.
+/// Finds the job, or, on a node of a Slurm job that has only its own part of the job, that part.
 fn place(find: &FindArgs) -> anyhow::Result<Place> {
     let place = find::place(find)?;
     if let Place::Here(dir) = &place
@@ -165,7 +165,7 @@ fn print_keeper(keeper: &KeeperStatus) {
     }
 }
 
-/// What processes say is wrong, as data without its checksum.
+/// Prints what processes report as wrong, for example data without its checksum.
 fn print_notes(status: &Status) {
     for node in &status.nodes {
         for note in node.activity.iter().flat_map(|activity| &activity.notes) {
@@ -174,7 +174,7 @@ fn print_notes(status: &Status) {
     }
 }
 
-/// How far the last scrub is, and what it has found.
+/// Prints the progress of the last scrub, and its findings.
 fn print_scrub(scrub: &ScrubStatus) {
     let ScrubStatus { running, record } = scrub;
     let read = human(record.tally.read_bytes);
@@ -201,7 +201,8 @@ fn print_scrub(scrub: &ScrubStatus) {
     }
 }
 
-/// The slowest operations of the last minute, of all processes, and what runs for long.
+/// Prints the slowest operations of the last minute, of all processes, and operations that have run
+/// for long.
 fn print_slow(status: &Status) {
     let nodes = status.nodes.iter().map(|node| (node.name.as_str(), node.activity.as_ref()));
     let meta = status.meta.iter().map(|meta| ("meta", meta.activity.as_ref()));
@@ -287,7 +288,7 @@ fn print_devices(status: &Status) {
     }
 }
 
-/// Says whether data between nodes is encrypted; each device that is not is named.
+/// Prints whether data between nodes is encrypted, and which devices do not encrypt it.
 fn print_encryption(status: &Status) {
     let plain: Vec<_> =
         status.devices.iter().filter(|device| device.encrypted == Some(false)).collect();

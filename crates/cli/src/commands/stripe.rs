@@ -1,6 +1,6 @@
 //! `tsumugi stripe`: shows and sets how files are laid out over the devices.
 //!
-//! The layout is an extended attribute, so that programs can use it without this one.
+//! The layout is an extended attribute, so that programs can set it without this command.
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 /// The extended attribute, with a value such as `stripe_size=1048576,stripe_count=4`.
 const ATTRIBUTE: &str = "user.tsumugi.layout";
-/// Longest value that is read.
+/// Longest value that the command reads.
 const VALUE_BYTES_MAX: usize = 256;
 
 /// Show or set how files are laid out over the devices.
@@ -36,7 +36,7 @@ enum StripeCommand {
         /// Files and directories
         #[arg(value_name = "PATH", required = true)]
         paths: Vec<PathBuf>,
-        /// Print as JSON
+        /// Print the layouts as JSON
         #[arg(long)]
         json: bool,
     },
@@ -45,10 +45,10 @@ enum StripeCommand {
         after_help = "Example:\n    tsumugi stripe set --stripe-count -1 --stripe-size 4M /mnt/job/shared"
     )]
     Set {
-        /// Bytes on one device before the next device follows
+        /// Bytes to place on one device before the next device follows
         #[arg(long, value_name = "BYTES", value_parser = crate::deploy::size::parse)]
         stripe_size: Option<u64>,
-        /// Number of devices: 0 near first, -1 all
+        /// Number of devices: 0 for the default (the node's own device first), -1 for all
         #[arg(long, value_name = "N", allow_negative_numbers = true)]
         stripe_count: Option<i32>,
         /// Files and directories
@@ -83,7 +83,7 @@ impl Layout {
     fn of(path: &Path) -> anyhow::Result<Layout> {
         let mut value = vec![0; VALUE_BYTES_MAX];
         let length = rustix::fs::getxattr(path, ATTRIBUTE, &mut value[..]).with_context(|| {
-            format!("{} has no layout: is it on a mount of tsumugi?", path.display())
+            format!("{} has no layout: is it on a tsumugi mount?", path.display())
         })?;
         let text = String::from_utf8_lossy(&value[..length]).into_owned();
         Layout::parse(&text)
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &StripeArgs) -> anyhow::Result<ExitCode> {
         StripeCommand::Get { paths, json } => get(paths, *json),
         StripeCommand::Set { stripe_size, stripe_count, paths } => {
             if stripe_size.is_none() && stripe_count.is_none() {
-                bail!("nothing to set: name --stripe-size, --stripe-count or both");
+                bail!("nothing to set: give --stripe-size, --stripe-count or both");
             }
             set(*stripe_size, *stripe_count, paths)
         }
@@ -136,7 +136,7 @@ fn set(size: Option<u64>, count: Option<i32>, paths: &[PathBuf]) -> anyhow::Resu
 mod tests {
     use super::*;
 
-    /// Goal: a layout survives being written and read; half of one is none.
+    /// Goal: a layout survives a write and a read; half of a layout is invalid.
     #[test]
     fn layout_is_written_and_read() {
         let layout = Layout { stripe_size: 1 << 20, stripe_count: -1 };

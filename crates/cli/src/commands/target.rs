@@ -1,8 +1,8 @@
 //! `tsumugi target`: exports files, block devices or memory over NVMe/TCP and NVMe/RDMA.
 //!
-//! Flags and configuration file say the same things; both are turned into one [`Settings`], which is
-//! checked before anything is opened. Everything is written to standard output that a script needs
-//! (the addresses that were taken, then the namespaces), progress and messages to standard error.
+//! Options and configuration file have the same settings. Both become one [`Settings`], which is
+//! checked before anything is opened. What a script needs goes to standard output: the addresses,
+//! then the namespaces. Progress and messages go to standard error.
 
 mod ana;
 mod config;
@@ -39,7 +39,7 @@ use std::time::Duration;
 use target::{AdmissionMode, Admissions, Namespace, Server, ServerOptions, Subsystem, Target};
 use uuid::Uuid;
 
-/// How long to wait for an address that a target which was killed still holds.
+/// How long to wait for an address that a killed target still holds.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
 /// Export namespaces over NVMe/TCP or NVMe/RDMA.
 #[derive(Clone, Debug, Args)]
@@ -69,7 +69,7 @@ Examples:
     tsumugi target --listen 10.0.0.7:4420 --host HOSTNQN,dhchap-key=host.key \\
         --namespace /dev/nvme0n1
 
-  The same under TLS 1.3, so that no one on the network can read or change data:
+  The same under TLS 1.3, which keeps data secret and unchanged on the network:
     tsumugi nvme gen-tls-key --hmac 2 --output tls.key
     tsumugi target --listen 10.0.0.7:4420 --host HOSTNQN,tls-key=tls.key \\
         --namespace /dev/nvme0n1
@@ -77,7 +77,7 @@ Examples:
   The same disk over RDMA, at an address of an RDMA device:
     tsumugi target --fabric rdma --listen 10.0.0.7:4420 --insecure --namespace /dev/nvme0n1
 
-  The same by the kernel's target; it is taken down when this process ends:
+  The same by the kernel's target, which is taken down when this process ends:
     tsumugi target --engine kernel --fabric rdma --listen 10.0.0.7:4420 --insecure \\
         --namespace /dev/nvme0n1
 
@@ -95,20 +95,48 @@ Examples:
     dhchap_key = \"host.key\"
     tls_key = \"tls.key\"
 
-Hosts recognise a disk by its subsystem's NQN and its namespace's UUID, and take equal names for two \
-paths to the same blocks. Without --nqn and uuid= both are derived from this machine and the file or disk, \
-and stay the same over restarts; names of memory are new at each start. Give no two targets the same --nqn \
-or uuid=, unless they export the same blocks (docs/paths.md). Machines that were cloned with their /etc/machine-id and disks first need a new machine-id, or \
+Options of a namespace (--namespace file:/scratch/disk,size=4G,nsid=2):
+    size=SIZE           size of a file, which is created if it is missing
+    nsid=N              identifier of the namespace
+    uuid=UUID           UUID of the namespace
+    block-size=BYTES    size of a block
+    ana-group=N         ANA group of the namespace
+    read-only           refuse writes
+    buffered            use the page cache, for file systems without direct I/O
+    shared              share the file or device with other targets that have it as shared (docs/paths.md)
+    lazy                reserve memory when it is written, not at the start
+    host=NQN            a host that sees the namespace; may be repeated [default: all hosts that may \
+connect]
+    iops=N              commands per second, of all hosts together [default: no limit]
+    bytes-per-s=SIZE    bytes of data per second, of all hosts together [default: no limit]
+    reservations=FILE   keep the hosts' reservations in FILE, so that they survive a restart
+
+Options of a host (--host HOSTNQN,dhchap-key=host.key):
+    dhchap-key=FILE       the host must authenticate with this key
+    dhchap-ctrl-key=FILE  the target authenticates to the host with this key, on request
+    dhchap-hash=HASH      accept only this hash function, such as sha256
+    dhchap-dhgroup=GROUP  accept only this Diffie-Hellman group, such as ffdhe2048
+    concat                the host generates its TLS key in the authentication
+    tls-key=FILE          the host must connect under TLS 1.3 with this key, and all other hosts must \
+use TLS too
+    tls-compat            derive keys as libnvme before 1.15 did
+
+Hosts recognise a disk by its subsystem's NQN and its namespace's UUID, and treat equal names as \
+two paths to the same blocks. Without --nqn and uuid= the target derives both from this machine \
+and the file or disk, so they stay the same over restarts; names of memory are new at each start. \
+Give no two targets the same --nqn or uuid=, unless they export the same blocks (docs/paths.md). \
+Machines that were cloned with their /etc/machine-id and disks first need a new machine-id, or \
 --nqn and uuid=.
 
-Each connection that is no I/O queue pair takes up to 48 KiB, an I/O queue pair up to 288 KiB and, for each \
-entry of its queue, 8.5 KiB; --data-memory-max bounds the rest. Memory is taken when it is used: an idle \
-connection costs about 40 KiB. `tsumugi target ctl show` prints the sums.
+A connection without an I/O queue pair takes up to 48 KiB of memory; an I/O queue pair takes up to \
+288 KiB, and 8.5 KiB for each entry of its queue; --data-memory-max limits the rest. The target \
+allocates memory at its first use: an idle connection costs about 40 KiB. `tsumugi target ctl \
+show` prints the sums.
 
-SIGINT and SIGTERM end the target in good order; SIGUSR1 prints what it has served. With a configuration \
-file, SIGHUP reads it again and applies the difference: namespaces, subsystems, hosts, keys and listeners. \
-A file that is not valid changes nothing. What was changed by `tsumugi target ctl` and is not in the file \
-is taken back, so write it first with `tsumugi target ctl write`."
+SIGINT and SIGTERM end the target cleanly; SIGUSR1 prints what it has served. With a configuration \
+file, SIGHUP reads it again and applies the difference: namespaces, subsystems, hosts, keys and \
+listeners. An invalid file changes nothing. SIGHUP also reverts changes by `tsumugi target ctl` \
+that are not in the file, so save them first with `tsumugi target ctl write`."
 )]
 pub(crate) struct TargetArgs {
     #[command(subcommand)]
@@ -116,90 +144,76 @@ pub(crate) struct TargetArgs {
     /// Configuration file (TOML); options on the command line are added to it
     #[arg(value_name = "CONFIG.toml")]
     config: Option<PathBuf>,
-    /// Address to listen at; port 0 chooses a free port; may be repeated [default: 127.0.0.1:4420]
+    /// Address and port to listen on; port 0 chooses a free port; may be repeated [default:
+    /// 127.0.0.1:4420]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Vec<SocketAddr>,
-    /// Address to listen at over RDMA, beside those of --listen; may be repeated. It has to be one of an RDMA device
+    /// Address and port of an RDMA device to listen on, in addition to those of --listen; may be
+    /// repeated
     #[arg(long, value_name = "ADDR:PORT")]
     listen_rdma: Vec<SocketAddr>,
     /// NQN of the subsystem of --namespace and --allow-host [default: derived from this machine and
     /// the namespaces, see below]
     #[arg(long, value_name = "NQN")]
     nqn: Option<Nqn>,
-    /// A namespace (may be repeated)
-    #[arg(
-        long,
-        value_name = "NAMESPACE",
-        help = "A namespace: file:PATH[,size=4G], memory:512M, \
-        volume:POOL/NAME or a block device; with options nsid=N, uuid=UUID, block-size=BYTES, ana-group=N, read-only, \
-        buffered, shared (with other targets that have it as shared too; see docs/paths.md), lazy (reserves memory as \
-        it is written, not at the start), host=NQN (a host that sees it, may be repeated; without, all that may connect), iops=N and bytes-per-s=SIZE (what all hosts together may do with it in a \
-        second), reservations=FILE (hosts can have reservations survive a restart; FILE \
-        keeps them); may be repeated"
-    )]
+    /// Namespace to export: file:PATH, memory:SIZE, volume:POOL/NAME or a block device, with
+    /// options after commas (see below); may be repeated
+    #[arg(long, value_name = "NAMESPACE")]
     namespace: Vec<NamespaceSettings>,
-    /// State of an ANA group of the namespaces of --namespace when the target starts; may be repeated
-    #[arg(
-        long,
-        value_name = "GROUP=STATE",
-        value_parser = ana::parse,
-        help = "State of an ANA group of the namespaces of --namespace when the target starts: optimized, \
-        non-optimized, inaccessible, persistent-loss or change; may be repeated [default: optimized, and \
-        nothing is reported unless --ana or ana-group= is given]"
-    )]
+    /// State of an ANA group of the namespaces of --namespace at the start: optimized,
+    /// non-optimized, inaccessible, persistent-loss or change; may be repeated [default: optimized;
+    /// the target reports ANA only if --ana or ana-group= is given]
+    #[arg(long, value_name = "GROUP=STATE", value_parser = ana::parse)]
     ana: Vec<(String, String)>,
-    /// Smallest identifier of a controller. Targets that export one subsystem need ranges without a common
-    /// identifier [default: 1]
+    /// Smallest controller identifier; targets that export one subsystem need ranges that do not
+    /// overlap [default: 1]
     #[arg(long, value_name = "N")]
     cntlid_min: Option<u16>,
-    /// Largest identifier of a controller [default: 65519]
+    /// Largest controller identifier [default: 65519]
     #[arg(long, value_name = "N")]
     cntlid_max: Option<u16>,
     /// NQN of a host that may connect; may be repeated [default: any]
     #[arg(long, value_name = "NQN")]
     allow_host: Vec<Nqn>,
-    /// A host that may connect; may be repeated
-    #[arg(
-        long,
-        value_name = "HOST",
-        help = "A host that may connect: NQN[,dhchap-key=FILE[,dhchap-ctrl-key=FILE]\
-        [,dhchap-hash=sha256][,dhchap-dhgroup=ffdhe2048]][,tls-key=FILE[,tls-compat]]; with a \
-        dhchap-key the host must authenticate, with a second key the target authenticates to the host on request; \
-        with a tls-key it must connect under TLS 1.3, and so must all hosts then; tls-compat derives keys as \
-        libnvme before 1.15 did; may be repeated"
-    )]
+    /// Host that may connect: its NQN, with its keys as options after commas (see below); may be
+    /// repeated
+    #[arg(long, value_name = "HOST")]
     host: Vec<HostSettings>,
-    /// Require authentication of hosts with keys at the discovery service too; nvme-cli cannot do that
+    /// Require authentication of hosts with keys also at the discovery service; nvme-cli does not
+    /// support this
     #[arg(long)]
     auth_discovery: bool,
-    /// Microseconds to spin for work before sleeping, or auto: only while that is cheaper than a wake-up;
-    /// stops by itself while there is no work [default: 0]
+    /// Microseconds to spin for work before sleeping, or auto: only while that is cheaper than a
+    /// wake-up; a target without work does not spin [default: 0]
     #[arg(long, value_name = "N|auto")]
     poll_us: Option<reactor::Spin>,
-    /// Threads that serve connections, or all: one for each CPU that this process may use (its affinity, and what its
-    /// cgroup's quota allows) [default: 1]
+    /// Number of threads that serve connections, or all: one for each CPU that this process may use
+    /// (by its affinity and its cgroup's quota) [default: 1]
     #[arg(long, value_name = "N|all")]
     cores: Option<CoreCount>,
-    /// Buffer memory for data of all hosts' commands together [default: 256M]
+    /// Bytes of buffer memory for the data of all hosts' commands together [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     data_memory_max: Option<u64>,
-    /// Connections at a time, of all hosts; three quarters of them may come from one address [default: 1024]
+    /// Number of connections at a time, of all hosts; at most three quarters may come from one
+    /// address [default: 1024]
     #[arg(long, value_name = "N")]
     connections_max: Option<usize>,
-    /// Controllers at a time, of all hosts [default: as many as connections, at most 1024]
+    /// Number of controllers at a time, of all hosts [default: as many as connections, at most
+    /// 1024]
     #[arg(long, value_name = "N")]
     controllers_max: Option<usize>,
-    /// I/O queue pairs of a controller [default: 64]
+    /// Number of I/O queue pairs per controller [default: 64]
     #[arg(long, value_name = "N")]
     io_queues_max: Option<u16>,
-    /// Entries of an I/O queue, 2 to 4096 [default: 128]
+    /// Number of entries in an I/O queue, 2 to 4096 [default: 128]
     #[arg(long, value_name = "N")]
     queue_size_max: Option<u16>,
-    /// Longest transfer of a command (MDTS): a power of two, 4K to 64M; --data-memory-max must hold four [default: 1M]
+    /// Longest transfer of a command in bytes (MDTS): a power of two, 4K to 64M; --data-memory-max
+    /// must hold four [default: 1M]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     mdts: Option<u64>,
-    /// Control socket, for `tsumugi target ctl`, or none [default: target-PID.sock in /run/tsumugi (root) or
-    /// `$XDG_RUNTIME_DIR/tsumugi`]
+    /// Control socket for `tsumugi target ctl`, or none [default: target-PID.sock in /run/tsumugi
+    /// (root) or `$XDG_RUNTIME_DIR/tsumugi`]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Refuse header digests
@@ -208,20 +222,21 @@ pub(crate) struct TargetArgs {
     /// Refuse data digests
     #[arg(long)]
     no_data_digest: bool,
-    /// Allow an address beyond loopback although hosts are not authenticated
+    /// Allow an address beyond loopback without authentication of hosts
     #[arg(long)]
     insecure: bool,
     /// Network namespace for the sockets, e.g. /run/netns/node1
     #[arg(long, value_name = "PATH")]
     network_namespace: Option<PathBuf>,
-    /// What serves: our own target, on any reactor or on the named one, or the kernel's (nvmet), which is set
-    /// up from the same settings, needs root, and is taken down when this process ends [default: own]
+    /// What serves: our own target, on any reactor or on the given engine, or the kernel's target
+    /// (nvmet). The command sets the kernel's target up from the same settings, needs root for it,
+    /// and takes it down at the end [default: own]
     #[arg(long, default_value = "own", hide_default_value = true, value_parser = Engine::all())]
     engine: Engine,
-    /// What carries the commands at the addresses of --listen [default: tcp]
+    /// Fabric that carries the commands at the addresses of --listen [default: tcp]
     #[arg(long, value_name = "FABRIC")]
     fabric: Option<kernel::Fabric>,
-    /// Let the adapter serve commands itself, with --engine kernel (ConnectX-5 and later, for RDMA)
+    /// With --engine kernel, let the adapter itself serve commands (ConnectX-5 and later, for RDMA)
     #[arg(long)]
     offload: bool,
     /// Print JSON, one object per line, with statistics at the end
@@ -241,7 +256,8 @@ impl TargetArgs {
             settings.listen_rdma.append(&mut settings.listen);
             if settings.listen_rdma.is_empty() {
                 bail!(
-                    "--fabric rdma needs --listen with an address of an RDMA device (`rdma link` lists them)"
+                    "--fabric rdma needs --listen with an address of an RDMA device (`rdma link` \
+                     lists them)"
                 );
             }
         }
@@ -283,9 +299,7 @@ impl TargetArgs {
             || !self.host.is_empty()
             || !self.ana.is_empty()
         {
-            bail!(
-                "--nqn, --allow-host, --host and --ana are for the namespaces of --namespace: give some"
-            );
+            bail!("--nqn, --allow-host, --host and --ana need a --namespace to apply to");
         }
         settings.check()?;
         control::limits_of(&settings)?;
@@ -310,13 +324,13 @@ pub(crate) fn run(args: &TargetArgs) -> anyhow::Result<ExitCode> {
         return kernel::run(&settings, args);
     }
     if args.offload {
-        bail!("our own target offloads nothing to the adapter: add --engine kernel for --offload");
+        bail!("--offload needs the kernel's target: add --engine kernel");
     }
     let config = reactor::Config {
         spin: settings.poll_us.unwrap_or_default(),
         ..reactor::Config::default()
     };
-    // Without a file to read again SIGHUP keeps its meaning: the terminal has gone.
+    // Without a file to read again SIGHUP keeps its default meaning: the terminal has gone.
     let further: &[i32] = if args.config.is_some() { &[SIGUSR1, SIGHUP] } else { &[SIGUSR1] };
     let signals = crate::signals::watch(further)?;
     crate::descriptors::raise_limit();
@@ -326,7 +340,7 @@ pub(crate) fn run(args: &TargetArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a number of connections that was asked for and cannot be had.
+/// Refuses a requested number of connections that exceeds the limit of open files.
 fn check_descriptors(settings: &Settings) -> anyhow::Result<()> {
     /// Files of the program itself, and of a few namespaces.
     const OTHERS: u64 = 64;
@@ -336,8 +350,8 @@ fn check_descriptors(settings: &Settings) -> anyhow::Result<()> {
         && limit < connections as u64 + OTHERS
     {
         bail!(
-            "{connections} connections need as many open files, and the limit is {limit}: raise it \
-             (ulimit -Hn, LimitNOFILE= of systemd), or lower connections_max"
+            "{connections} connections need {connections} open files, but the limit is {limit}: \
+            raise it (ulimit -Hn, LimitNOFILE= of systemd), or lower connections_max"
         );
     }
     Ok(())
@@ -406,7 +420,7 @@ async fn serve(
     Ok(())
 }
 
-/// Opens the subsystems of the settings; returns their names, in their order.
+/// Opens the subsystems of the settings. Returns their names in the same order.
 async fn add_subsystems(
     target: &Target,
     settings: &Settings,
@@ -429,7 +443,8 @@ async fn add_subsystems(
     Ok(names)
 }
 
-/// The control socket. Where there is no place for one by default, the target runs without.
+/// Creates the control socket. If the default directory is missing, the target runs without a
+/// socket.
 fn control_socket(settings: &Settings) -> anyhow::Result<Option<Socket>> {
     let path = settings.control.as_deref();
     if path == Some(Path::new("none")) {
@@ -439,8 +454,8 @@ fn control_socket(settings: &Settings) -> anyhow::Result<Option<Socket>> {
         Ok(socket) => Ok(Some(socket)),
         Err(error) if path.is_none() => {
             eprintln!(
-                "tsumugi: there is no control socket, as `tsumugi target ctl` needs: {}; give another \
-                 path with --control, or --control none",
+                "tsumugi: the target runs without the control socket that `tsumugi target ctl` \
+                needs: {}; give another path with --control, or --control none",
                 crate::print::words(&error)
             );
             Ok(None)
@@ -474,7 +489,7 @@ async fn open_subsystem(settings: &SubsystemSettings) -> anyhow::Result<Subsyste
     Ok(subsystem)
 }
 
-/// Opens a namespace, making its file if that is asked for.
+/// Opens a namespace, and creates its file if the settings ask for that.
 async fn open_namespace(settings: &NamespaceSettings, nsid: Nsid) -> anyhow::Result<Namespace> {
     settings.prepare().await?;
     let uuid = settings.uuid().await?;
@@ -494,7 +509,7 @@ async fn namespace_of(
     let namespace = namespace.with_hosts(settings.hosts()?);
     namespace.set_rate_limits(settings.rate_limits()?);
     if settings.is_shared() {
-        // What one target knows of reservations, another that shares the store does not.
+        // Another target that shares the store does not know this target's reservations.
         return Ok(namespace);
     }
     Ok(namespace.with_reservations(settings.reservations(uuid).await?))

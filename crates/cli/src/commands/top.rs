@@ -1,4 +1,4 @@
-//! `tsumugi top`: what a job's nodes do right now.
+//! `tsumugi top`: shows what a job's nodes do at the moment.
 
 use super::stats::{as_json, parse_seconds};
 use crate::deploy::find::{self, Place};
@@ -15,16 +15,16 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Operations in a frame.
+/// Number of operations in a frame.
 const OPERATIONS_MAX: usize = 15;
-/// Waits in a frame.
+/// Number of waits in a frame.
 const WAITS_MAX: usize = 10;
-/// Operations that run for less are not waiting in a way that needs to be shown.
+/// A frame does not show waits of operations that have run for less.
 const WAIT_MIN_NS: u64 = 10_000_000;
-/// To the upper left corner, and clear what is below.
+/// Moves the cursor to the upper left corner and clears the screen below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// Show what a job's nodes do: operations, latencies, local and remote bytes, and waits.
+/// Show the activity of a job's nodes: operations, latencies, local and remote bytes, waits.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -33,10 +33,10 @@ Examples:
     tsumugi top --once                   one frame, for a log
     tsumugi top --once --json            for programs
 
-A frame shows the operations since the frame before: for each node the kernel's requests with their \
-latencies, calls to the metadata service, local and remote bytes, and running operations; then \
-operations of all nodes by their total time; then operations that have run for 10 ms or more, with their \
-waits.
+A frame shows the operations since the previous frame: for each node the kernel's requests with \
+their latencies, calls to the metadata service, local and remote bytes, and running operations; \
+then operations of all nodes by their total time; then operations that have run for 10 ms or more, \
+with their waits.
 
 Exit codes:
     0  shown
@@ -56,7 +56,7 @@ pub(crate) struct TopArgs {
     json: bool,
 }
 
-/// What one process did between two looks.
+/// What one process did between two snapshots.
 struct Part {
     name: String,
     done: Vec<Counts>,
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
     let dir = match find::place(&args.find)? {
         Place::Here(dir) => dir,
         Place::Of(user, name) => bail!(
-            "job {} is one of {1}: run `tsumugi top` as {1}, or look at `tsumugi status`",
+            "job {} belongs to {1}: run `tsumugi top` as {1}, or use `tsumugi status`",
             name.job,
             user.name
         ),
@@ -116,7 +116,7 @@ fn look(dir: &JobDir) -> anyhow::Result<(Status, Looks)> {
 fn parts(before: &Looks, now: &Looks) -> Vec<Part> {
     let mut parts = Vec::new();
     for (name, now) in now {
-        // One that was started again has counted less, and began later.
+        // A restarted process has counted less, and began later.
         let Some(before) = before.get(name).filter(|before| before.at_ns < now.at_ns) else {
             continue;
         };
@@ -128,14 +128,14 @@ fn parts(before: &Looks, now: &Looks) -> Vec<Part> {
 }
 
 impl Part {
-    /// All of a family together.
+    /// Returns the sum of all operations of a family.
     fn family(&self, family: Family) -> Counts {
         let mut all = Counts::none(family, "all");
         self.done.iter().filter(|one| one.family == family).for_each(|one| all.add(one));
         all
     }
 
-    /// Bytes a second that went by these operations.
+    /// Returns the bytes per second of these operations.
     fn rate(&self, family: Family, names: [&str; 2]) -> f64 {
         let own = |one: &&Counts| one.family == family && names.contains(&one.name.as_str());
         let bytes: u64 = self.done.iter().filter(own).map(|one| one.bytes).sum();
@@ -154,13 +154,13 @@ impl Part {
         self.over.as_secs_f64().max(1e-9)
     }
 
-    /// What runs for so long that it is shown.
+    /// Returns the operations that have run long enough to be shown.
     fn waits(&self) -> impl Iterator<Item = &Running> {
         self.now.running.iter().filter(|one| !one.is_inner && one.ns >= WAIT_MIN_NS)
     }
 }
 
-/// The operations of all processes together, those first that took most time in all.
+/// Returns the operations of all processes together, sorted by total time, largest first.
 fn together(parts: &[Part]) -> Vec<Counts> {
     let mut all: BTreeMap<(Family, &str), Counts> = BTreeMap::new();
     for one in parts.iter().flat_map(|part| &part.done) {

@@ -1,4 +1,4 @@
-//! `tsumugi trace`: operations of a mount, or of another service of a job, as they end.
+//! `tsumugi trace`: shows operations of a mount, or of another service of a job, as they end.
 
 use super::stats::socket;
 use crate::observe::{ask, show};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Show operations as they happen, with their times.
+/// Show operations as they end, with their times.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -19,24 +19,25 @@ Examples:
     tsumugi trace /mnt/job --for 5 --json >trace.json one object per line
     tsumugi trace /run/tsumugi/4711/meta-service.sock the metadata service of job 4711
 
-An operation is shown when it has ended, below its waits, which are indented. One trace at a time runs \
-on each service. While it runs, each operation of that service costs a little more.
+The output shows an operation when it has ended, below its waits, which are indented. Only one \
+trace at a time can run on a service. While it runs, each operation of that service costs a little \
+more.
 
 Exit codes:
     0  ended as requested
     1  the mount's process does not answer, or another trace is running on it
     2  wrong usage")]
 pub(crate) struct TraceArgs {
-    /// A path in a mount, or a service's socket
+    /// Path in a mount, or a service's socket
     #[arg(value_name = "MNT")]
     place: PathBuf,
-    /// Show only operations of this family: fuse, client, call, serve, recall, return, target, host or union
+    /// Show only operations of this family
     #[arg(long, value_name = "NAME", value_parser = FAMILIES)]
     family: Option<String>,
     /// Show only operations that took at least MS milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     slower: f64,
-    /// End after this time
+    /// End after SECONDS
     #[arg(long = "for", value_name = "SECONDS", value_parser = super::stats::parse_seconds)]
     lasts: Option<Duration>,
     /// End after N operations
@@ -59,7 +60,10 @@ pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
     for look in ask::trace(&socket)? {
         let look = look.context("the service has ended")?;
         if look.dropped > 0 {
-            eprintln!("tsumugi: {} operations were too many to show", look.dropped);
+            eprintln!(
+                "tsumugi: {} operations are missing: there were too many to show",
+                look.dropped
+            );
         }
         for event in look.events.iter().filter(|event| args.wants(event)) {
             if left == 0 {

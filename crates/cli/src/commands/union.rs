@@ -1,10 +1,10 @@
-//! `tsumugi union`: mounts a union of directories, and what goes with it.
+//! `tsumugi union`: mounts a union of directories, and works on its mounts and directories.
 //!
-//! The program also acts by the name it is called by, because mount(8) and Podman start it so:
+//! The program also acts by the name of its file, because mount(8) and Podman start it so:
 //! `tsumugi-union [SOURCE] MOUNTPOINT -o OPTIONS` mounts, and `umount.fuse.tsumugi-union` unmounts
-//! and waits. Mounting goes on in the background: the program starts itself anew, waits until that
-//! one says that the mount is up, and ends with its word. (Nothing is forked, so that there is no
-//! state of threads to be lost.)
+//! and waits. The mount lives in the background: the program starts itself again, waits until the
+//! new process reports that the mount is up, and ends with its result. (It does not fork, which
+//! would lose the state of threads.)
 
 mod background;
 pub(super) mod bench;
@@ -64,21 +64,21 @@ Examples:
         /// Mount point of the union, or the upper directory of an unmounted one
         #[arg(required_unless_present = "options")]
         place: Option<PathBuf>,
-        /// Options of an unmounted union [default: those that its last mount has recorded]
+        /// Options of an unmounted union [default: those of its last mount]
         #[arg(short = 'o', value_name = "OPTIONS")]
         options: Vec<OsString>,
-        /// Print JSON: an object, or one per file
+        /// Print JSON: one object, or one per file
         #[arg(long)]
         json: bool,
     },
-    /// Check what an unmounted union keeps: journal, marks, partial files, copies that wait
+    /// Check what an unmounted union stores: its journal, marks, partial files and waiting copies
     #[command(after_help = "\
 Examples:
     tsumugi union check /c1/up
     tsumugi union check /c1/up --work /c1/work --json
 
-Changes nothing. Reads everything that is stored of partial files and verifies it. Lower files are not compared: \
-`union status` does that.
+Changes nothing. Reads and verifies all stored data of partial files. It does not compare lower \
+files: `union status` does that.
 
 Exit codes:
     0  nothing was found
@@ -87,10 +87,10 @@ Exit codes:
     Check {
         /// The upper directory
         upper: PathBuf,
-        /// The work directory [default: the one that the last mount has recorded]
+        /// The work directory [default: that of the last mount]
         #[arg(long, value_name = "WORKDIR")]
         work: Option<PathBuf>,
-        /// Print JSON: an object per finding
+        /// Print JSON: one object per finding
         #[arg(long)]
         json: bool,
     },
@@ -111,11 +111,11 @@ Examples:
         /// The upper directory
         #[arg(required_unless_present = "options")]
         upper: Option<PathBuf>,
-        /// Options of the union [default: those that its last mount has recorded]
+        /// Options of the union [default: those of its last mount]
         #[arg(short = 'o', value_name = "OPTIONS")]
         options: Vec<OsString>,
-        /// Use the lower file of FILE (a path from the union's root) as it is now, although it has changed:
-        /// bytes of two versions may mix
+        /// Use the lower file of FILE (a path from the union's root) in its present state, although
+        /// it has changed: bytes of two versions may mix
         #[arg(long, value_name = "FILE")]
         accept_lower: Vec<PathBuf>,
     },
@@ -129,15 +129,16 @@ struct MountArgs {
     /// Stay in the foreground
     #[arg(short = 'f', long)]
     foreground: bool,
-    /// Use a separate process, not the server that all unions of a user share
+    /// Serve this mount from a separate process, not from the server that all unions of a user
+    /// share
     #[arg(long)]
     own_process: bool,
-    /// Mount point; a word before it is shown as the mount's source
+    /// Mount point; a word before it is shown as the source of the mount
     #[arg(value_name = "[SOURCE] MOUNTPOINT", num_args = 0..=2)]
     places: Vec<PathBuf>,
 }
 
-/// `tsumugi-union`, as mount(8) and Podman call it, and `fuse-overlayfs`, as Docker does.
+/// `tsumugi-union`, the name that mount(8) and Podman use, and `fuse-overlayfs`, which Docker uses.
 #[derive(Debug, Parser)]
 #[command(name = "tsumugi-union", version)]
 struct MountProgram {
@@ -165,7 +166,7 @@ pub(crate) fn run(args: UnionArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Acts by the name that the program was called by; `None` if it is its own.
+/// Acts by the name that started the program; `None` if it is its own.
 pub(crate) fn run_by_name(
     mut args: impl Iterator<Item = OsString>,
 ) -> Option<anyhow::Result<ExitCode>> {
@@ -228,7 +229,8 @@ fn serve(options: &Options, mountpoint: &Path) -> anyhow::Result<ExitCode> {
     let config = reactor::Config { sqe128: false, ..reactor::Config::default() };
     let mut runtime = reactor::Runtime::new(&config).context("cannot start the reactor")?;
     let mount = UnionMount::new(options, mountpoint, fuse::TransportChoice::Device)?;
-    // What is made gets the mode that its maker asked for; the umask was the maker's.
+    // New files get the mode that the caller asked for: the caller's umask has already been
+    // applied.
     rustix::process::umask(rustix::fs::Mode::empty());
     let mount = Rc::new(mount);
     let ending = Rc::clone(&mount);
@@ -243,7 +245,7 @@ fn serve(options: &Options, mountpoint: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Of a mounted union what it is doing, of another one what is partial.
+/// Prints the state of a mounted union, or the partial files of an unmounted one.
 fn status(place: Option<&Path>, options: &[OsString], json: bool) -> anyhow::Result<ExitCode> {
     if let Some(place) = place
         && options.is_empty()
@@ -257,7 +259,7 @@ fn status(place: Option<&Path>, options: &[OsString], json: bool) -> anyhow::Res
 fn sync(mountpoint: &Path) -> anyhow::Result<ExitCode> {
     ::union::sync_mount(mountpoint).with_context(|| {
         format!(
-            "cannot sync {} (ioctl {IOCTL_SYNC:#x}; is a union of tsumugi mounted there?)",
+            "cannot sync {} (ioctl {IOCTL_SYNC:#x}; is a tsumugi union mounted there?)",
             mountpoint.display()
         )
     })?;
@@ -269,7 +271,8 @@ fn unmount(args: impl Iterator<Item = OsString>) -> anyhow::Result<ExitCode> {
     let is_option = |arg: &OsString| arg.as_bytes().starts_with(b"-");
     let mountpoint = args.into_iter().find(|arg| !is_option(arg));
     let mountpoint = PathBuf::from(mountpoint.context("the mount point to unmount is missing")?);
-    // Whoever unmounts may not be allowed to open the root: the server commits at its end anyway.
+    // The caller of umount may have no right to open the root: the server commits at its end
+    // anyway.
     if let Err(error) = ::union::sync_mount(&mountpoint) {
         tracing::debug!(%error, "no sync before unmounting");
     }

@@ -1,4 +1,4 @@
-//! `tsumugi up`: makes a job's file system out of its nodes' SSDs.
+//! `tsumugi up`: creates a job's file system from its nodes' SSDs.
 
 use crate::deploy::cleanup;
 use crate::deploy::fabric;
@@ -25,13 +25,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tls::{Holder, JobKey};
 
-/// Time to undo what was made when something fails.
+/// Time to undo what was created when something fails.
 const UNDO_WITHIN: Duration = Duration::from_secs(20);
 
 /// Shortest lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);
 
-/// Make a job's file system out of its nodes' SSDs.
+/// Create a job's file system from its nodes' SSDs.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -49,17 +49,18 @@ Examples:
 Each line of a file of nodes: HOST [name=NAME] [address=IP] [device=PATH] [mount=DIR] [dir=DIR]
     HOST     its name for ssh
     name     its name in the pool (default: HOST)
-    address  at which other nodes reach it (default: that of HOST, or, if that is loopback, its own address on \
-its route to the others)
-    device   an existing block device or file, a directory for a backing file, or a pattern; a device in use is \
-refused, and so is one with a file system or the like, unless --destroy is given
+    address  at which other nodes reach it (default: that of HOST, or if that is loopback, its own \
+    address on its route to the others)
+    device   an existing block device or file, a directory for a backing file, or a pattern; `up` \
+    refuses a device in use, and without --destroy also one with a file system or the like
     mount    its mount point
     dir      base of the job's directory there
 Empty lines and text after a # are ignored.
 
-The metadata service runs on the first node. If `up` fails or is interrupted, it removes what it has created. A \
-process that dies later is started again at once, unless it dies three times in a minute; `tsumugi status` shows \
-the reason. `tsumugi list` shows all jobs of this machine, `tsumugi run` creates one for a single command.
+The metadata service runs on the first node. If `up` fails or is interrupted, it removes what it \
+has created. The job starts a process that dies later again at once, unless it dies three times in \
+a minute; `tsumugi status` shows the reason. `tsumugi list` shows all jobs of this machine, \
+`tsumugi run` creates one for a single command.
 
 Exit codes:
     0    all nodes are ready
@@ -79,23 +80,24 @@ pub(crate) struct UpArgs {
     slurm: bool,
     #[command(flatten)]
     pub(crate) job: JobArgs,
-    /// Size of each node's backing file [default: the site's, else 2G]
+    /// Bytes of each node's backing file [default: the site's, else 2G]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     size: Option<u64>,
     /// Directory on the SSD for backing files [default: the site's, else one in /var/tmp]
     #[arg(long, value_name = "DIR", conflicts_with = "memory")]
     device_dir: Option<PathBuf>,
-    /// Block device, file or directory for each node's data, or a pattern: each node uses the first free
-    /// match. May be repeated
+    /// Block device, file or directory for each node's data, or a pattern, of which each node uses
+    /// the first free match; may be repeated
     #[arg(long, value_name = "PATTERN", conflicts_with_all = ["memory", "device_dir"])]
     device: Vec<String>,
-    /// Use devices although they have a file system, partitions or the like: their content is lost
+    /// Use devices that have a file system, partitions or the like: their content is lost
     #[arg(long)]
     pub(crate) destroy: bool,
-    /// Keep the data in memory, with this size per node
+    /// Keep the data in memory, with BYTES per node
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     memory: Option<u64>,
-    /// Mount at DIR/NODE with --local, at DIR with --nodes (default: in the job's directory)
+    /// Base directory of the mounts: DIR/NODE with --local, DIR itself with --nodes (default: in
+    /// the job's directory)
     #[arg(long, value_name = "DIR")]
     mount_base: Option<PathBuf>,
     /// Put each node's sockets into its own network namespace
@@ -105,14 +107,14 @@ pub(crate) struct UpArgs {
     /// Send data between nodes in the clear: programs on their network can read and change it
     #[arg(long)]
     plain_data: bool,
-    /// Make checksums of data, and check them when it is read
+    /// Store checksums of data, and compare data with them when it is read
     #[arg(long, value_enum, default_value_t, value_name = "WHETHER")]
     checksum: Checksum,
-    /// Not needed any more, as data between nodes is encrypted
+    /// Has no effect: data between nodes is encrypted
     #[arg(long, hide = true)]
     insecure: bool,
-    /// Write backing files once beforehand [default: only reserve their space]; makes the first write of
-    /// each block as fast as later ones
+    /// Write backing files once at the start, which makes the first write of each block as fast as
+    /// later ones [default: only reserve their space]
     #[arg(long, conflicts_with = "memory")]
     prewrite: bool,
     /// Keep backing files when the job ends
@@ -124,23 +126,24 @@ pub(crate) struct UpArgs {
     /// Use FUSE over io_uring, or fail; as root, switch it on for the machine until the job ends
     #[arg(long, conflicts_with = "transport")]
     fuse_uring: bool,
-    /// Create the pool for this user, and no other (root only)
+    /// Create the pool for this user only (root only)
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
-    /// Take the job down when this process of this machine has ended
+    /// Take the job down when this process on this machine has ended
     #[arg(long, value_name = "PID", conflicts_with = "lease",
           value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) owner_pid: Option<i32>,
-    /// Take the job down when `tsumugi renew` has not run for this time
+    /// Take the job down when `tsumugi renew` has not run for TIME
     #[arg(long, value_name = "TIME", value_parser = parse_lease)]
     lease: Option<Duration>,
-    /// Take the job down when Slurm reports that this Slurm job has ended, or was requeued
+    /// Take the job down when Slurm reports that this Slurm job has ended or was requeued
     #[arg(long, value_name = "JOB", conflicts_with_all = ["owner_pid", "lease", "slurm"])]
     owner_slurm_job: Option<u32>,
-    /// Do not start dead processes again before `tsumugi restart`
+    /// Leave dead processes to `tsumugi restart`
     #[arg(long)]
     no_restart: bool,
-    /// Microseconds to spin for work before sleeping, or auto: only while that is cheaper than a wake-up
+    /// Microseconds to spin for work before sleeping, or auto: only while that is cheaper than a
+    /// wake-up
     #[arg(long, value_name = "N|auto", default_value_t)]
     poll_us: reactor::Spin,
     /// Give up if nodes are not ready after this time
@@ -158,37 +161,37 @@ pub(crate) struct UpArgs {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Netns {
-    /// Where it can be done.
+    /// Where the machine can do it.
     #[default]
     Auto,
-    /// Or fail.
+    /// Always, or fail.
     Always,
-    /// Loopback ports instead.
+    /// Use loopback ports instead.
     Never,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Transport {
-    /// By `io_uring` where the kernel has it enabled, else through /dev/fuse.
+    /// Use `io_uring` if the kernel has it enabled, else /dev/fuse.
     #[default]
     Auto,
-    /// Through /dev/fuse.
+    /// Use /dev/fuse.
     Device,
-    /// By `io_uring`, or fail.
+    /// Use `io_uring`, or fail.
     Uring,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Checksum {
-    /// A read gives the bytes that were written, or EIO.
+    /// A read returns the bytes that were written, or EIO.
     #[default]
     On,
-    /// Neither: to measure what they cost.
+    /// No checksums: to measure their cost.
     Off,
 }
 
 impl Checksum {
-    /// As a node's configuration has it.
+    /// Returns the value for a node's configuration.
     fn name(self) -> &'static str {
         match self {
             Checksum::On => "on",
@@ -197,11 +200,11 @@ impl Checksum {
     }
 }
 
-/// How it went.
+/// The result of `up`.
 pub(crate) struct Outcome {
     /// The nodes.
     pub(crate) nodes: Vec<ReadyNode>,
-    /// Time to make backing files.
+    /// Time to create backing files.
     pub(crate) prepared: Duration,
     /// Time from then until all nodes were ready.
     pub(crate) ready: Duration,
@@ -227,13 +230,13 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Makes a job on this machine or on others.
+/// Creates a job on this machine or on others.
 pub(crate) fn make(args: &UpArgs, dir: &JobDir, stop: &Stop) -> anyhow::Result<Outcome> {
     let args = args.clone().with(&Site::read()?);
     if args.insecure {
         eprintln!(
-            "tsumugi: --insecure is not needed any more: data between nodes is encrypted. To leave it in the clear give \
-             --plain-data"
+            "tsumugi: --insecure has no effect: data between nodes is encrypted. Use --plain-data \
+            to send it in the clear"
         );
     }
     match &args.nodes {
@@ -255,7 +258,7 @@ fn up_local(args: &UpArgs, dir: &JobDir, stop: &Stop) -> anyhow::Result<Outcome>
     result
 }
 
-/// Cleans up after a failure, and says what could not be.
+/// Cleans up after a failure, and reports what could not be removed.
 pub(crate) fn undo(dir: &JobDir) {
     match cleanup::clean(dir, Instant::now() + UNDO_WITHIN, true) {
         Ok(report) => {
@@ -298,13 +301,13 @@ impl UpArgs {
             (_, None) => Ok(true),
             (Netns::Always, Some(why)) => bail!("no network namespaces: {why}"),
             (Netns::Auto, Some(why)) => {
-                eprintln!("tsumugi: nodes use loopback ports, as {why}");
+                eprintln!("tsumugi: nodes use loopback ports: {why}");
                 Ok(false)
             }
         }
     }
 
-    /// The plan of this machine with `count` nodes and the metadata service.
+    /// Returns the plan of this machine with `count` nodes and the metadata service.
     fn plan(&self, has_fabric: bool, count: usize) -> anyhow::Result<Plan> {
         let address = |address: Ipv4Addr, port: u16| {
             if has_fabric { (address, port) } else { (Ipv4Addr::LOCALHOST, 0) }.into()
@@ -327,7 +330,8 @@ impl UpArgs {
         Ok(Plan { meta: Some(meta), secret, has_fabric, ..self.bare_plan(nodes)? })
     }
 
-    /// A plan without metadata service, for nodes in the machine's own network; a new identifier.
+    /// Returns a plan with a new identifier and without metadata service, for nodes in the
+    /// machine's own network.
     pub(crate) fn bare_plan(&self, nodes: Vec<NodePlan>) -> anyhow::Result<Plan> {
         Ok(Plan {
             id: format!("{:016x}", reactor::random::u64()),
@@ -353,13 +357,13 @@ impl UpArgs {
         })
     }
 
-    /// The user whom the pool is made for, if it is another one.
+    /// Returns the user that the pool is for, if it is another user.
     fn owner(&self) -> anyhow::Result<Option<User>> {
         let owner = self.owner.as_deref().map(User::find).transpose()?;
         Ok(owner.filter(|owner| !owner.is_current()))
     }
 
-    /// The process whose end is that of the job.
+    /// Returns the process that ends the job by its own end.
     fn owner_process(&self) -> anyhow::Result<Option<Process>> {
         let find = |pid| {
             let process = Process::of(pid).ok().filter(Process::is_alive);
@@ -368,7 +372,7 @@ impl UpArgs {
         self.owner_pid.map(find).transpose()
     }
 
-    /// The site's defaults for what is not given.
+    /// Fills in the site's defaults for options that are not given.
     fn with(mut self, site: &Site) -> Self {
         let defaults = &site.defaults;
         self.size = self.size.or(defaults.size);
@@ -377,12 +381,12 @@ impl UpArgs {
         self
     }
 
-    /// Bytes of a backing file.
+    /// Returns the bytes of a backing file.
     pub(crate) fn size(&self) -> u64 {
         self.size.unwrap_or(SIZE_DEFAULT)
     }
 
-    /// A node's device when nothing is said of it in particular.
+    /// Returns the device of a node that has no device of its own in the list of nodes.
     pub(crate) fn device(&self) -> DevicePlan {
         match self.memory {
             Some(size) => DevicePlan::Memory { size },
@@ -391,23 +395,23 @@ impl UpArgs {
         }
     }
 
-    /// One of these devices.
+    /// Returns a plan that uses one of these devices.
     pub(crate) fn existing(&self, patterns: Vec<String>) -> DevicePlan {
         DevicePlan::Existing { patterns, size: self.size(), destroy: self.destroy }
     }
 
-    /// Where mounts are to be.
+    /// Returns the base directory of the mounts.
     pub(crate) fn mount_base(&self) -> anyhow::Result<Option<PathBuf>> {
         Ok(self.mount_base.as_ref().map(std::path::absolute).transpose()?)
     }
 
-    /// Shows how far backing files are.
+    /// Returns a progress bar for the backing files.
     pub(crate) fn bar(&self) -> ProgressBar {
         if self.json { ProgressBar::hidden() } else { preparation() }
     }
 }
 
-/// A lease: whole seconds, as clocks of shells and schedulers have them.
+/// Parses a lease in whole seconds, the resolution of clocks in shells and schedulers.
 fn parse_lease(text: &str) -> Result<Duration, String> {
     let lasts = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if lasts < LEASE_MIN {
@@ -417,7 +421,7 @@ fn parse_lease(text: &str) -> Result<Duration, String> {
 }
 
 impl Transport {
-    /// As in a node's configuration.
+    /// Returns the value for a node's configuration.
     fn name(self) -> &'static str {
         match self {
             Transport::Auto => "auto",

@@ -1,5 +1,5 @@
-//! `tsumugi volume`: thin volumes, snapshots and clones in a pool. A running target that has the pool open is asked to do
-//! it; otherwise the command opens the pool itself.
+//! `tsumugi volume`: thin volumes, snapshots and clones in a pool. If a running target has the pool
+//! open, the command sends the request to it; otherwise the command opens the pool itself.
 
 mod check;
 mod format;
@@ -30,10 +30,11 @@ Examples:
     tsumugi volume list /scratch/pool
     tsumugi volume grow /scratch/pool --size 200G
 
-A volume takes space as it is written. Snapshots and clones share space with the volume that they were made \
-of. While a target exports volumes of the pool, it carries out create, snapshot, clone, resize, remove and list; hosts \
-go on. The command finds a target of the same user by itself; give --control for one with a control socket elsewhere. \
-format, grow and check need the pool for themselves: end the target first.
+A volume takes space when it is written. Snapshots and clones share space with the volume that \
+they were made from. While a target exports volumes of the pool, the target carries out create, \
+snapshot, clone, resize, remove and list, and its hosts continue. The command finds a target of \
+the same user; give --control for one with a control socket elsewhere. format, grow and check need \
+the pool for themselves: end the target first.
 
 Exit codes:
     0  done
@@ -42,14 +43,15 @@ Exit codes:
 pub(crate) struct VolumeArgs {
     #[command(subcommand)]
     command: VolumeCommand,
-    /// Control socket of the target that exports volumes of the pool [default: found among this user's targets]
+    /// Control socket of the target that exports volumes of the pool [default: found among this
+    /// user's targets]
     #[arg(long, value_name = "PATH", global = true)]
     control: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 enum VolumeCommand {
-    /// Make a pool in a file or block device. Everything in it is lost.
+    /// Create a pool in a file or block device. Everything in it is lost.
     #[command(after_help = "\
 Examples:
     tsumugi volume format /scratch/pool --size 100G
@@ -65,23 +67,23 @@ Example:
 Example:
     tsumugi volume snapshot /scratch/pool data monday")]
     Snapshot(CopyArgs),
-    /// Make a writable volume of a snapshot.
+    /// Create a writable volume from a snapshot.
     #[command(after_help = "\
 Example:
     tsumugi volume clone /scratch/pool monday try")]
     Clone(CopyArgs),
-    /// Change the size of a volume. What is cut off is lost. A volume that is exported only grows; hosts see its new
-    /// size at once.
+    /// Change the size of a volume. Data beyond a smaller size is lost. An exported volume can only
+    /// grow; hosts see its new size at once.
     #[command(after_help = "\
 Example:
     tsumugi volume resize /scratch/pool data --size 2T")]
     Resize(SizedArgs),
-    /// Remove a volume, snapshot or clone, and free what no other shares.
+    /// Remove a volume, snapshot or clone, and free the space that no other shares.
     #[command(after_help = "\
 Example:
     tsumugi volume remove /scratch/pool monday")]
     Remove(NamedArgs),
-    /// Let a pool use more space: of a file that is made longer, or of a device that has become larger.
+    /// Extend a pool over a longer file or over a device that has grown.
     #[command(after_help = "\
 Examples:
     tsumugi volume grow /scratch/pool --size 200G
@@ -93,7 +95,7 @@ Examples:
     tsumugi volume list /scratch/pool
     tsumugi volume list /scratch/pool --json")]
     List(list::ListArgs),
-    /// Check the metadata of a pool; changes nothing.
+    /// Check the metadata of a pool. Changes nothing.
     #[command(after_help = "\
 Example:
     tsumugi volume check /scratch/pool
@@ -112,12 +114,12 @@ struct SizedArgs {
     pool: PathBuf,
     /// Name of the volume
     name: String,
-    /// Size, a multiple of the pool's cluster size, such as 512M or 1T
+    /// Size in bytes, a multiple of the pool's cluster size, such as 512M or 1T
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: u64,
 }
 
-/// What to copy, and to what.
+/// The source and the name of a copy.
 #[derive(Debug, Args)]
 struct CopyArgs {
     /// File or block device of the pool
@@ -145,7 +147,8 @@ pub(crate) fn run(args: VolumeArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl VolumeCommand {
-    /// What a target that has the pool open is asked for, if it can do it, and the pool.
+    /// Returns the request for a target that has the pool open, if a target can carry it out, and
+    /// the pool.
     fn request(&self) -> Option<(&Path, Request)> {
         let (pool, request) = match self {
             Self::Create(SizedArgs { pool, name, size }) => {
@@ -174,10 +177,11 @@ impl VolumeCommand {
     }
 }
 
-/// Has the target that has the pool open do it. Returns its answer, or nothing if there is no such target.
+/// Sends the request to the target that has the pool open. Returns its answer, or `None` if there
+/// is no such target.
 fn ask(command: &VolumeCommand, control: Option<&Path>) -> anyhow::Result<Option<Value>> {
     let Some((pool, mut request)) = command.request() else { return Ok(None) };
-    // What is not there is for the command itself to report.
+    // The command itself reports a missing pool.
     let Ok(canonical) = pool.canonicalize() else { return Ok(None) };
     let Some(mut target) = RunningTarget::with_pool(&canonical, control)? else { return Ok(None) };
     if let Request::VolumeList { pool }
@@ -227,8 +231,8 @@ async fn execute(command: VolumeCommand, control: Option<&Path>) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the file or device of a pool, which must have no other user. Few pages are read and written, so
-/// that this goes through the page cache, which every file system has.
+/// Opens the file or device of a pool, which must have no other user. The command reads and writes
+/// few pages, so it uses the page cache, which every file system has.
 async fn backing(path: &Path) -> anyhow::Result<FileBacking> {
     let options = FileOptions {
         block_size: None,
@@ -238,7 +242,8 @@ async fn backing(path: &Path) -> anyhow::Result<FileBacking> {
     };
     match FileBacking::open_patiently(path, &options).await {
         Err(error @ block::Error::Locked { .. }) => Err(error).context(
-            "another process uses the pool: if it is a target, give its control socket with --control, or end it first",
+            "another process uses the pool: if it is a target, give its control socket with \
+             --control, or end it first",
         ),
         opened => Ok(opened?),
     }

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where what a repair changes is kept: beside the store.
+/// Returns the path, beside the store, of the file in which a repair saves the old records.
 fn journal_of(directory: &Path) -> anyhow::Result<PathBuf> {
     let directory = std::path::absolute(directory)
         .with_context(|| format!("cannot find {}", directory.display()))?;
@@ -21,34 +21,34 @@ fn journal_of(directory: &Path) -> anyhow::Result<PathBuf> {
 pub(super) fn repair(directory: &Path) -> anyhow::Result<Outcome> {
     let kept = journal_of(directory)?;
     let repaired = repair_store(directory, |changes| journal::write(&kept, changes))
-        .with_context(|| format!("the metadata store {} was not repaired", directory.display()))?;
+        .with_context(|| format!("cannot repair the metadata store {}", directory.display()))?;
     let Repaired { before, changes, records, after } = repaired;
     let shown = directory.display();
     if records > 0 {
         let count = before.findings.len();
-        eprintln!("{shown}: {count} findings, {records} records were changed:");
+        eprintln!("{shown}: {count} findings; changed {records} records:");
         for change in changes {
             eprintln!("    {change}");
         }
         eprintln!(
-            "What they held before is in {}: `tsumugi check {shown} --undo` with that file takes the repair back, \
-             until the service has started.",
+            "Their old content is in {}: `tsumugi check {shown} --undo` with that file undoes the \
+            repair, as long as the service has not started.",
             kept.display()
         );
     } else if !before.findings.is_empty() {
-        eprintln!("{shown}: none of the findings can be repaired, nothing was changed");
+        eprintln!("{shown}: no finding can be repaired; nothing was changed");
     }
     let what = format!("{shown}: {} inodes", after.inodes);
     let count = after.findings.len() as u64;
     Ok(Outcome { what, findings: after.findings, count, unchecked: None })
 }
 
-/// Takes a repair back.
+/// Undoes a repair.
 pub(super) fn undo(directory: &Path, kept: &Path) -> anyhow::Result<Outcome> {
     let changes = journal::read(kept).with_context(|| format!("cannot use {}", kept.display()))?;
     let records = journal::take_back(directory, &changes).with_context(|| {
-        format!("the repair of the metadata store {} is not taken back", directory.display())
+        format!("cannot undo the repair of the metadata store {}", directory.display())
     })?;
-    let what = format!("{}: {records} records hold what they held before", directory.display());
+    let what = format!("{}: restored {records} records", directory.display());
     Ok(Outcome { what, findings: Vec::new(), count: 0, unchecked: None })
 }

@@ -19,7 +19,7 @@ use std::rc::Rc;
 /// Largest read.
 const READ_BYTES: u64 = 1 << 20;
 
-/// Reads that are under way at least.
+/// Reads in flight, at least.
 const READS_AT_ONCE: usize = 4;
 
 /// What was read and found.
@@ -28,7 +28,7 @@ pub(super) struct Data {
     pub(super) findings: Vec<Finding>,
 }
 
-/// What was read.
+/// Amounts that were read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     devices: u64,
@@ -55,14 +55,14 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Blocks with which something is wrong.
+/// Blocks with a wrong content.
 #[derive(Default)]
 struct Wrong {
     sums: BTreeSet<(DeviceId, u64)>,
     unreadable: BTreeSet<(DeviceId, u64)>,
 }
 
-/// Compares all devices that these configurations name.
+/// Compares all devices in these configurations with the checksums.
 pub(super) fn compare(directory: &Path, configs: &[PathBuf]) -> anyhow::Result<Data> {
     let live = LiveBlocks::open(directory)
         .with_context(|| format!("the metadata store {} cannot be read", directory.display()))?;
@@ -95,16 +95,16 @@ pub(super) fn compare(directory: &Path, configs: &[PathBuf]) -> anyhow::Result<D
     })
 }
 
-/// Opens the files of all devices, alone: a node that runs has them.
+/// Opens the files of all devices exclusively, which fails while their node runs.
 async fn open(configs: &[PathBuf]) -> anyhow::Result<Vec<NodeDevice>> {
     let mut opened = Vec::new();
     for path in configs {
         let config = NodeConfig::read(path)?;
         for (index, device) in config.devices.iter().enumerate() {
-            // What was in memory went with its node.
+            // The content of a memory device went with its node.
             if device.path.as_ref().is_some_and(|path| path.exists()) {
                 let device = open_device(&config, index).await.with_context(|| {
-                    format!("a device of {} cannot be read (does its node still run?)", config.name)
+                    format!("cannot read a device of {} (is its node still running?)", config.name)
                 })?;
                 opened.push(device);
             }
@@ -113,7 +113,7 @@ async fn open(configs: &[PathBuf]) -> anyhow::Result<Vec<NodeDevice>> {
     Ok(opened)
 }
 
-/// Bytes of all blocks that have a sum.
+/// Returns the bytes of all blocks that have a checksum.
 fn bytes_of(live: &LiveBlocks) -> anyhow::Result<u64> {
     let mut bytes = 0;
     for info in live.devices() {
@@ -126,33 +126,35 @@ fn bytes_of(live: &LiveBlocks) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// What is said of a device that was not read, if it has data.
+/// Returns a finding for a device with data that was not read.
 fn unread(live: &LiveBlocks, info: &DeviceInfo) -> anyhow::Result<Option<Finding>> {
     if live.part(info.device, 0)?.is_none() {
         return Ok(None);
     }
     let (device, node) = (info.device, &info.node);
     let what = if info.is_volatile {
-        format!("{device} on {node} was memory: its data went with the node")
+        format!("{device} on {node} was in memory: its data was lost when the node ended")
     } else {
         format!(
-            "{device} on {node} was not read: name its node's configuration with --node, on its machine"
+            "{device} on {node} was not read: run this on the node's machine, with its \
+            configuration as --node"
         )
     };
     Ok(Some(Finding::general(Area::Unread, what)))
 }
 
-/// Blocks side by side that are read at once.
+/// Adjacent blocks that one read covers.
 struct Span {
     blocks: Vec<SummedBlock>,
     read: IoFuture<Chunk>,
 }
 
-/// A device that is being read.
+/// A device during the comparison.
 struct Reading<'a> {
     live: &'a LiveBlocks,
     info: &'a DeviceInfo,
-    /// The machine was booted since the service last heard of the device: what was not flushed may be lost.
+    /// The machine has booted since the device's last report to the service: unflushed data may be
+    /// lost.
     is_reborn: bool,
     device: Rc<dyn Device>,
 }
@@ -193,7 +195,7 @@ impl Reading<'_> {
     async fn finish(&self, span: Span, tally: &mut Tally, wrong: &mut Wrong) {
         let size = self.info.block_size as usize;
         let Ok(chunk) = span.read.await else {
-            // One of them is bad: which?
+            // At least one block is bad: find out which.
             for block in span.blocks {
                 self.compare_alone(block, tally, wrong).await;
             }
@@ -210,7 +212,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Reads a block by itself.
+    /// Reads one block alone.
     async fn compare_alone(&self, block: SummedBlock, tally: &mut Tally, wrong: &mut Wrong) {
         let SummedBlock { block, sum, is_unflushed } = block;
         let (id, size) = (self.info.device, self.info.block_size as usize);
@@ -218,7 +220,7 @@ impl Reading<'_> {
         tally.compared += 1;
         match read {
             Ok(bytes) if checksum(&bytes) == sum => {}
-            // The service is going to say so when the node is back.
+            // The service reports it when the node is back.
             Ok(_) if is_unflushed && self.is_reborn => tally.unflushed += 1,
             Ok(_) => {
                 wrong.sums.insert((id, block));
@@ -235,7 +237,7 @@ fn lasting(chunk: Chunk) -> Shared {
     chunk.into_lasting().into_shared()
 }
 
-/// Blocks that lie side by side, as many as are read at once.
+/// Groups adjacent blocks, each group at most as long as one read.
 fn spans(part: &Part, block_size: u64) -> Vec<Vec<SummedBlock>> {
     let most = (READ_BYTES / block_size).max(1) as usize;
     let are_near = |a: &SummedBlock, b: &SummedBlock| a.block + 1 == b.block;
@@ -247,7 +249,7 @@ fn spans(part: &Part, block_size: u64) -> Vec<Vec<SummedBlock>> {
 mod tests {
     use super::*;
 
-    /// Goal: each block is read once, blocks side by side together, and no read is longer than it may be.
+    /// Goal: each block is read once, adjacent blocks together, and no read exceeds the maximum.
     #[test]
     fn blocks_are_read_together() {
         let block = |block| SummedBlock { block, sum: 0, is_unflushed: false };

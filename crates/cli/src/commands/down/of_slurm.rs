@@ -1,6 +1,7 @@
 //! `tsumugi down --slurm-job`: what an epilog runs on each node.
 //!
-//! Only this machine's part goes: other machines have an epilog of their own, and ssh between nodes may not be had.
+//! Only this machine's part is ended: other machines run an epilog of their own, and ssh between
+//! nodes may be forbidden.
 
 use super::{DownArgs, exit_code};
 use crate::deploy::cleanup::{self, Report};
@@ -24,7 +25,7 @@ struct Ended {
     left: Vec<String>,
 }
 
-/// Ends what this machine has of the jobs of a Slurm job.
+/// Ends this machine's part of all jobs of a Slurm job.
 pub(super) fn down(args: &DownArgs, job: u32) -> anyhow::Result<ExitCode> {
     let base = args.find.job.dir.as_deref().map(std::path::absolute).transpose()?;
     let is_wanted =
@@ -56,7 +57,7 @@ pub(super) fn down(args: &DownArgs, job: u32) -> anyhow::Result<ExitCode> {
     Ok(exit_code(&all))
 }
 
-/// Another user's jobs, as that user.
+/// Ends another user's jobs, as that user.
 fn down_as(
     args: &DownArgs,
     job: u32,

@@ -1,4 +1,5 @@
-//! `tsumugi eval advise`: what stored results say, for all of their loads or for one's own pattern.
+//! `tsumugi eval advise`: advice from stored results, for all of their loads or for a given access
+//! pattern.
 
 use super::results;
 use clap::Args;
@@ -11,8 +12,8 @@ use std::process::ExitCode;
 
 #[derive(Debug, Args)]
 pub(super) struct AdviseArgs {
-    /// Directories of results, of such directories, databases, or an experiment's file [default: the
-    /// results below the current directory]
+    /// Directories of results, directories of such directories, databases, or an experiment's file
+    /// [default: the results below the current directory]
     results: Vec<PathBuf>,
     /// Your access pattern, e.g. 'write shared 1MiB x 64 ranks'
     #[arg(long, value_parser = Asked::parse)]
@@ -25,14 +26,14 @@ pub(super) struct AdviseArgs {
     json: bool,
 }
 
-/// What all rules say of a result.
+/// The advice of all rules about a result.
 #[derive(Serialize)]
 struct OfResult {
     source: String,
     cards: Vec<Card>,
 }
 
-/// Prints what is asked for.
+/// Prints the advice that the arguments ask for.
 pub(super) fn run(args: &AdviseArgs) -> anyhow::Result<ExitCode> {
     if args.thresholds {
         return thresholds(args.json);
@@ -109,8 +110,8 @@ fn print_answer(answer: &Answer) {
     }
     if answer.too_far > 0 {
         println!(
-            "\n{} cells of the same work are more than an octave away in size, jobs or depth, and say \
-             nothing of it.",
+            "\n{} cells of the same work differ by more than a factor of two in size, jobs or \
+             depth, and are left out.",
             answer.too_far
         );
     }

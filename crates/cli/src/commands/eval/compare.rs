@@ -1,4 +1,4 @@
-//! `tsumugi eval compare`: the verdicts of one result, or what changed between two.
+//! `tsumugi eval compare`: the verdicts of one result, or the changes between two.
 
 use clap::Args;
 use eval::history::{Change, History, Kind, Results, compare};
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 pub(super) struct CompareArgs {
     /// Directory of results
     results: PathBuf,
-    /// A later one, to compare with
+    /// A later directory of results to compare with
     later: Option<PathBuf>,
     /// Print verdicts even if machine, kernel, loads or limits differ
     #[arg(long, requires = "later")]

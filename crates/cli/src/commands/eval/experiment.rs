@@ -27,22 +27,22 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// As shells report it for SIGINT.
+/// Exit code for SIGINT, as in shells.
 pub(super) const INTERRUPTED: u8 = 130;
-/// So many jobs at a time need no more open files than anybody has.
+/// Up to this number of jobs the usual limit of open files is enough.
 const JOBS_EASY: u32 = 200;
 
-/// What one experiment needs beside its plan.
+/// The settings of one experiment besides its plan.
 pub(super) struct Course<'a> {
-    /// Directory below which files are made.
+    /// Directory below which the load's files are created.
     pub(super) data: &'a Path,
-    /// When it ends at the latest.
+    /// Latest time of its end.
     pub(super) deadline: Option<Instant>,
-    /// Set when it is to end now.
+    /// Set to end the experiment now.
     pub(super) stop: &'a Stop,
 }
 
-/// Runs an experiment as the command line says.
+/// Runs an experiment with the arguments of the command line.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let plan = read(&args.experiment, args.quick)?;
     check_runs(&plan, &args.experiment)?;
@@ -73,7 +73,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// Refuses what is no experiment to run.
+/// Refuses plans that cannot be run.
 pub(super) fn check_runs(plan: &Plan, file: &Path) -> anyhow::Result<()> {
     if plan.experiment.engine == EngineKind::Imported {
         bail!("{}: imported results are not run again", file.display());
@@ -85,7 +85,7 @@ pub(super) fn make_directory(path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))
 }
 
-/// What SIGINT and SIGTERM set.
+/// Returns a flag that SIGINT and SIGTERM set.
 pub(super) fn stop_on_signals() -> anyhow::Result<Stop> {
     let stop = Stop::default();
     for signal in [SIGINT, SIGTERM] {
@@ -95,7 +95,8 @@ pub(super) fn stop_on_signals() -> anyhow::Result<Stop> {
     Ok(stop)
 }
 
-/// The database of a plan in a directory: one that is there if it may be gone on with, or a new one.
+/// Opens the database of a plan in a directory: an existing one if it may be continued, or a new
+/// one.
 pub(super) fn open_store(out: &Path, plan: &Plan, resume: bool) -> anyhow::Result<Store> {
     let path = out.join(DATABASE);
     if resume && path.exists() {
@@ -112,7 +113,8 @@ pub(super) fn open_store(out: &Path, plan: &Plan, resume: bool) -> anyhow::Resul
     Ok(Store::create(&path, plan)?)
 }
 
-/// Runs an experiment until it ends. Conditions are left whatever happens; why it failed is kept.
+/// Runs an experiment until it ends. Always leaves its conditions, and keeps the reason of a
+/// failure.
 pub(super) fn conduct(
     plan: &Plan,
     store: &mut Store,
@@ -125,7 +127,7 @@ pub(super) fn conduct(
         let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
         store.set("started", &now.to_string())?;
     }
-    // What an earlier part of it ended with is over.
+    // The ending of an earlier part does not count any more.
     store.unset("failure")?;
     store.unset("ending")?;
     let result = enter_and_measure(plan, store, course, progress);
@@ -153,13 +155,14 @@ fn enter_and_measure(
 ) -> anyhow::Result<Ending> {
     let program = std::env::current_exe().context("cannot find this program's file")?;
     if plan.cells.iter().any(|cell| cell.jobs > JOBS_EASY) {
-        // Two pipes for each container.
+        // Each container takes two pipes.
         crate::descriptors::raise_limit();
     }
     let options = StageOptions { data: course.data.into(), program };
     let stage = Stage::enter(plan, &options, course.stop)?;
     let result = measure(plan, store, &stage, course, &mut progress);
-    // Whatever happened, conditions are left first. Many thousands of containers' files take minutes.
+    // Leave the conditions first, also after a failure. The files of many thousands of containers
+    // take minutes.
     progress.note("removing what the runs made");
     stage.leave()?;
     result

@@ -1,8 +1,8 @@
-//! `tsumugi eval ffsb`: runs FFSB's profiles as they are, alone or in many containers.
+//! `tsumugi eval ffsb`: runs unchanged FFSB profiles, alone or in many containers.
 //!
-//! Storage and containers are made as experiments make them: a condition of one directory and one runtime
-//! stands while the profile runs, so whatever ends this program, its directory, mounts and processes are
-//! cleaned up.
+//! It sets storage and containers up as experiments do: a condition of one directory and one
+//! runtime exists while the profile runs, so its directory, mounts and processes are removed even
+//! if this program is killed.
 
 use crate::commands::union::bench::Condition;
 use anyhow::{Context, bail};
@@ -27,12 +27,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// As shells report it for SIGINT.
+/// Exit code for SIGINT, as in shells.
 const INTERRUPTED: u8 = 130;
-/// The same for SIGTERM.
+/// Exit code for SIGTERM.
 const TERMINATED: u8 = 143;
 
-/// Whose meaning a profile gets.
+/// The FFSB version by which a profile is read.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Version {
     /// FFSB 5 (5.2.1)
@@ -52,7 +52,7 @@ impl Version {
     }
 }
 
-/// What instances run in.
+/// The environment of the instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum RuntimeName {
     /// Plain processes
@@ -73,23 +73,24 @@ enum RuntimeName {
 pub(super) struct FfsbArgs {
     /// Profile, of FFSB 5 or 6
     profile: PathBuf,
-    /// Version that decides where the two differ [default: 5 if the profile has keys that only it
-    /// accepts]
+    /// FFSB version that decides where the two differ [default: 5 if the profile has keys that only
+    /// version 5 accepts]
     #[arg(long, value_enum, value_name = "VERSION")]
     compat: Option<Version>,
-    /// Run N instances at once, each in its own container [default: one, without a container]
+    /// Number of instances to run at once, each in its own container [default: one, without a
+    /// container]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     containers: Option<u32>,
-    /// Runtime of the instances [default: with --containers the first container runtime that works]
+    /// Container runtime of the instances [default: with --containers the first one that works]
     #[arg(long, value_enum)]
     runtime: Option<RuntimeName>,
     /// Create all files in a new directory below this one, not at the profile's locations
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Seconds of load [default: the profile's]
+    /// Seconds of load [default: the time of the profile]
     #[arg(long, value_name = "SECONDS")]
     time: Option<f64>,
-    /// Seed of sizes, choices and offsets
+    /// Seed of file sizes, choices and offsets
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Run the profile's callout, a shell command, after the files are created
@@ -109,7 +110,7 @@ pub(super) struct InstanceArgs {
     /// The start barrier's directory
     #[arg(long)]
     meet: PathBuf,
-    /// Which instance this is
+    /// Number of this instance
     #[arg(long)]
     number: u32,
     #[arg(long)]
@@ -121,15 +122,15 @@ pub(super) struct InstanceArgs {
     /// Directory for each of the profile's file systems
     #[arg(long = "root")]
     roots: Vec<PathBuf>,
-    /// The directory with `mount`, `upper` and `work` that the files are found in
+    /// Directory with `mount`, `upper` and `work`, in which the files are
     #[arg(long, requires = "condition")]
     layers: Option<PathBuf>,
-    /// What is mounted there
+    /// The mounted condition
     #[arg(long)]
     condition: Option<Condition>,
 }
 
-/// Is an instance: started by this program alone.
+/// Runs as one instance; only this program starts it.
 pub(super) fn run_instance(args: &InstanceArgs) -> anyhow::Result<ExitCode> {
     let load = read(&args.profile, Some(args.compat.compat()))?;
     let job = Job {
@@ -140,7 +141,7 @@ pub(super) fn run_instance(args: &InstanceArgs) -> anyhow::Result<ExitCode> {
         allows_callout: args.allow_callout,
         finds_files: args.layers.is_some(),
     };
-    // In containers this is the first process, which no signal ends that it has no handler for.
+    // In a container this is the first process, and a signal without a handler does not end it.
     let at_once = Arc::new(AtomicBool::new(true));
     signal_hook::flag::register_conditional_shutdown(SIGTERM, TERMINATED.into(), at_once)
         .context("cannot watch for signals")?;
@@ -152,8 +153,9 @@ pub(super) fn run_instance(args: &InstanceArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl InstanceArgs {
-    /// Makes durable what was written through a union, which is not told of syncfs(2): by its own sync, and
-    /// then the file system of its upper directory, for every kind of union alike.
+    /// Makes data durable that was written through a union, which does not receive syncfs(2): by
+    /// the union's own sync, and then by a sync of the upper directory's file system, the same for
+    /// every kind of union.
     fn flush(&self) -> anyhow::Result<()> {
         let (Some(at), Some(condition)) = (&self.layers, self.condition) else { return Ok(()) };
         condition.finish(at)?;
@@ -170,11 +172,12 @@ pub(super) fn run(args: &FfsbArgs) -> anyhow::Result<ExitCode> {
     }
     let load = read(&args.profile, args.compat.map(Version::compat))?;
     if let Some(seconds) = args.time.filter(|it| !(0.0..=1e6).contains(it)) {
-        bail!("--time {seconds}: lies between 0 and 1000000");
+        bail!("--time {seconds}: the range is 0 to 1000000");
     }
     if args.time.unwrap_or(f64::from(load.profile.time_s)) <= 0.0 {
         bail!(
-            "the profile has no time and so only makes files, which are removed in the end: give --time"
+            "the profile has no time, so it would only create files and remove them again: give \
+             --time"
         );
     }
     for note in &load.profile.notes {
@@ -212,7 +215,7 @@ fn measure(args: &FfsbArgs, load: &ProfileLoad, stop: &Stop) -> anyhow::Result<R
         eprintln!("note: {line}");
     }
     let result = hold(args, load, (&stage, &plan), &options.program, places.roots.as_deref(), stop);
-    // Whatever happened, the condition is left first.
+    // Leave the condition first, also after a failure.
     stage.leave()?;
     places.leave()?;
     result
@@ -244,7 +247,7 @@ fn hold(
     Ok(conduct(&request, &place, stop, &mut |it| show(it, request.count, seconds))?)
 }
 
-/// The condition to run in, as an experiment's file has it; its profile stands for any.
+/// Returns the experiment file of the condition to run in; its profile stands for any profile.
 fn experiment(args: &FfsbArgs) -> String {
     let runtime = match (args.runtime, args.containers) {
         (Some(RuntimeName::Native), _) | (None, None) => "kind = \"native\"".to_string(),
@@ -263,13 +266,13 @@ fn experiment(args: &FfsbArgs) -> String {
     )
 }
 
-/// Where files are made.
+/// Where the files are created.
 struct Places {
-    /// Below this the condition makes its directory.
+    /// The condition creates its directory below this one.
     parent: PathBuf,
-    /// Directories for the profile's file systems, if they are not all below that one.
+    /// Directories for the profile's file systems, unless all are below `parent`.
     roots: Option<Vec<PathBuf>>,
-    /// Those of them that are ours.
+    /// The directories among them that this program created.
     own: Vec<OwnDirectory>,
 }
 
@@ -296,7 +299,8 @@ impl Places {
         if !is_native || args.containers.is_some_and(|count| count > 1) {
             if profile.file_systems.len() > 1 || finds {
                 bail!(
-                    "each instance has one directory for itself: name the one to make them in with --directory"
+                    "each instance needs a directory of its own: give their parent directory with \
+                     --directory"
                 );
             }
             return Ok(Self::below(locations().next().unwrap_or(Path::new("/"))));
@@ -304,13 +308,14 @@ impl Places {
         let uses_found = finds && profile.only_reads();
         if finds && !uses_found {
             eprintln!(
-                "note: the profile changes files: it gets new ones, not those that reuse=1 finds"
+                "note: the profile changes files, so it gets new ones instead of the existing ones \
+                 of reuse=1"
             );
         }
         if profile.file_systems.len() == 1 && !uses_found {
             return Ok(Self::below(locations().next().unwrap_or(Path::new("/"))));
         }
-        // The condition's own directory must not lie among files that are used.
+        // The condition's own directory must not be among files in use.
         let mut places = Self::below(&std::env::temp_dir());
         let (owner, mut roots) = (Owner::new()?, Vec::new());
         for (number, it) in profile.file_systems.iter().enumerate() {
@@ -331,7 +336,7 @@ impl Places {
         Ok(places)
     }
 
-    /// Removes those that are ours.
+    /// Removes the directories that this program created.
     fn leave(self) -> anyhow::Result<()> {
         for own in self.own {
             own.remove()?;

@@ -1,4 +1,4 @@
-//! `tsumugi eval history`: what became of an experiment from result to result.
+//! `tsumugi eval history`: the development of an experiment's results.
 
 use super::results;
 use clap::Args;
@@ -7,15 +7,15 @@ use eval::units;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// A regression was found, and was asked about.
+/// Exit code: the latest result is a regression, with --fail-on-regression.
 const REGRESSION: u8 = 3;
 
 #[derive(Debug, Args)]
 pub(super) struct HistoryArgs {
-    /// Directories of results, of such directories, databases, or the file of the experiment [default:
-    /// the results below the current directory]
+    /// Directories of results, directories of such directories, databases, or the experiment's file
+    /// [default: the results below the current directory]
     results: Vec<PathBuf>,
-    /// Exit with 3 if the latest result is worse than the earlier ones
+    /// Exit with code 3 if the latest result is worse than the earlier ones
     #[arg(long)]
     fail_on_regression: bool,
     /// Print JSON

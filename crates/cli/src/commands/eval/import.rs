@@ -12,13 +12,13 @@ pub(super) struct ImportArgs {
     /// Files with results
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Their format [default: detected from the content]
+    /// Format of the files [default: detected from the content]
     #[arg(long, value_parser = format, value_name = "fio-json|ior|ffsb|elbencho")]
     format: Option<Format>,
     /// Directory of results to create, or to extend if it has imported ones [default: the name]
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
-    /// Name of the experiment, as in file names
+    /// Name of the experiment, also in file names
     #[arg(long, default_value = "imported")]
     name: String,
 }
@@ -31,7 +31,7 @@ fn format(name: &str) -> Result<Format, String> {
     })
 }
 
-/// Reads all files, and only then keeps anything.
+/// Reads all files before it stores anything.
 pub(super) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let (mut records, mut sources) = (Vec::new(), Vec::new());
     for path in &args.files {
@@ -44,7 +44,7 @@ pub(super) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     }
     let directory = args.into.clone().unwrap_or_else(|| PathBuf::from(&args.name));
     if directory.is_file() {
-        bail!("{} is a file: --into names a directory", directory.display());
+        bail!("{} is a file: give a directory with --into", directory.display());
     }
     std::fs::create_dir_all(&directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;

@@ -1,4 +1,4 @@
-//! `tsumugi eval ior`: runs IOR's scripts and options as they are.
+//! `tsumugi eval ior`: runs unchanged IOR scripts and options.
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
-/// As shells report it for SIGINT.
+/// Exit code for SIGINT, as in shells.
 const INTERRUPTED: u8 = 130;
 
-/// Whose meaning a script gets.
+/// The IOR version by which a script is read.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Version {
     /// IOR 2.10.3
@@ -30,12 +30,12 @@ enum Version {
     New,
 }
 
-/// An MPI.
+/// An MPI implementation.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum MpiName {
     /// MPICH (ROMIO)
     Mpich,
-    /// Open MPI as it comes (OMPIO on most file systems)
+    /// Open MPI with its defaults (OMPIO on most file systems)
     Openmpi,
     /// Open MPI with its ROMIO
     OpenmpiRomio,
@@ -56,15 +56,15 @@ pub(super) struct IorArgs {
     /// Script (IOR START … RUN … IOR STOP), of IOR 2.10.3 or 4
     #[arg(short = 'f', long, value_name = "SCRIPT")]
     script: Option<PathBuf>,
-    /// Ranks on this machine: processes, or those of an MPI
+    /// Number of ranks on this machine: processes, or ranks of an MPI
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: u16,
-    /// A setting before the script's own, as in a script; may be repeated
+    /// Setting that applies before the script's own, in the form of a script; may be repeated
     #[arg(short = 'O', long = "option", value_name = "KEY=VALUE")]
     options: Vec<String>,
-    /// Version that decides where the two differ [default: 2.10 if the script has keywords that only it
-    /// knows]
+    /// IOR version that decides where the two differ [default: 2.10 if the script has keywords that
+    /// only 2.10 accepts]
     #[arg(long, value_enum, value_name = "VERSION")]
     ior_compat: Option<Version>,
     /// Run under this MPI [default: processes without MPI for POSIX, the first MPI found for MPIIO]
@@ -73,7 +73,7 @@ pub(super) struct IorArgs {
     /// Command that starts the ranks [default: the MPI's launcher], e.g. "srun -n 64"
     #[arg(long, value_name = "WORDS", requires = "mpi")]
     launcher: Option<String>,
-    /// Directory for the program of a rank; with several nodes, one that all of them see
+    /// Directory for the program that ranks run, visible from all nodes
     #[arg(long, value_name = "DIR")]
     build_dir: Option<PathBuf>,
     /// IOR's own options
@@ -81,7 +81,7 @@ pub(super) struct IorArgs {
     words: Vec<String>,
 }
 
-/// Is a rank: started by this program alone.
+/// Runs as one rank; only this program starts it.
 pub(super) fn rank() -> anyhow::Result<ExitCode> {
     serve(std::io::stdin().lock(), std::io::stdout().lock()).context("the conductor is gone")?;
     Ok(ExitCode::SUCCESS)
@@ -104,11 +104,12 @@ pub(super) fn run(args: &IorArgs) -> anyhow::Result<ExitCode> {
         }
         Err(error) => Err(error),
         Ok(0) => Ok(ExitCode::SUCCESS),
-        Ok(errors) => bail!("{errors} words of data are not what was written"),
+        Ok(errors) => bail!("{errors} words of data differ from the written ones"),
     }
 }
 
-/// The script with what the command line says; without a script, one test of the options.
+/// Returns the script with the settings of the command line; without a script, one test from the
+/// options.
 fn read(args: &IorArgs, line: &Line) -> anyhow::Result<Script> {
     let mut defaults = line.settings.clone();
     for option in &args.options {
@@ -147,12 +148,12 @@ fn read(args: &IorArgs, line: &Line) -> anyhow::Result<Script> {
     Ok(script)
 }
 
-/// What stays from test to test.
+/// The state that lasts from test to test.
 struct Session<'a> {
     args: &'a IorArgs,
     conductor: Conductor,
     output: Output,
-    /// Where results go, instead of standard output.
+    /// File for the results, instead of standard output.
     file: Option<std::fs::File>,
     rank_files: BTreeSet<PathBuf>,
     processes: Option<Processes>,
@@ -181,7 +182,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Runs all; gives the number of wrong words.
+    /// Runs all tests. Returns the number of wrong words.
     fn run(&mut self, script: &Script) -> anyhow::Result<u64> {
         if let Some((rank, kind)) = self.inside {
             self.become_rank(rank, kind)?;
@@ -210,7 +211,7 @@ impl<'a> Session<'a> {
         let shim = Shim::build_once(kind, inside_directory(), builds)?;
         if rank > 0 {
             let mut command = Command::new(shim.path());
-            // Ranks that start last need the program still: who built it removes it at the end.
+            // Ranks that start late still need the program; the conductor removes it at the end.
             std::mem::forget(shim);
             return Err(command.exec()).context("cannot become a rank");
         }
@@ -248,7 +249,7 @@ impl<'a> Session<'a> {
                 if let (Event::Note(note), true) = (&event, output.is_for_programs()) {
                     eprintln!("note: {note}");
                 }
-                // What cannot be printed now is missed at the end of the test too, and told there.
+                // If a line cannot be printed now, the end of the test reports it.
                 let _ = print_to(file, &said);
             };
             self.conductor.run(&parameters, crew, &mut tell)?
@@ -285,7 +286,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// The MPI of a test; `None` is none.
+    /// Returns the MPI of a test; `None` for processes without MPI.
     fn kind(&self, api: Api) -> anyhow::Result<Option<MpiKind>> {
         if let Some((_, kind)) = self.inside {
             return Ok(Some(kind));
@@ -306,7 +307,7 @@ impl<'a> Session<'a> {
         bail!("{}", reasons.join("; "))
     }
 
-    /// Starts ranks, unless they run already.
+    /// Starts the ranks, unless they are running.
     fn start(&mut self, kind: Option<MpiKind>) -> anyhow::Result<()> {
         let Some(kind) = kind else {
             if self.processes.is_none() {
@@ -346,7 +347,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Hints, as far as they are to be shown or are not what was asked for.
+/// Returns notes on hints that the parameters ask to show, or that differ from the requested ones.
 fn hint_notes(parameters: &Parameters, measured: &Measured) -> Vec<String> {
     let mut notes = Vec::new();
     if parameters.api == Api::Posix {
@@ -364,7 +365,7 @@ fn hint_notes(parameters: &Parameters, measured: &Measured) -> Vec<String> {
     notes
 }
 
-/// Notes go where results go, unless programs read those.
+/// Prints a note where the results go, unless those are for programs.
 fn say_note(output: &Output, note: &str) {
     if output.is_for_programs() {
         eprintln!("note: {note}");

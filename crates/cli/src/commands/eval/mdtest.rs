@@ -7,10 +7,10 @@ use eval::units::{parse_bytes, significant};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// What each process does.
+/// The work of each process.
 #[derive(Clone, Debug, Args)]
 struct FilesArgs {
-    /// Processes
+    /// Number of processes
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=256))]
     processes: u32,
@@ -48,7 +48,7 @@ pub(super) struct MdtestArgs {
 pub(super) struct WorkerArgs {
     #[command(flatten)]
     files: FilesArgs,
-    /// Which process this is
+    /// Number of this process
     #[arg(long)]
     rank: u32,
     /// The new directory
@@ -71,7 +71,7 @@ impl FilesArgs {
         }
     }
 
-    /// The command of one process.
+    /// Returns the command of one process.
     fn worker(&self, program: &Path, rank: u32, root: &Path) -> Command {
         let mut command = Command::new(program);
         command.args(["eval", "mdtest-worker", "--rank", &rank.to_string()]);
@@ -117,7 +117,7 @@ pub(super) fn run(args: &MdtestArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Works as one of its processes.
+/// Runs as one of the load's processes.
 pub(super) fn run_worker(args: &WorkerArgs) -> anyhow::Result<ExitCode> {
     let files = args.files.files();
     let rank = (args.rank, args.files.processes);

@@ -1,11 +1,12 @@
-//! A device of known speed, as a file through FUSE: what experiments are proven on.
+//! A device of known speed, as a file through FUSE, to test experiments with.
 //!
-//! It reads as zeros and drops writes. Operations are served one after the other by a clock of its
-//! own: each takes its bytes by the rate, times a factor drawn from 1 ± spread, from the moment when
-//! the one before was due (not when it was answered). If the load could not run for a while, what it
-//! missed is made up for, up to [`CREDIT`]. So its speed under a load that always has operations under
-//! way is the rate exactly, however late this process or the load is woken, and its noise is known
-//! too. A load's first operations find the credit of the time before: its ramp is not to be counted.
+//! It reads as zeros and drops writes. It serves operations one after the other by a clock of its
+//! own: each takes its bytes divided by the rate, times a factor drawn from 1 ± spread, from the
+//! moment when the previous one was due (not when it was answered). If the load could not run for a
+//! while, the device makes up for the lost time, up to [`CREDIT`]. So under a load that always has
+//! operations in flight its speed is exactly the rate, however late this process or the load wakes
+//! up, and its noise is known too. A load's first operations use the credit of the time before, so
+//! a measurement must leave out its ramp.
 
 use crate::one_file::{OneFile, unmount_on_signals};
 use anyhow::Context;
@@ -22,7 +23,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const FILE_NAME: &str = "device";
-/// How much idle time is made up for.
+/// Longest idle time that the device makes up for.
 const CREDIT: Duration = Duration::from_millis(150);
 const BLOCK_BYTES: u32 = 4096;
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -31,13 +32,13 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 pub(super) struct PacedArgs {
     /// Directory to mount at; the file in it is called `device`
     directory: PathBuf,
-    /// Bytes of the device
+    /// Size of the device in bytes
     #[arg(long, value_name = "BYTES")]
     size: u64,
-    /// Bytes that it serves per second
+    /// Bytes per second that the device serves
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
-    /// Each operation takes its time times a factor drawn from 1 ± this
+    /// Spread of the time of an operation, which is multiplied by a factor from 1 ± SPREAD
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     spread: f64,
     /// Seed of those factors
@@ -51,13 +52,13 @@ struct Paced {
     file: OneFile,
     zeros: Region,
     random: RefCell<Random>,
-    /// When what is under way is done.
+    /// When the operations in flight are done.
     free_at: Cell<time::Instant>,
 }
 
 /// Serves the device until SIGINT, SIGTERM or umount.
 pub(super) fn run(args: &PacedArgs) -> anyhow::Result<ExitCode> {
-    anyhow::ensure!((0.0..1.0).contains(&args.spread), "--spread lies between 0 and 1");
+    anyhow::ensure!((0.0..1.0).contains(&args.spread), "--spread must be from 0 to below 1");
     let config = reactor::Config { sqe128: true, ..reactor::Config::default() };
     Runtime::new(&config)?.block_on(serve(args.clone()))?;
     Ok(ExitCode::SUCCESS)
@@ -82,7 +83,7 @@ async fn serve(args: PacedArgs) -> anyhow::Result<()> {
 }
 
 impl Paced {
-    /// Waits for as long as an operation of this size takes after those before it.
+    /// Waits for the duration of an operation of this size, after the operations before it.
     async fn serve(&self, bytes: u64) {
         let factor = 1.0 + self.args.spread * (2.0 * self.random.borrow_mut().uniform() - 1.0);
         let seconds = bytes as f64 / self.args.rate as f64 * factor;
@@ -95,7 +96,7 @@ impl Paced {
 }
 
 impl FileSystem for Paced {
-    /// Now the file can be used: says so.
+    /// Reports that the file can be used now.
     fn init(&self, _: &Negotiated) {
         let how = format!(
             "a device of known speed: {} bytes per second, each operation ± {:.0} %",
@@ -113,7 +114,8 @@ impl FileSystem for Paced {
                 let size = left.min(read.size.into()) as usize;
                 self.serve(size as u64).await;
                 match &read.destination {
-                    // The ring's own area may hold data of an earlier write; nobody looks at it.
+                    // The ring's own area may hold data of an earlier write; no program uses the
+                    // content.
                     Some(destination) => Response::chunk(destination.range(0, size)),
                     None => Response::chunk(self.zeros.slice(0, size.min(self.zeros.len()))),
                 }

@@ -9,28 +9,29 @@ use std::io::IsTerminal;
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
     round: Option<u32>,
-    /// Seconds that other experiments are going to take after this one, if there are some.
+    /// Seconds that the experiments after this one will take, if there are any.
     later_seconds: Option<f64>,
 }
 
 impl Progress {
-    /// A bar, if somebody looks.
+    /// Returns a bar on a terminal, otherwise lines.
     pub(super) fn new() -> Self {
         let style = ProgressStyle::with_template("{pos}/{len} {wide_bar} {msg}");
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(0);
-            // Only a wrong template makes an error; the default shows the same in another order.
+            // Only a wrong template fails; the default has the same parts in another order.
             bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         });
         Self { bar, round: None, later_seconds: None }
     }
 
-    /// The same for one experiment of several: others take about so long after it.
+    /// Returns the progress of one of several experiments; the others will take about this long
+    /// after it.
     pub(super) fn before_others(later_seconds: f64) -> Self {
         Self { later_seconds: Some(later_seconds), ..Self::new() }
     }
 
-    /// How long it takes still, and all with it.
+    /// Returns the time left for this experiment, and for all if there are others.
     fn left(&self, seconds: f64) -> String {
         let all = self.later_seconds.map(|later| units::seconds(seconds + later));
         let all = all.map_or(String::new(), |all| format!(", about {all} for all"));
@@ -65,7 +66,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

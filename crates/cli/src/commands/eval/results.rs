@@ -1,4 +1,4 @@
-//! Which stored results a command is about.
+//! The stored results that a command works on.
 
 use super::DATABASE;
 use anyhow::{Context, bail};
@@ -9,9 +9,9 @@ use eval::plan::Plan;
 use eval::store::Store;
 use std::path::{Path, PathBuf};
 
-/// Reads all results that are named: a directory of results, its database, a directory of such
-/// directories. An experiment's file leaves only its own; without any other, those below the current
-/// directory are looked at.
+/// Reads all given results: a directory of results, its database, or a directory of such
+/// directories. An experiment's file selects the results of that experiment. Without other names,
+/// the results below the current directory are read.
 pub(super) fn read(names: &[PathBuf]) -> anyhow::Result<Vec<Named>> {
     let is_experiment = |path: &&PathBuf| path.extension().is_some_and(|it| it == "toml");
     let mut hashes = Vec::new();
@@ -45,14 +45,14 @@ pub(super) fn read(names: &[PathBuf]) -> anyhow::Result<Vec<Named>> {
         let experiment = if hashes.is_empty() { "" } else { " of that experiment" };
         let shown: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
         bail!(
-            "there are no results{experiment} in {}: tsumugi eval run makes some",
+            "there are no results{experiment} in {}: create some with `tsumugi eval run`",
             shown.join(", ")
         );
     }
     Ok(found)
 }
 
-/// The databases of a place, by name.
+/// Returns the databases at or below a path, sorted by name.
 fn databases(place: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if place.is_file() {
         return Ok(vec![place.into()]);
@@ -70,7 +70,7 @@ fn databases(place: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A database as people name it: by its directory.
+/// Returns a database's name for people: its directory.
 fn shown(database: &Path) -> String {
     let is_usual = database.file_name().is_some_and(|name| name == DATABASE);
     let directory = database.parent().filter(|_| is_usual).unwrap_or(database);

@@ -13,10 +13,10 @@ use std::sync::atomic::AtomicBool;
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
-    /// Databases of results, or directories at or below which there are some
+    /// Databases of results, or directories with databases in or below them
     #[arg(value_name = "DB|DIR", default_value = ".")]
     places: Vec<PathBuf>,
-    /// Address and port; port 0 is any that is free
+    /// Address and port to listen on; port 0 chooses a free port
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
     /// Language of the pages [default: each experiment's own]
@@ -27,7 +27,7 @@ pub(super) struct ServeArgs {
 /// Serves until SIGINT or SIGTERM.
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     for place in &args.places {
-        std::fs::metadata(place).with_context(|| format!("cannot look at {}", place.display()))?;
+        std::fs::metadata(place).with_context(|| format!("cannot read {}", place.display()))?;
     }
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen at {}", args.listen))?;
@@ -45,7 +45,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         let token = Token::generate();
         println!("http://{address}/{}", token.query());
         eprintln!(
-            "The token lets in those who have this address; it changes with each start. HTTP is not encrypted."
+            "The token in this address gives access to the pages; it changes with each start. HTTP \
+             is not encrypted."
         );
         site.with_token(token)
     };

@@ -1,8 +1,8 @@
-//! `tsumugi eval studies`: several experiments, one after the other, and one report of all of them.
+//! `tsumugi eval studies`: several experiments, one after the other, and one report of all.
 //!
-//! Each has its own directory of results, made before the first begins. So what is done, what failed and
-//! what still waits can be told from there alone, whatever ended the program: `eval report DIR` writes the
-//! report of all again, and `--resume` goes on.
+//! Each has its own directory of results, which exists before the first begins. So these
+//! directories alone show which experiments are done, failed or waiting, even after a kill: `eval
+//! report DIR` writes the report of all again, and `--resume` continues.
 
 use super::experiment::{
     Course, INTERRUPTED, check_runs, conduct, make_directory, open_store, stop_on_signals,
@@ -41,7 +41,7 @@ pub(super) struct StudiesArgs {
     /// Continue with existing results
     #[arg(long)]
     resume: bool,
-    /// Time limit for all of them, e.g. 30m
+    /// Time limit for all experiments together, e.g. 30m
     #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
     time: Option<Duration>,
     /// Language of all pages and charts [default: the first experiment's]
@@ -49,30 +49,30 @@ pub(super) struct StudiesArgs {
     language: Option<Language>,
 }
 
-/// An experiment among others.
+/// One of the experiments.
 struct Turn {
     plan: Plan,
     store: Store,
     directory: PathBuf,
-    /// Until it is over; nobody else may work on it before.
+    /// Held until the experiment is over, so that no other process works on it.
     claim: Option<Claim>,
 }
 
 impl Turn {
-    /// Whether nothing of it is left to do: see [`Ending::is_for_good`].
+    /// Returns whether nothing of it is left to do, see [`Ending::is_for_good`].
     fn is_over(&self) -> anyhow::Result<bool> {
         let ending = self.store.get("ending")?;
         let is_for_good = ending.as_deref().is_some_and(Ending::is_for_good);
         Ok(self.store.get("failure")?.is_none() && is_for_good)
     }
 
-    /// Seconds that it takes at the least, as planned.
+    /// Returns its shortest planned duration in seconds.
     fn planned_seconds(&self) -> f64 {
         self.plan.estimate().seconds_min
     }
 }
 
-/// Runs them as the command line says.
+/// Runs the experiments with the arguments of the command line.
 pub(super) fn run(args: &StudiesArgs) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let mut turns = prepare(args)?;
@@ -95,7 +95,7 @@ pub(super) fn run(args: &StudiesArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Reads all files before anything is run, and makes or opens their results.
+/// Reads all files before anything runs, and creates or opens their results.
 fn prepare(args: &StudiesArgs) -> anyhow::Result<Vec<Turn>> {
     let mut plans = Vec::new();
     let mut names = BTreeSet::new();
@@ -128,7 +128,7 @@ fn prepare(args: &StudiesArgs) -> anyhow::Result<Vec<Turn>> {
     Ok(turns)
 }
 
-/// What they have in common.
+/// The settings that all experiments share.
 struct All<'a> {
     args: &'a StudiesArgs,
     deadline: Option<Instant>,
@@ -136,10 +136,10 @@ struct All<'a> {
 }
 
 impl All<'_> {
-    /// Gives each its turn; gives how many failed.
+    /// Runs the experiments in turn. Returns the number of failures.
     fn run(&self, turns: &mut [Turn]) -> anyhow::Result<usize> {
         let count = turns.len();
-        // How much longer than planned those took that are done: 1 as long as none is.
+        // How much longer than planned the completed ones took: 1 until one is complete.
         let (mut planned, mut taken) = (0.0, 0.0);
         let mut failed = 0;
         for index in 0..count {
@@ -174,7 +174,7 @@ impl All<'_> {
         Ok(failed)
     }
 
-    /// Gives one its turn, of so many that are left; the others take about `later` seconds.
+    /// Runs one of `left` remaining experiments; the others take about `later` seconds.
     fn turn(&self, turn: &mut Turn, left: usize, later: f64) -> anyhow::Result<Ending> {
         let now = Instant::now();
         let part = |end: Instant| now + end.saturating_duration_since(now) / left as u32;
@@ -184,7 +184,7 @@ impl All<'_> {
     }
 }
 
-/// The directories of results right below a directory, in the order in which they were begun.
+/// Returns the directories of results directly below a directory, in the order of their start.
 pub(super) fn below(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(directory)
         .with_context(|| format!("cannot read {}", directory.display()))?;
@@ -192,17 +192,17 @@ pub(super) fn below(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for place in places.filter(|place| place.join(DATABASE).is_file()) {
         let begun = Store::open(&place.join(DATABASE))?.get("started")?;
-        // Those that wait come last.
+        // Waiting ones come last.
         found.push((begun.is_none(), begun, place));
     }
     if found.is_empty() {
-        bail!("there are no results in {}, nor right below it", directory.display());
+        bail!("there are no results in {} or directly below it", directory.display());
     }
     found.sort();
     Ok(found.into_iter().map(|(_, _, place)| place).collect())
 }
 
-/// Writes the report of each, and one of all to `out`; gives the page's path.
+/// Writes the report of each, and one of all to `out`. Returns the page's path.
 pub(super) fn report(
     places: &[PathBuf],
     out: &Path,
@@ -222,7 +222,7 @@ pub(super) fn report(
     Ok(Overview::new(studies, common.unwrap_or_default()).write(out)?)
 }
 
-/// A path seen from a directory; both exist.
+/// Returns a path relative to a directory; both exist.
 fn relative(path: &Path, from: &Path) -> anyhow::Result<String> {
     let whole = |path: &Path| {
         path.canonicalize().with_context(|| format!("cannot find {}", path.display()))
@@ -240,7 +240,7 @@ fn relative(path: &Path, from: &Path) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    /// Goal: results are linked from the report of all wherever either is.
+    /// Goal: the report of all links to results wherever either is.
     #[test]
     fn places_are_relative_to_the_report() {
         let top = tempfile::tempdir().unwrap();

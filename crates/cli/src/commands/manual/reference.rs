@@ -1,5 +1,5 @@
-//! The page docs/commands.md: every command with its arguments, examples and exit codes, from the definitions that
-//! the program itself parses.
+//! The page docs/commands.md: every command with its arguments, examples and exit codes, from the
+//! definitions that the program itself parses.
 
 use super::super::Cli;
 use clap::builder::Str;
@@ -13,7 +13,7 @@ Every command with its arguments, as `--help` shows them. `make reference` write
 [environment variables, exit codes and JSON](interface.md).
 ";
 
-/// Arguments that every command has, and that the page explains once or not at all.
+/// Arguments that every command has. The page explains them once or not at all.
 const COMMON: [&str; 3] = ["help", "version", "engine"];
 
 /// Returns the page.
@@ -53,7 +53,7 @@ fn add(page: &mut String, command: &mut Command, level: usize) {
     }
 }
 
-/// Adds the text below the arguments: indented lines as they are, the others as paragraphs.
+/// Adds the text below the arguments: indented lines unchanged, other lines as paragraphs.
 fn add_help(page: &mut String, help: &str) {
     let (mut is_code, mut is_paragraph) = (false, false);
     for line in help.trim().lines() {
@@ -78,13 +78,13 @@ fn add_help(page: &mut String, help: &str) {
     }
 }
 
-/// A text that ends with a full stop.
+/// Returns the text with a full stop at its end.
 fn sentence(text: &str) -> String {
     let text = text.trim();
     if text.ends_with(['.', '!', '?']) { text.to_owned() } else { format!("{text}.") }
 }
 
-/// A row of the table of arguments.
+/// Returns the row of an argument in the table.
 fn row(arg: &Arg) -> String {
     let mut meaning = arg.get_help().map(ToString::to_string).unwrap_or_default();
     let values: Vec<String> = arg
@@ -105,7 +105,7 @@ fn row(arg: &Arg) -> String {
     format!("| {} | {meaning} |\n", signature(arg))
 }
 
-/// How an argument is written on the command line.
+/// Returns an argument as the user writes it on the command line.
 fn signature(arg: &Arg) -> String {
     let names: Vec<&str> =
         arg.get_value_names().unwrap_or_default().iter().map(Str::as_str).collect();
@@ -124,7 +124,7 @@ fn signature(arg: &Arg) -> String {
 mod tests {
     use super::page;
 
-    /// Goal: docs/commands.md is what the present definitions give.
+    /// Goal: docs/commands.md matches the present definitions.
     #[test]
     fn the_page_is_current() {
         let written = include_str!("../../../../../docs/commands.md");

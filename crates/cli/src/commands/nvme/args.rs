@@ -11,11 +11,11 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where nvme-cli keeps the host's name and identifier.
+/// The files in which nvme-cli keeps the host's name and identifier.
 pub(super) const HOSTNQN_FILE: &str = "/etc/nvme/hostnqn";
 const HOSTID_FILE: &str = "/etc/nvme/hostid";
 
-/// How to reach a target.
+/// The address of a target and the parameters of its connections.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TargetArgs {
     /// Address or name of the target
@@ -24,19 +24,19 @@ pub(crate) struct TargetArgs {
     /// Port of the target
     #[arg(short = 's', long, value_name = "PORT", default_value_t = nvme::tcp::IO_PORT)]
     trsvcid: u16,
-    /// NQN of this host [default: that of /etc/nvme/hostnqn, else one of --hostid]
+    /// NQN of this host [default: that in /etc/nvme/hostnqn, else one made from --hostid]
     #[arg(short = 'q', long, value_name = "NQN")]
     hostnqn: Option<Nqn>,
-    /// Identifier (UUID) of this host [default: that of /etc/nvme/hostid, else random]
+    /// Identifier (UUID) of this host [default: that in /etc/nvme/hostid, else random]
     #[arg(short = 'I', long, value_name = "UUID")]
     hostid: Option<uuid::Uuid>,
-    /// Keep-alive timeout in seconds; 0 is off
+    /// Keep-alive timeout in seconds; 0 turns it off
     #[arg(short = 'k', long, value_name = "SECONDS", default_value_t = 5.0)]
     keep_alive_tmo: f64,
-    /// Longest pause between attempts to reconnect, in seconds
+    /// Longest pause between two attempts to reconnect, in seconds
     #[arg(short = 'c', long, value_name = "SECONDS", default_value_t = 10.0)]
     reconnect_delay: f64,
-    /// Seconds until an unreachable controller is given up; -1 is never
+    /// Seconds until the host gives up an unreachable controller; -1 for never
     #[arg(
         short = 'l',
         long,
@@ -45,28 +45,28 @@ pub(crate) struct TargetArgs {
         allow_negative_numbers = true
     )]
     ctrl_loss_tmo: f64,
-    /// Seconds until a request fails, reconnecting included [default: as long as --ctrl-loss-tmo]
+    /// Seconds until a request fails, including the time to reconnect [default: --ctrl-loss-tmo]
     #[arg(short = 'F', long, alias = "fast_io_fail_tmo", value_name = "SECONDS")]
     fast_io_fail_tmo: Option<f64>,
     /// Seconds until an unanswered command ends the connection
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     io_timeout: f64,
-    /// Seconds until connecting a queue pair fails
+    /// Seconds until an attempt to connect a queue pair fails
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
     connect_timeout: f64,
-    /// Ask for header digests
+    /// Request header digests
     #[arg(short = 'g', long)]
     hdr_digest: bool,
-    /// Ask for data digests
+    /// Request data digests
     #[arg(short = 'G', long)]
     data_digest: bool,
     /// Network namespace for the sockets, e.g. /run/netns/node1
     #[arg(long, value_name = "PATH")]
     network_namespace: Option<PathBuf>,
-    /// I/O queue pairs per thread (discovery has none)
+    /// Number of I/O queue pairs per thread (a discovery controller has none)
     #[arg(short = 'i', long, value_name = "N", default_value_t = 1)]
     nr_io_queues: u16,
-    /// Commands that may be outstanding on an I/O queue pair
+    /// Maximum number of outstanding commands on an I/O queue pair
     #[arg(short = 'Q', long, value_name = "N", default_value_t = 128)]
     queue_size: u16,
     #[command(flatten)]
@@ -77,7 +77,7 @@ pub(crate) struct TargetArgs {
     foreign: ForeignArgs,
 }
 
-/// How to connect to a subsystem.
+/// The parameters of a connection to a subsystem.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ConnectArgs {
     #[command(flatten)]
@@ -87,21 +87,21 @@ pub(crate) struct ConnectArgs {
     nqn: Nqn,
 }
 
-/// Which namespace.
+/// The namespace of a command.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct NamespaceArgs {
-    /// Namespace [default: the only one]
+    /// Identifier of the namespace (NSID) [default: the only one]
     #[arg(long, visible_alias = "nsid", value_name = "NSID")]
     namespace_id: Option<u32>,
 }
 
 fn duration(option: &str, seconds: f64) -> anyhow::Result<Duration> {
     Duration::try_from_secs_f64(seconds)
-        .with_context(|| format!("--{option}: {seconds} is no number of seconds"))
+        .with_context(|| format!("--{option}: {seconds} is not a valid number of seconds"))
 }
 
 impl TargetArgs {
-    /// Options for this subsystem.
+    /// Returns the options for this subsystem.
     pub(crate) fn options(&self, nqn: Nqn) -> anyhow::Result<ConnectOptions> {
         self.foreign.check()?;
         let mut options = ConnectOptions::new(self.address()?, nqn);
@@ -124,7 +124,7 @@ impl TargetArgs {
         options.tls = self.tls.options()?;
         options.concat = self.tls.is_concatenated();
         if options.concat && options.dhchap.is_none() {
-            bail!("--concat: the key comes from an authentication: give --dhchap-secret too");
+            bail!("--concat: the key comes from the authentication: also give --dhchap-secret");
         }
         options.network_namespace.clone_from(&self.network_namespace);
         options.nr_io_queues = self.nr_io_queues;
@@ -143,14 +143,15 @@ impl TargetArgs {
             .with_context(|| format!("--traddr: {} has no address", self.traddr))
     }
 
-    /// Identifier and name of this host: from the flags, else nvme-cli's files, else `random`.
+    /// Returns identifier and name of this host: from the options, else from nvme-cli's files, else
+    /// from `random`.
     fn host(&self, random: HostId) -> anyhow::Result<(HostId, Nqn)> {
         let file = |path: &str| std::fs::read_to_string(path).ok();
         let hostid = match (self.hostid, file(HOSTID_FILE)) {
             (Some(hostid), _) => HostId(hostid.into_bytes()),
             (None, Some(text)) => {
                 let uuid = uuid::Uuid::parse_str(text.trim())
-                    .with_context(|| format!("{HOSTID_FILE} holds no UUID"))?;
+                    .with_context(|| format!("{HOSTID_FILE} does not contain a UUID"))?;
                 HostId(uuid.into_bytes())
             }
             (None, None) => random,
@@ -165,29 +166,29 @@ impl TargetArgs {
 }
 
 impl ConnectArgs {
-    /// Options for the subsystem.
+    /// Returns the options for the subsystem.
     pub(crate) fn options(&self) -> anyhow::Result<ConnectOptions> {
         self.target.options(self.nqn.clone())
     }
 
-    /// Whether sockets are to be opened in another network namespace.
+    /// Returns whether sockets must be opened in another network namespace.
     pub(crate) fn has_network_namespace(&self) -> bool {
         self.target.network_namespace.is_some()
     }
 
-    /// Whether the connection is to be under TLS.
+    /// Returns whether the connection must be under TLS.
     pub(crate) fn has_tls(&self) -> bool {
         self.target.tls.is_given()
     }
 
-    /// At least this many commands may be outstanding.
+    /// Raises the queue size to at least `commands`.
     pub(crate) fn raise_queue_size(&mut self, commands: u16) {
         self.target.queue_size = self.target.queue_size.max(commands);
     }
 }
 
 impl NamespaceArgs {
-    /// The namespace that is meant.
+    /// Returns the namespace of the command.
     pub(crate) async fn choose(&self, controller: &Controller) -> anyhow::Result<Nsid> {
         if let Some(nsid) = self.namespace_id {
             return Ok(Nsid(nsid));
@@ -196,15 +197,15 @@ impl NamespaceArgs {
             [] => bail!("the subsystem has no namespace (for this host)"),
             [nsid] => Ok(*nsid),
             several => bail!(
-                "the subsystem has {} namespaces: name one with --namespace-id",
+                "the subsystem has {} namespaces: choose one with --namespace-id",
                 several.len()
             ),
         }
     }
 }
 
-/// Refuses unless `destroy` names the namespace by UUID, NGUID or EUI64, or the controller by its
-/// serial number: a mistyped address or NQN then cannot cost anybody's data.
+/// Fails unless `destroy` names the namespace by UUID, NGUID or EUI64, or the controller by its
+/// serial number. So a mistyped address or NQN does not destroy data.
 pub(crate) fn check_destroy(destroy: Option<&str>, namespace: &Namespace) -> anyhow::Result<()> {
     let identity = namespace.identity();
     let serial = namespace.controller().info().map(|info| info.identify.serial());
@@ -217,17 +218,18 @@ pub(crate) fn check_destroy(destroy: Option<&str>, namespace: &Namespace) -> any
     match given {
         Some(given) if names.iter().any(|name| name.eq_ignore_ascii_case(given)) => Ok(()),
         Some(given) => bail!(
-            "--destroy {given} does not name this namespace, whose names are: {}",
+            "--destroy {given} does not name this namespace; its names are: {}",
             names.join(", ")
         ),
         None => bail!(
-            "writing destroys the content of the namespace: confirm with --destroy and one of its names: {}",
+            "writing destroys the content of the namespace: confirm with --destroy and one of its \
+             names: {}",
             names.join(", ")
         ),
     }
 }
 
-/// Two hexadecimal digits per byte.
+/// Returns two hexadecimal digits per byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble & 0xf)]);

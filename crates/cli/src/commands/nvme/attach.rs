@@ -1,11 +1,11 @@
-//! `attach`: a namespace as a block device of the kernel's NVMe/TCP host, or as a file through our host
-//! and FUSE, where the kernel has none.
+//! `attach`: a namespace as a block device of the kernel's NVMe/TCP host, or, if the kernel has no
+//! such host, as a file through our host and FUSE.
 //!
-//! The kernel's is `/dev/nvmeXnY`, as nvme-cli would make it. Of ours the directory holds one file,
-//! `namespace`, whose bytes are those of the namespace. Every read and write of it is a command to the
-//! target: nothing is cached in the kernel, so programs that measure see the namespace, plus what FUSE
-//! costs. Which of the two it is, and why, is said when it is ready. Runs until it is told to end, and
-//! detaches then.
+//! The kernel's device is `/dev/nvmeXnY`, as with nvme-cli. Our host shows a directory with one
+//! file, `namespace`, with the bytes of the namespace. Every read and write of it is a command to
+//! the target: the kernel caches nothing, so programs that measure see the namespace, plus the cost
+//! of FUSE. When the namespace is ready, the command prints which of the two it is, and why. It
+//! runs until a signal, and then detaches.
 
 mod export;
 mod kernel;
@@ -29,9 +29,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Most bytes of one request of the kernel.
+/// Maximum bytes of one request of the kernel.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// How often it is looked whether the kernel's controller is there still.
+/// Pause between two checks that the kernel's controller still exists.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Debug, Args)]
@@ -45,12 +45,12 @@ pub(crate) struct AttachArgs {
     /// Directory to mount at, for our host; the file in it is called `namespace`
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
-    /// Host to use: the kernel's provides a block device, needs root, and opens no sockets in other network
-    /// namespaces; our own provides a file through FUSE, on any reactor or on the named one; auto uses the
-    /// kernel's if it is available
+    /// Host to use: the kernel's provides a block device, needs root, and opens no sockets in other
+    /// network namespaces; our own provides a file through FUSE, on any reactor or on the given
+    /// engine; auto uses the kernel's if it is available
     #[arg(long, default_value = "auto", value_parser = Engine::all())]
     engine: Engine,
-    /// Allow writing, confirmed by a name of the namespace (UUID, NGUID, EUI64) or the controller's
+    /// Allow writes, confirmed by a name of the namespace (UUID, NGUID, EUI64) or the controller's
     /// serial number [default: read-only]
     #[arg(long, value_name = "NAME")]
     destroy: Option<String>,
@@ -71,10 +71,10 @@ pub(crate) fn run(args: &AttachArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Why the kernel's host cannot do what is asked, if it cannot.
+/// Returns an error with the reason if the kernel's host cannot do what the arguments ask for.
 fn kernel_check(args: &AttachArgs) -> Result<(), String> {
     if args.connect.has_network_namespace() {
-        return Err("the kernel's host would reconnect outside of the network namespace".into());
+        return Err("the kernel's host would reconnect outside the network namespace".into());
     }
     if args.paths.is_given() {
         return Err(
@@ -82,12 +82,12 @@ fn kernel_check(args: &AttachArgs) -> Result<(), String> {
         );
     }
     if args.connect.has_tls() {
-        return Err("the kernel's host takes TLS keys from its keyring only, see nvme-cli".into());
+        return Err("the kernel's host takes TLS keys only from its keyring, see nvme-cli".into());
     }
     kernel::check()
 }
 
-/// Says that it can be used now: where, and how it was made.
+/// Reports that the namespace can be used: its path, and the host behind it.
 fn tell(is_json: bool, file: &Path, how: &str) {
     let mut out = std::io::stdout().lock();
     let said = if is_json {
@@ -95,7 +95,7 @@ fn tell(is_json: bool, file: &Path, how: &str) {
     } else {
         writeln!(out, "{}: {how}", file.display())
     };
-    // Nobody listens any more: then nobody needs to know.
+    // If the reader has gone, the report is not needed.
     let _ = said.and_then(|()| out.flush());
 }
 
@@ -116,7 +116,8 @@ fn run_kernel(args: &AttachArgs) -> anyhow::Result<()> {
     attached.detach()
 }
 
-/// Which namespace it is, after the consent to write was compared with its names.
+/// Returns the namespace's identifier, after comparing the consent to writes with the namespace's
+/// names.
 async fn identify(args: &AttachArgs) -> anyhow::Result<Nsid> {
     let (controller, namespace) = super::open(&args.connect, &args.namespace).await?;
     if args.destroy.is_some() {
@@ -128,7 +129,8 @@ async fn identify(args: &AttachArgs) -> anyhow::Result<Nsid> {
     Ok(nsid)
 }
 
-/// Waits for a signal. While a file system is on the device, the first one only says so.
+/// Waits for a signal. While a file system is on the device, the first signal only prints a
+/// message.
 fn stay(attached: &Attached, signals: &mut Signals) -> anyhow::Result<()> {
     let mut is_warned = false;
     while attached.is_there() {
@@ -138,7 +140,7 @@ fn stay(attached: &Attached, signals: &mut Signals) -> anyhow::Result<()> {
             }
             is_warned = true;
             let device = attached.device.display();
-            eprintln!("tsumugi: {device} is in use: unmount it, or end this once more");
+            eprintln!("tsumugi: {device} is in use: unmount it, or send the signal again");
         }
         std::thread::sleep(LOOK_EVERY);
     }
@@ -153,7 +155,7 @@ fn run_own(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
 
 async fn serve(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
     let mount =
-        args.mount.as_deref().context("--mount DIR is missing: our host shows a file there")?;
+        args.mount.as_deref().context("--mount DIR is missing: our host shows the file there")?;
     let (controllers, namespace) = paths::open(&args.connect, &args.paths, &args.namespace).await?;
     let is_writable = args.destroy.is_some();
     if is_writable {
@@ -190,7 +192,7 @@ pub(crate) struct DetachArgs {
     connect: ConnectArgs,
 }
 
-/// Ends what the kernel's host has of a subsystem, e.g. after an `attach` that was killed.
+/// Removes the kernel host's controllers of a subsystem, e.g. after an `attach` that was killed.
 pub(crate) fn detach(args: &DetachArgs) -> anyhow::Result<()> {
     let options = args.connect.options()?;
     let (address, nqn) = (options.address, options.subsystem_nqn.to_string());

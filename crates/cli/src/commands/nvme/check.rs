@@ -1,4 +1,4 @@
-//! `connect-test`: is the path to a namespace sound?
+//! `connect-test`: checks the path to a namespace.
 
 use super::args::{ConnectArgs, NamespaceArgs, check_destroy};
 use super::foreign::OutputArgs;
@@ -8,9 +8,9 @@ use host::{Controller, Namespace, Stage};
 use reactor::{Buffer, time};
 use serde_json::json;
 
-/// Most bytes of the namespace that are read (and, if confirmed, written).
+/// Maximum bytes of the namespace to read (and, if confirmed, to write).
 const CHECKED_BYTES_MAX: u64 = 4 << 20;
-/// The small requests that the large one is compared with.
+/// Bytes of the small requests, which are compared with the large one.
 const SMALL_BYTES: u64 = 16 * 1024;
 const SEED: u64 = 0x7473_756d_7567_6921;
 
@@ -39,7 +39,7 @@ pub(crate) async fn connect_test(args: CheckArgs) -> anyhow::Result<()> {
         stages.push(Stage { name, duration: now.since(since) });
         since = now;
     };
-    // A connection under a generated TLS key owes no proof.
+    // A connection under a generated TLS key needs no other authentication.
     if controller.options().dhchap.is_some() && !controller.options().concat {
         controller.reauthenticate().await?;
         done("authenticate again");
@@ -102,7 +102,7 @@ async fn compare_small(namespace: &Namespace, expected: &Buffer) -> anyhow::Resu
     Ok(())
 }
 
-/// Writes a pattern, checks it, and puts the original back whatever came of it.
+/// Writes a pattern and checks it. Always restores the original.
 async fn write_and_verify(namespace: &Namespace, original: &Buffer) -> anyhow::Result<()> {
     let verdict = async {
         let mut bytes = Buffer::zeroed(original.len());

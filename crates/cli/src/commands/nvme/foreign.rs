@@ -1,8 +1,8 @@
-//! Options of nvme-cli that this host takes for compatibility, or names a reason to refuse.
+//! Options of nvme-cli that this host accepts for compatibility, or refuses with a reason.
 //!
-//! Scripts that were written for nvme-cli give them. One that asks for what is done anyway is taken;
-//! one that asks for what is not there is refused with the reason, for a connection that silently
-//! lacks, say, encryption is worse than none.
+//! Scripts written for nvme-cli use them. An option for something that this host does anyway is
+//! accepted. An option for a missing feature is refused with the reason, because a connection that
+//! silently lacks, say, encryption is worse than none.
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
@@ -46,10 +46,10 @@ pub(super) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Whether to print JSON.
+    /// Returns whether to print JSON.
     ///
     /// # Errors
-    /// If the format is none that is printed.
+    /// If the format is not supported.
     pub(super) fn is_json(self) -> anyhow::Result<bool> {
         match self.output_format {
             Some(OutputFormat::Binary) => bail!(
@@ -65,7 +65,7 @@ impl OutputArgs {
 /// Options of nvme-cli's connections.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct ForeignArgs {
-    /// Transport: tcp
+    /// Transport of the connection; only tcp
     #[arg(short = 't', long, value_enum, default_value_t, value_name = "TRANSPORT")]
     transport: Transport,
     /// Accepted for compatibility; each command connects its own controller
@@ -95,10 +95,10 @@ pub(super) struct ForeignArgs {
 }
 
 impl ForeignArgs {
-    /// Refuses what is not there.
+    /// Refuses options for missing features.
     ///
     /// # Errors
-    /// Which option is refused, and why.
+    /// The refused option and the reason.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         const KEYRING: &str = "this host does not use the kernel's keyring: give the key with \
             --tls-key FILE";
@@ -106,7 +106,7 @@ impl ForeignArgs {
             routes, give --network-namespace";
         const ALIKE: &str = "all I/O queue pairs are alike: give --nr-io-queues";
         if self.transport != Transport::Tcp {
-            bail!("--transport: only tcp is there; for others use the kernel's host (nvme-cli)");
+            bail!("--transport: only tcp is supported; for others use the kernel's host");
         }
         let given = [
             ("--host-traddr", self.host_traddr.is_some(), ROUTED),

@@ -1,4 +1,4 @@
-//! `gen-dhchap-key`, `check-dhchap-key`, and the secrets that the other commands take.
+//! `gen-dhchap-key`, `check-dhchap-key`, and the secrets of the other commands.
 
 use crate::keys::{self, SecretText};
 use anyhow::{Context, bail};
@@ -10,24 +10,27 @@ use std::path::PathBuf;
 /// Secrets of a connection.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct SecretArgs {
-    /// This host's key (DHHC-1:...) or a file that contains it, for targets that require authentication
+    /// This host's key (DHHC-1:...), or a file that contains it, for targets that require
+    /// authentication
     #[arg(short = 'S', long, value_name = "FILE|KEY")]
     dhchap_secret: Option<SecretText>,
-    /// The target's key or a file that contains it: the target must authenticate too
+    /// The target's key, or a file that contains it, which makes the host require the target's
+    /// authentication
     #[arg(short = 'C', long, value_name = "FILE|KEY")]
     dhchap_ctrl_secret: Option<SecretText>,
 }
 
 impl SecretArgs {
-    /// The keys, if any are given.
+    /// Returns the given keys, if any.
     ///
     /// # Errors
-    /// If one cannot be read, or the target's is given alone.
+    /// If a key cannot be read, or the target's key is given alone.
     pub(super) fn keys(&self) -> anyhow::Result<Option<KeyPair>> {
         let Some(host) = &self.dhchap_secret else {
             if self.dhchap_ctrl_secret.is_some() {
                 bail!(
-                    "--dhchap-ctrl-secret: a target proves itself to a host that does: give --dhchap-secret too"
+                    "--dhchap-ctrl-secret: a target authenticates only to a host that \
+                     authenticates too: also give --dhchap-secret"
                 );
             }
             return Ok(None);
@@ -42,17 +45,18 @@ impl SecretArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct GenerateArgs {
-    /// Hash function that transforms the key with its owner's NQN: 0 none, 1 SHA-256, 2 SHA-384, 3 SHA-512
+    /// Hash function that transforms the key with its owner's NQN: 0 for none, 1 for SHA-256, 2 for
+    /// SHA-384, 3 for SHA-512
     #[arg(short = 'm', long, value_name = "N", default_value_t = 0)]
     hmac: u8,
-    /// Bytes of the key: 32, 48 or 64 [default: 32, or those of the hash function]
+    /// Length of the key in bytes: 32, 48 or 64 [default: 32, or the length of the hash]
     #[arg(short = 'l', long, value_name = "BYTES")]
     key_length: Option<usize>,
     /// Accepted for compatibility; the key is random for every NQN
     #[arg(short = 'n', long, hide = true, value_name = "NQN")]
     #[allow(dead_code, reason = "it asks for what is done anyway")]
     nqn: Option<Nqn>,
-    /// Write the key to this new file, of mode 0600 [default: standard output]
+    /// New file to write the key to, with mode 0600 [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -67,11 +71,11 @@ pub(crate) struct CheckKeyArgs {
 fn hash_of(hmac: u8) -> anyhow::Result<Option<Hash>> {
     match hmac {
         0 => Ok(None),
-        id => Hash::from_id(id).map(Some).with_context(|| format!("--hmac {id}: it is 0 to 3")),
+        id => Hash::from_id(id).map(Some).with_context(|| format!("--hmac {id}: give 0 to 3")),
     }
 }
 
-/// Makes a key.
+/// Creates a key.
 pub(crate) fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     let transform = hash_of(args.hmac)?;
     let bytes = transform.map_or(32, Hash::bytes);
@@ -86,7 +90,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says whether a key is well formed, and what it is.
+/// Prints whether a key is well formed, and its properties.
 pub(crate) fn check(args: &CheckKeyArgs) -> anyhow::Result<()> {
     let key: Key = args.key.key("key")?;
     let hmac = key.transform().map_or(0, Hash::id);

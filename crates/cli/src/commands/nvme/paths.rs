@@ -1,4 +1,4 @@
-//! A namespace through one target or several: what the commands that move data have in common.
+//! A namespace through one target or several: shared code of the commands that move data.
 
 use super::args::{ConnectArgs, NamespaceArgs};
 use anyhow::bail;
@@ -10,17 +10,18 @@ use std::net::SocketAddr;
 /// Further paths to the namespace.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct PathArgs {
-    /// Address of another target that exports the same namespace of the same subsystem; may be repeated
+    /// Address and port of another target that exports the same namespace of the same subsystem;
+    /// may be repeated
     #[arg(long, value_name = "ADDR:PORT")]
     path: Vec<SocketAddr>,
-    /// How commands are spread over the paths: numa (a target on this machine, else the first; the others take
-    /// over), round-robin or queue-depth
+    /// Policy that distributes commands over the paths: numa (a target on this machine, else the
+    /// first; the others take over if it fails), round-robin or queue-depth
     #[arg(long, value_name = "POLICY", requires = "path", default_value = "numa")]
     iopolicy: IoPolicy,
 }
 
 impl PathArgs {
-    /// Whether there is more than one path.
+    /// Returns whether there is more than one path.
     pub(super) fn is_given(&self) -> bool {
         !self.path.is_empty()
     }
@@ -30,12 +31,13 @@ impl PathArgs {
 pub(crate) struct Controllers(Vec<Controller>);
 
 impl Controllers {
-    /// How often any of them was connected anew.
+    /// Returns the number of reconnects of all controllers.
     pub(crate) fn reconnects(&self) -> u64 {
         self.0.iter().map(Controller::reconnects).sum()
     }
 
-    /// Shuts down those that are connected. Of several, one that is out of reach makes no difference.
+    /// Shuts the connected controllers down. With several paths, an unreachable one is not an
+    /// error.
     pub(crate) async fn disconnect(self) -> anyhow::Result<()> {
         let is_only = self.0.len() == 1;
         for controller in self.0 {
@@ -74,7 +76,7 @@ impl Controllers {
     }
 }
 
-/// Connects to the subsystem and opens the namespace; the only one there is if none is named.
+/// Connects to the subsystem and opens the namespace; without a given one, the only namespace.
 pub(super) async fn open(
     connect: &ConnectArgs,
     paths: &PathArgs,

@@ -1,5 +1,5 @@
-//! Verifiable data: every 8 bytes are a mix of their offset and a seed, so that wrong, stale and
-//! misplaced data all show.
+//! Verifiable data: every 8 bytes are a mix of their offset and a seed, which reveals wrong, stale
+//! and misplaced data.
 
 use super::Mismatch;
 
@@ -11,7 +11,7 @@ fn word(offset_bytes: u64, seed: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Fills `bytes`, which lie at `offset_bytes` (a multiple of 8) of the namespace.
+/// Fills `bytes` for the offset `offset_bytes` (a multiple of 8) of the namespace.
 pub(crate) fn fill(bytes: &mut [u8], offset_bytes: u64, seed: u64) {
     for (index, chunk) in bytes.chunks_mut(8).enumerate() {
         let word = word(offset_bytes + index as u64 * 8, seed).to_le_bytes();
@@ -19,7 +19,7 @@ pub(crate) fn fill(bytes: &mut [u8], offset_bytes: u64, seed: u64) {
     }
 }
 
-/// Compares `bytes` with what [`fill`] would have put there.
+/// Compares `bytes` with the data that [`fill`] produces.
 pub(crate) fn check(bytes: &[u8], offset_bytes: u64, seed: u64) -> Result<(), Mismatch> {
     for (index, chunk) in bytes.chunks(8).enumerate() {
         let offset_bytes = offset_bytes + index as u64 * 8;

@@ -1,8 +1,8 @@
-//! `perf`: load on a namespace, and what it did.
+//! `perf`: puts load on a namespace and measures it.
 //!
-//! Each job is a thread with a reactor, a controller and queue pairs of its own; in it, `iodepth`
-//! tasks each keep one request under way. Latency is from the moment a request is made until its
-//! task goes on; a task makes its next request at once, so one clock reading serves both.
+//! Each job is a thread with a reactor, a controller and queue pairs of its own, and `iodepth`
+//! tasks that keep one request each in flight. Latency runs from the creation of a request until
+//! its task continues. A task creates its next request at once, so one clock reading serves both.
 
 mod job;
 mod report;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often the end of the run is looked for.
+/// Pause between two checks for the end of the run.
 const WATCH_PERIOD: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, Args)]
@@ -37,15 +37,15 @@ pub(crate) struct PerfArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = 50,
           value_parser = clap::value_parser!(u8).range(0..=100))]
     rwmixread: u8,
-    /// Size of a request
+    /// Bytes of a request
     #[arg(long, visible_alias = "blocksize", value_name = "BYTES", default_value = "4k",
           value_parser = parse_bytes)]
     bs: u64,
-    /// Requests in flight per job
+    /// Number of requests in flight per job
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=4095))]
     iodepth: u16,
-    /// Jobs: threads with their own controllers
+    /// Number of jobs: threads with their own controllers
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     numjobs: u16,
@@ -55,16 +55,18 @@ pub(crate) struct PerfArgs {
     /// Seconds of load before the measurement
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     ramp_time: f64,
-    /// Use only this much of the namespace, from its start [default: all]
+    /// Bytes of the namespace to use, from its start [default: all]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     size: Option<u64>,
-    /// Write a pattern of offset and --seed and read it back at the end; reads must find that pattern
+    /// Write a pattern that depends on offset and --seed and read it back at the end; reads must
+    /// find that pattern
     #[arg(long)]
     verify: bool,
     /// Seed of offsets and pattern
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Microseconds to spin for completions before sleeping, or auto: only while that is cheaper than a wake-up
+    /// Microseconds to spin for completions before sleeping, or auto: only while that is cheaper
+    /// than a wake-up
     #[arg(long, value_name = "US|auto", default_value_t)]
     poll_us: reactor::Spin,
     /// CPUs to pin the jobs to, in turn, e.g. 1,2
@@ -76,7 +78,8 @@ pub(crate) struct PerfArgs {
     destroy: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
-    /// Print a histogram: pairs of a latency in ns, to two digits, and a number of requests (with --json)
+    /// With --json, print a histogram: pairs of a latency in ns, with two significant digits, and a
+    /// number of requests
     #[arg(long)]
     histogram: bool,
 }
@@ -85,7 +88,7 @@ pub(crate) struct PerfArgs {
 pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
     let is_json = args.output.is_json()?;
     if args.histogram && !is_json {
-        anyhow::bail!("--histogram is printed as JSON only: give --json too");
+        anyhow::bail!("--histogram needs --json");
     }
     args.connect.raise_queue_size(args.iodepth);
     let plan = plan(&args)?;
@@ -108,7 +111,7 @@ pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
     report::print(&args, &measured, results)
 }
 
-/// Looks at the namespace once and checks that the load is possible.
+/// Examines the namespace once and checks that the load is possible.
 fn plan(args: &PerfArgs) -> anyhow::Result<Plan> {
     super::block_on(async {
         let (controller, namespace) =
@@ -119,7 +122,7 @@ fn plan(args: &PerfArgs) -> anyhow::Result<Plan> {
         let geometry = namespace.geometry();
         let block = u64::from(geometry.block_size);
         if args.bs == 0 || !args.bs.is_multiple_of(block) || args.bs > 1 << 30 {
-            bail!("--bs has to be a multiple of the block size, {block}, and at most 1G");
+            bail!("--bs must be a multiple of the block size, {block}, and at most 1G");
         }
         let size = args.size.unwrap_or(geometry.size()).min(geometry.size());
         let requests = size / args.bs;
@@ -132,16 +135,16 @@ fn plan(args: &PerfArgs) -> anyhow::Result<Plan> {
     })
 }
 
-/// What the run as a whole took.
+/// The duration and results of the run as a whole.
 pub(crate) struct Measured {
     pub(crate) seconds: f64,
     pub(crate) cpu_seconds: f64,
-    /// Requests by the second, whole seconds only.
+    /// Requests per second, for whole seconds only.
     pub(crate) series: Vec<u64>,
     pub(crate) is_interrupted: bool,
 }
 
-/// Begins measuring when all jobs are connected and warm, and ends it.
+/// Starts the measurement when all jobs are connected and warm, and ends it.
 fn watch(
     args: &PerfArgs,
     control: &job::Control,

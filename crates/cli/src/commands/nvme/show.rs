@@ -1,4 +1,4 @@
-//! `discover`, `list`, `id-ctrl`, `id-ns`: what there is.
+//! `discover`, `list`, `id-ctrl`, `id-ns`: the subsystems and namespaces of a target.
 
 use super::args::{ConnectArgs, NamespaceArgs, TargetArgs, hex};
 use super::foreign::OutputArgs;
@@ -25,7 +25,7 @@ pub(crate) struct DiscoverArgs {
 pub(crate) struct ListArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// Only this subsystem [default: all that the target's discovery service offers there]
+    /// NQN of the only subsystem to list [default: all that the target's discovery service offers]
     #[arg(short = 'n', long, value_name = "NQN")]
     nqn: Option<Nqn>,
     #[command(flatten)]
@@ -79,7 +79,7 @@ fn subsystem_type_name(subtype: u8) -> &'static str {
     }
 }
 
-/// SECTYPE as nvme-cli prints it.
+/// Returns SECTYPE in the words of nvme-cli.
 fn security_name(entry: &DiscoveryEntry) -> &'static str {
     match entry.security_type() {
         security_type::NONE => "none",
@@ -89,7 +89,7 @@ fn security_name(entry: &DiscoveryEntry) -> &'static str {
     }
 }
 
-/// TSC as nvme-cli prints it.
+/// Returns TSC in the words of nvme-cli.
 fn requirement_name(entry: &DiscoveryEntry) -> &'static str {
     match entry.secure_channel() {
         transport_requirements::SECURE_CHANNEL_NOT_SPECIFIED => "not specified",
@@ -137,7 +137,7 @@ pub(crate) async fn discover(args: DiscoverArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The NVM subsystems that the discovery service offers, each once.
+/// Returns the NVM subsystems that the discovery service offers, each once.
 async fn offered(target: &TargetArgs) -> anyhow::Result<Vec<Nqn>> {
     let log = read_discovery(target).await?;
     let mut nqns: Vec<Nqn> = Vec::new();
@@ -212,7 +212,7 @@ pub(crate) async fn id_controller(args: IdControllerArgs) -> anyhow::Result<()> 
     let controller = Controller::connect(args.connect.options()?).await?;
     let identify = controller.info().map(|info| info.identify);
     controller.disconnect().await?;
-    let Some(identify) = identify else { anyhow::bail!("the connection was lost meanwhile") };
+    let Some(identify) = identify else { anyhow::bail!("the connection was lost") };
     show(&controller_json(&identify), is_json)
 }
 
@@ -230,7 +230,7 @@ pub(crate) async fn id_namespace(args: IdNamespaceArgs) -> anyhow::Result<()> {
     show(&value, is_json)
 }
 
-/// As JSON, or one field a line as nvme-cli does.
+/// Prints JSON, or one field per line as nvme-cli does.
 fn show(value: &Value, is_json: bool) -> anyhow::Result<()> {
     if is_json {
         return print_json(value);

@@ -1,4 +1,5 @@
-//! `gen-tls-key`, `check-tls-key`, and the options of connections under TLS, spelt as in nvme-cli.
+//! `gen-tls-key`, `check-tls-key`, and the options of connections under TLS, with the names of
+//! nvme-cli.
 
 use super::args::HOSTNQN_FILE;
 use crate::keys::{self, SecretText};
@@ -10,7 +11,7 @@ use nvme::Nqn;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// TLS for a connection.
+/// The TLS options of a connection.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct TlsArgs {
     /// Connect under TLS 1.3 with the key of --tls-key
@@ -19,32 +20,32 @@ pub(super) struct TlsArgs {
     /// The target's TLS key for this host (NVMeTLSkey-1:...), or a file that contains it
     #[arg(long, value_name = "FILE|KEY")]
     tls_key: Option<SecretText>,
-    /// Derive as libnvme before 1.15, where the identity does not show which derivation the target's
-    /// key comes from
+    /// Derive keys as libnvme before 1.15 did, if the identity does not show how the target's key
+    /// is derived
     #[arg(long)]
     tls_compat: bool,
-    /// Offer only this identity of the key, as check-tls-key shows it [default: all of them]; some
-    /// targets, as the kernel's with tlshd, look at the first alone
+    /// Offer only this identity of the key, as check-tls-key prints it [default: all]; some
+    /// targets, such as the kernel's with tlshd, use only the first identity
     #[arg(long, value_name = "IDENTITY")]
     tls_key_identity: Option<String>,
-    /// Generate the TLS key in the authentication with --dhchap-secret, and connect again under TLS with it
-    /// (secure channel concatenation); discovery stays in the clear
+    /// Generate the TLS key in the authentication with --dhchap-secret, and connect again under TLS
+    /// with it (secure channel concatenation); discovery is not encrypted
     #[arg(long, conflicts_with_all = ["tls", "tls_key", "tls_compat", "tls_key_identity"])]
     concat: bool,
 }
 
 impl TlsArgs {
-    /// Whether TLS is asked for.
+    /// Returns whether the arguments ask for TLS.
     pub(super) fn is_given(&self) -> bool {
         self.tls || self.tls_key.is_some() || self.concat
     }
 
-    /// Whether the TLS key comes from the authentication.
+    /// Returns whether the TLS key comes from the authentication.
     pub(super) fn is_concatenated(&self) -> bool {
         self.concat
     }
 
-    /// The options, if TLS is asked for.
+    /// Returns the TLS options, if the arguments ask for TLS.
     ///
     /// # Errors
     /// If the key is missing, cannot be read, or would not be used.
@@ -57,12 +58,12 @@ impl TlsArgs {
                 Ok(Some(TlsOptions { key, derivation, identity, is_refusal_final: false }))
             }
             (true, None) => bail!(
-                "--tls: give the key with --tls-key FILE: this host is no part of the kernel and \
-                 does not use its keyring"
+                "--tls: give the key with --tls-key FILE: this host is not part of the kernel and \
+                 does not use the kernel's keyring"
             ),
             (false, Some(_)) => bail!("--tls-key: nothing is encrypted without --tls: give it too"),
             (false, None) if self.tls_compat || self.tls_key_identity.is_some() => {
-                bail!("--tls-compat and --tls-key-identity: they need --tls and --tls-key")
+                bail!("--tls-compat and --tls-key-identity need --tls and --tls-key")
             }
             (false, None) => Ok(None),
         }
@@ -73,34 +74,34 @@ fn derivation(is_compat: bool) -> Derivation {
     if is_compat { Derivation::Former } else { Derivation::Standard }
 }
 
-/// Whose identity of a key is shown.
+/// The host and subsystem of an identity to print.
 #[derive(Debug, Args)]
 struct IdentityArgs {
-    /// NQN of the host [default: that of /etc/nvme/hostnqn]
+    /// NQN of the host [default: that in /etc/nvme/hostnqn]
     #[arg(short = 'n', long, value_name = "NQN")]
     hostnqn: Option<Nqn>,
-    /// NQN of the subsystem: shows the key's identity for this host and subsystem
+    /// NQN of the subsystem, to print the key's identity for this host and subsystem
     #[arg(short = 'c', long, value_name = "NQN")]
     subsysnqn: Option<Nqn>,
     /// Version of the identity: 0 (TCP 1.0c) or 1, which ends with a digest of the key
     #[arg(short = 'I', long, value_name = "VERSION", default_value_t = 0)]
     identity: u8,
-    /// Derive as libnvme before 1.15
+    /// Derive as libnvme before 1.15 did
     #[arg(short = 'C', long)]
     compat: bool,
 }
 
 impl IdentityArgs {
-    /// The identity, if a subsystem is named.
+    /// Returns the identity, if a subsystem is given.
     fn identity(&self, key: &TlsKey) -> anyhow::Result<Option<String>> {
         let version = match self.identity {
             0 => IdentityVersion::V0,
             1 => IdentityVersion::V1,
-            other => bail!("--identity {other}: it is 0 or 1"),
+            other => bail!("--identity {other}: give 0 or 1"),
         };
         let Some(subsystem) = &self.subsysnqn else {
             if self.hostnqn.is_some() {
-                bail!("--hostnqn: an identity is of a host and a subsystem: give --subsysnqn too");
+                bail!("--hostnqn: an identity also needs a subsystem: give --subsysnqn");
             }
             return Ok(None);
         };
@@ -118,8 +119,8 @@ impl IdentityArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct GenerateArgs {
-    /// Hash function that derives the key of each host, and by its length that of the cipher: 1 SHA-256,
-    /// 2 SHA-384; 0 for a key that is used as it is
+    /// Hash function that derives each host's key and also selects the cipher: 1 for SHA-256, 2 for
+    /// SHA-384; 0 uses the key unchanged
     #[arg(short = 'm', long, value_name = "N", default_value_t = 1)]
     hmac: u8,
     /// Bytes of the key as hexadecimal digits, or a file that contains them [default: random]
@@ -127,7 +128,7 @@ pub(crate) struct GenerateArgs {
     secret: Option<SecretText>,
     #[command(flatten)]
     identity: IdentityArgs,
-    /// Write the key to this new file, of mode 0600 [default: standard output]
+    /// New file to write the key to, with mode 0600 [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -141,13 +142,13 @@ pub(crate) struct CheckArgs {
     identity: IdentityArgs,
 }
 
-/// Makes a key. Shows its identity on standard error, if a subsystem is named.
+/// Creates a key. Prints its identity on standard error, if a subsystem is given.
 pub(crate) fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     let transform = match args.hmac {
         0 => None,
         1 => Some(Hash::Sha256),
         2 => Some(Hash::Sha384),
-        other => bail!("--hmac {other}: it is 0 to 2"),
+        other => bail!("--hmac {other}: give 0 to 2"),
     };
     let key = match &args.secret {
         Some(text) => TlsKey::new(transform, secret(text)?).context("--secret")?,
@@ -167,7 +168,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says whether a key is well formed, and what it is.
+/// Prints whether a key is well formed, and its properties.
 pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<()> {
     let key: TlsKey = args.keydata.key("keydata")?;
     if let Some(identity) = args.identity.identity(&key)? {
@@ -179,7 +180,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The bytes behind `--secret`.
+/// Returns the bytes of `--secret`.
 fn secret(given: &SecretText) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     let text = given.text();
     if is_hex(text) {
@@ -196,7 +197,7 @@ fn is_hex(text: &str) -> bool {
 
 fn decode(text: &str) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     if !is_hex(text) || !text.len().is_multiple_of(2) {
-        bail!("it is no even number of hexadecimal digits");
+        bail!("the key is not an even number of hexadecimal digits");
     }
     let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
     let pairs = text.as_bytes().chunks_exact(2);

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
-/// How much is transferred at a time.
+/// Bytes to transfer at a time.
 const PIECE_BYTES: usize = 4 << 20;
 
 #[derive(Debug, Args)]
@@ -51,7 +51,7 @@ pub(crate) struct WriteArgs {
     destroy: Option<String>,
 }
 
-/// Reads whole blocks around the range and gives the range.
+/// Reads whole blocks around the range and outputs the range.
 pub(crate) async fn read(args: ReadArgs) -> anyhow::Result<()> {
     let (controllers, namespace) = paths::open(&args.connect, &args.paths, &args.namespace).await?;
     let geometry = namespace.geometry();
@@ -79,7 +79,7 @@ pub(crate) async fn read(args: ReadArgs) -> anyhow::Result<()> {
         let buffer = namespace.read(start, buffer).await?;
         let until = end.min(start + len as u64);
         match output.write_all(&buffer[(at - start) as usize..(until - start) as usize]) {
-            // The reader has seen enough.
+            // The reader needs no more data.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 return controllers.disconnect().await;
             }
@@ -92,7 +92,7 @@ pub(crate) async fn read(args: ReadArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fills as much of `bytes` as there is input.
+/// Fills as much of `bytes` as the input has.
 fn read_full(input: &mut dyn Read, bytes: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < bytes.len() {
@@ -106,14 +106,14 @@ fn read_full(input: &mut dyn Read, bytes: &mut [u8]) -> io::Result<usize> {
     Ok(done)
 }
 
-/// Writes the input; a part of a block at its end keeps the block's other bytes.
+/// Writes the input. If it ends within a block, the block keeps its other bytes.
 pub(crate) async fn write(args: WriteArgs) -> anyhow::Result<()> {
     let (controllers, namespace) = paths::open(&args.connect, &args.paths, &args.namespace).await?;
     check_destroy(args.destroy.as_deref(), &namespace)?;
     let geometry = namespace.geometry();
     let block = geometry.block_size as usize;
     if !args.offset.is_multiple_of(block as u64) {
-        bail!("--offset has to be a multiple of the block size, {block}");
+        bail!("--offset must be a multiple of the block size, {block}");
     }
     let mut input: Box<dyn Read> = match &args.data_file {
         Some(path) => {

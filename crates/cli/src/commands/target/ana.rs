@@ -1,4 +1,4 @@
-//! What a target reports of asymmetric access, from its settings.
+//! The ANA states that a target reports, from its settings.
 
 use super::config::SubsystemSettings;
 use anyhow::{Context, bail};
@@ -21,12 +21,13 @@ fn state_of(group: &str, state: &str) -> anyhow::Result<(AnaGroupId, AnaState)> 
     let group: AnaGroupId = group.parse().map_err(anyhow::Error::msg)?;
     let state = AnaState::from_name(state).with_context(|| {
         let names = AnaState::ALL.map(AnaState::name).join(", ");
-        format!("{state:?} is no ANA state: there are {names}")
+        format!("{state:?} is not an ANA state: the states are {names}")
     })?;
     Ok((group, state))
 }
 
-/// The states of a subsystem's groups; [`None`] if nothing of asymmetric access is set: then nothing is reported.
+/// Returns the states of a subsystem's groups, or [`None`] if no setting concerns ANA: the target
+/// then reports nothing.
 pub(super) fn states(
     settings: &SubsystemSettings,
 ) -> anyhow::Result<Option<BTreeMap<AnaGroupId, AnaState>>> {
@@ -46,10 +47,10 @@ pub(super) fn states(
 }
 
 impl SubsystemSettings {
-    /// Sets states of groups, by the groups' numbers; the other groups keep theirs.
+    /// Sets states of groups, by the groups' numbers; the other groups keep their states.
     pub(super) fn set_ana(&mut self, states: &BTreeMap<String, String>) -> anyhow::Result<()> {
         if states.is_empty() {
-            bail!("there is no group: give GROUP=STATE, e.g. 1=inaccessible");
+            bail!("give at least one GROUP=STATE, e.g. 1=inaccessible");
         }
         let mut groups = BTreeSet::new();
         for (group, state) in states {
@@ -64,8 +65,8 @@ impl SubsystemSettings {
     }
 }
 
-/// The groups of a subsystem whose states have to be changed, with their new ones. `reported` is the state that hosts
-/// see now, if they see any.
+/// Returns the groups of a subsystem that must change, with their new states. `reported` is the
+/// state that hosts see now, if they see any.
 ///
 /// # Errors
 /// If a state is not valid.
@@ -82,13 +83,13 @@ pub(super) fn changes(
     Ok(groups.filter_map(of).collect())
 }
 
-/// A namespace's group.
+/// Returns the group of a namespace.
 pub(super) fn group(number: Option<u32>) -> anyhow::Result<AnaGroupId> {
     let Some(number) = number else { return Ok(AnaGroupId::DEFAULT) };
     number.to_string().parse().map_err(anyhow::Error::msg)
 }
 
-/// The identifiers that controllers may get.
+/// Returns the identifiers that the target may give to controllers.
 pub(super) fn controller_ids(min: Option<u16>, max: Option<u16>) -> RangeInclusive<u16> {
     min.unwrap_or(1)..=max.unwrap_or(ControllerId::MAX.get())
 }
@@ -97,8 +98,8 @@ pub(super) fn controller_ids(min: Option<u16>, max: Option<u16>) -> RangeInclusi
 mod tests {
     use super::*;
 
-    /// Goal: only groups whose state differs are changed, those that are not named any more become optimized, and
-    /// nothing is changed where hosts see no states.
+    /// Goal: only groups with a different state are changed, groups that are no longer listed
+    /// become optimized, and nothing changes where hosts see no states.
     #[test]
     fn differing_states_are_changed() {
         let group = |number| AnaGroupId::new(number).unwrap();
@@ -121,7 +122,8 @@ mod tests {
         assert_eq!(changes(&settings, now).unwrap(), expected[1..]);
     }
 
-    /// Goal: states are read by the names of the Linux target, and nothing is set where nothing is given.
+    /// Goal: states are read by the names of the Linux target, and without settings there are no
+    /// states.
     #[test]
     fn states_are_read() {
         let text = "[[namespace]]\nmemory = \"4M\"\n";

@@ -1,4 +1,4 @@
-//! What a target shall do, from its configuration file and its flags.
+//! The settings of a target, from its configuration file and its options.
 
 use super::cores::CoreCount;
 use super::hosts::HostSettings;
@@ -16,7 +16,7 @@ use uuid::Uuid;
 /// Least memory for commands' data, in bytes.
 const DATA_MEMORY_MIN: u64 = 4 << 20;
 
-/// Everything that can be set.
+/// All settings of a target.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Settings {
@@ -100,7 +100,7 @@ impl Settings {
         toml::from_str(&text).with_context(|| format!("{} is not valid", path.display()))
     }
 
-    /// Fills in defaults and checks what no single setting shows.
+    /// Fills in defaults, and checks conditions that concern several settings.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         if self.listen.is_empty() && self.listen_rdma.is_empty() {
             self.listen.push(SocketAddr::from(([127, 0, 0, 1], nvme::tcp::IO_PORT)));
@@ -117,26 +117,28 @@ impl Settings {
         self.check_hosts()
     }
 
-    /// Checks what RDMA does not go with.
+    /// Checks that the settings fit RDMA.
     fn check_rdma(&self) -> anyhow::Result<()> {
         if self.cores.is_some_and(|cores| cores.get() > 1) {
-            bail!("RDMA serves on one core: leave out --cores, or start a target for each core");
+            bail!("RDMA serves on one core: omit --cores, or start a target for each core");
         }
         if self.network_namespace.is_some() {
             bail!(
-                "RDMA devices belong to the namespace of the process: leave out --network-namespace"
+                "RDMA devices belong to the network namespace of the process: omit \
+                --network-namespace"
             );
         }
         let has_tls = self.subsystems.iter().flat_map(|it| &it.hosts).any(HostSettings::has_tls);
         if has_tls {
             bail!(
-                "there is no TLS over RDMA, and a target with TLS keys takes nothing else: use dhchap-key"
+                "there is no TLS over RDMA, but a target with TLS keys accepts nothing else: use \
+                dhchap-key"
             );
         }
         Ok(())
     }
 
-    /// Checks that hosts can connect and strangers cannot; for a change of a running target as well.
+    /// Checks that hosts can connect and strangers cannot; also for a change of a running target.
     pub(super) fn check_hosts(&self) -> anyhow::Result<()> {
         self.check_tls()?;
         for subsystem in &self.subsystems {
@@ -151,10 +153,10 @@ impl Settings {
         {
             bail!(
                 "{address} can be reached from other machines, and hosts are not authenticated: \
-                 whoever reaches it can read and overwrite the namespaces, and --allow-host only \
-                 compares a name that any host can claim. Give each host a key with \
-                 --host NQN,dhchap-key=FILE or --host NQN,tls-key=FILE, listen on a loopback address, or give --insecure if \
-                 the network is yours alone"
+                 any program that reaches it can read and overwrite the namespaces, and \
+                 --allow-host only compares a name that any host can claim. Give each host a key \
+                 with --host NQN,dhchap-key=FILE or --host NQN,tls-key=FILE, listen on a loopback \
+                 address, or give --insecure if you trust the network"
             );
         }
         Ok(())
@@ -162,7 +164,8 @@ impl Settings {
 }
 
 impl Settings {
-    /// Refuses hosts that could never connect: with a TLS key of any host, nothing but TLS is taken.
+    /// Refuses hosts that could never connect: if any host has a TLS key, the target accepts only
+    /// TLS.
     fn check_tls(&self) -> anyhow::Result<()> {
         let hosts = || self.subsystems.iter().flat_map(|subsystem| &subsystem.hosts);
         if !hosts().any(HostSettings::has_tls) {
@@ -170,22 +173,23 @@ impl Settings {
         }
         if let Some(host) = hosts().find(|host| !host.has_tls()) {
             bail!(
-                "host {} has no tls-key though another host has one: a target with TLS keys takes \
-                 nothing but TLS; give it one, or export to it by a second target",
+                "host {} has no tls-key although another host has one: a target with TLS keys \
+                accepts nothing but TLS; give this host a key, or export to it from a second \
+                target",
                 host.nqn
             );
         }
         for subsystem in &self.subsystems {
             if let Some(host) = subsystem.allow_hosts.first() {
                 bail!(
-                    "host {host} could never connect: a target with TLS keys takes nothing but TLS; \
-                     give --host {host},tls-key=FILE instead of --allow-host"
+                    "host {host} could never connect: a target with TLS keys accepts nothing but \
+                    TLS; give --host {host},tls-key=FILE instead of --allow-host"
                 );
             }
             if subsystem.hosts.is_empty() {
                 bail!(
-                    "a subsystem names no hosts though another has hosts with TLS keys: a target \
-                     with such keys takes nothing but TLS; name the hosts of each subsystem"
+                    "a subsystem lists no hosts although another has hosts with TLS keys: a target \
+                    with such keys accepts nothing but TLS; list the hosts of each subsystem"
                 );
             }
         }
@@ -211,22 +215,22 @@ impl SubsystemSettings {
         }
     }
 
-    /// The hosts that may connect.
+    /// Returns the hosts that may connect.
     pub(super) fn access(&self) -> HostAccess {
         let named = self.allow_hosts.iter().chain(self.hosts.iter().map(|host| &host.nqn));
         let named: BTreeSet<Nqn> = named.cloned().collect();
         if named.is_empty() { HostAccess::Any } else { HostAccess::List(named) }
     }
 
-    /// Whether nobody may connect who does not prove itself.
+    /// Returns whether every host must authenticate.
     fn has_keys(&self) -> bool {
         self.allow_hosts.is_empty()
             && !self.hosts.is_empty()
             && self.hosts.iter().all(HostSettings::has_key)
     }
 
-    /// The subsystem's name: the one that was given, else one made from its persistent namespaces,
-    /// whose names are `persistent`.
+    /// Returns the subsystem's NQN: the given one, else one derived from its persistent namespaces,
+    /// which have the UUIDs `persistent`.
     pub(super) fn nqn(&self, persistent: &[Uuid]) -> anyhow::Result<Nqn> {
         match &self.nqn {
             Some(nqn) => Ok(nqn.clone()),
@@ -243,7 +247,7 @@ impl SubsystemSettings {
     }
 }
 
-/// Writes what has a text as that.
+/// Serializes a value by its text.
 #[allow(clippy::ref_option, reason = "serde gives the field")]
 pub(super) fn as_text<T: std::fmt::Display, S: serde::Serializer>(
     value: &Option<T>,
@@ -273,7 +277,7 @@ fn nqns<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Nqn>, D
 mod tests {
     use super::*;
 
-    /// A whole configuration is understood; a wrong one says where it is wrong.
+    /// Goal: a complete configuration is read; an error names its place.
     #[test]
     fn configurations_are_read() {
         let text = "listen = [\"127.0.0.1:0\"]\npoll_us = 50\n[[subsystem]]\n\
@@ -290,7 +294,7 @@ mod tests {
         assert!(error.contains("line 6") && error.contains("many"), "{error}");
     }
 
-    /// Nobody exposes a namespace to a network by accident.
+    /// Goal: a target is never exposed to a network by accident.
     #[test]
     fn exposure_has_to_be_asked_for() {
         let text = "listen = [\"10.0.0.7:4420\"]\n[[subsystem]]\n[[subsystem.namespace]]\n\
@@ -299,7 +303,7 @@ mod tests {
         assert!(settings.check().unwrap_err().to_string().contains("--insecure"));
         settings.insecure = true;
         settings.check().unwrap();
-        // Hosts that prove themselves are no strangers, unless others may come beside them.
+        // Hosts that authenticate may use the network, unless hosts without keys may connect too.
         let key = "[[subsystem.host]]\nnqn = \"nqn.2026-01.io.tsumugi:h\"\ndhchap_key = \"/k\"\n";
         let mut settings: Settings = toml::from_str(&format!("{text}{key}")).unwrap();
         settings.check().unwrap();
@@ -311,8 +315,8 @@ mod tests {
         settings.check().unwrap();
     }
 
-    /// Goal: addresses for RDMA count as exposed, take the place of the default address, and go with nothing that RDMA does
-    /// not have.
+    /// Goal: addresses for RDMA count as exposed, replace the default address, and exclude settings
+    /// that RDMA does not support.
     #[test]
     fn rdma_has_one_core_and_no_tls() {
         let check = |lines: &str, host: &str| {
@@ -335,7 +339,7 @@ mod tests {
         }
     }
 
-    /// Goal: with one host under TLS there is no other that could never connect.
+    /// Goal: if one host has a TLS key, no other host lacks one and so could never connect.
     #[test]
     fn tls_is_for_all_or_none() {
         let text = "[[subsystem]]\n[[subsystem.namespace]]\nmemory = 4194304\n";

@@ -1,9 +1,11 @@
-//! Control of a running target: what it is, what it was asked to be, and how one becomes the other.
+//! Control of a running target: its present state, the requested state, and the change from one to
+//! the other.
 //!
-//! A change is made from a whole new [`Settings`], whether it comes by the control socket ([`request`]) or from the
-//! configuration file at a SIGHUP: the difference to the present ones is prepared, then applied ([`apply`]). Changes
-//! come one after the other. They run on the thread of the connection that asks, with a reactor of its own, so that
-//! opening a file or taking memory holds up neither I/O nor those who only look.
+//! A change starts from a complete new [`Settings`], from the control socket ([`request`]) or from
+//! the configuration file at a SIGHUP. The difference to the present settings is prepared, then
+//! applied ([`apply`]). Changes are made one after the other. They run on the thread of the
+//! connection that asks, with a reactor of its own, so that opening a file or taking memory delays
+//! neither I/O nor requests that only read the state.
 
 mod apply;
 mod difference;
@@ -32,44 +34,44 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use target::{Cores, HostProof, HostTls, NAMESPACES_MAX, Server, Target};
 
-/// How long the end of the target waits for a change that is under way.
+/// How long the end of the target waits for a change in progress.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(2);
-/// Pause between looks at a change that is under way.
+/// Pause between two looks at a change in progress.
 const CHANGE_PAUSE: Duration = Duration::from_millis(5);
 
-/// What the target is at present.
+/// The present state of the target.
 #[derive(Clone)]
 pub(super) struct Live {
-    /// As it would be configured; each namespace has its identifier.
+    /// The settings that would produce this state; each namespace has its identifier.
     settings: Settings,
     /// The names of the subsystems, in the order of the settings.
     names: Vec<Nqn>,
-    /// Addresses as they were asked for, and as they are.
+    /// Addresses as requested, and as they are.
     listeners: Vec<(SocketAddr, SocketAddr)>,
     proofs: BTreeMap<Nqn, HostProof>,
     tls: BTreeMap<Nqn, HostTls>,
 }
 
-/// A target that is controlled.
+/// A controlled target.
 pub(super) struct Control {
     target: Arc<Target>,
     cores: Cores,
     args: TargetArgs,
     live: Mutex<Live>,
-    /// Held while a change is made.
+    /// Held during a change.
     changing: Mutex<()>,
     listeners: reactor::mailbox::Sender<listen::Order>,
     is_ending: AtomicBool,
-    /// A SIGHUP has come that no reading of the file answers yet.
+    /// A SIGHUP has come that no reading of the file has answered yet.
     is_reload_waiting: AtomicBool,
 }
 
 impl Control {
-    /// Control of a target that was just started with `settings`, whose subsystems are called `names`. The orders are
-    /// for the task that owns the server.
+    /// Returns the control of a target that was just started with `settings`; its subsystems have
+    /// the NQNs `names`. The orders are for the task that owns the server.
     ///
     /// # Errors
-    /// If the settings are not those of the target.
+    /// If the settings do not match the target.
     pub(super) fn new(
         server: &Server,
         mut settings: Settings,
@@ -101,11 +103,11 @@ impl Control {
     }
 
     fn live(&self) -> MutexGuard<'_, Live> {
-        // It is replaced as a whole.
+        // Writers replace the value as a whole, so a panic leaves it valid.
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a change on this thread, after those that are under way. Fails when the target ends.
+    /// Makes a change on this thread, after earlier changes. Fails when the target ends.
     fn change<T>(&self, change: impl AsyncFnOnce(&Self) -> anyhow::Result<T>) -> anyhow::Result<T> {
         self.change_whole(async |this| {
             let work = std::pin::pin!(change(this));
@@ -117,12 +119,13 @@ impl Control {
         })
     }
 
-    /// As [`Self::change`], of a change that must not be left halfway: the end of the target waits for it.
+    /// As [`Self::change`], for a change that must not be left halfway: the end of the target waits
+    /// for it.
     fn change_whole<T>(
         &self,
         change: impl AsyncFnOnce(&Self) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        // What a panicked change left is what `live` and the target have.
+        // After a panic during a change, `live` still describes the target.
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_ending.load(Ordering::Relaxed) {
             bail!("the target ends");
@@ -138,8 +141,8 @@ impl Control {
         }
     }
 
-    /// Reads the configuration file again and applies the difference, on a thread of its own, which reports to standard
-    /// error.
+    /// Reads the configuration file again and applies the difference, on a thread of its own, which
+    /// reports to standard error.
     pub(super) fn reload_in_background(self: &Arc<Self>) {
         if self.is_reload_waiting.swap(true, Ordering::SeqCst) {
             return;
@@ -164,7 +167,7 @@ impl Control {
             bail!("the target was started without a configuration file");
         }
         self.change(async |this| {
-            // What is written to the file from now on needs another signal.
+            // A later change of the file needs another signal.
             this.is_reload_waiting.store(false, Ordering::SeqCst);
             let mut settings = this.args.settings()?;
             number_namespaces(&mut settings)?;
@@ -180,7 +183,8 @@ impl Control {
         file::write(path, &live.settings, &live.names)
     }
 
-    /// Refuses further changes and waits for the end of one that is under way. The orders have to be dropped before.
+    /// Refuses further changes and waits for the end of one in progress. The caller must drop the
+    /// orders before.
     pub(super) async fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
         let deadline = reactor::time::now() + CHANGE_PATIENCE;
@@ -190,7 +194,8 @@ impl Control {
     }
 }
 
-/// Gives each namespace without an identifier the next one after its predecessor's, as at the start of a target.
+/// Gives each namespace without an identifier the next one after its predecessor's, as at the start
+/// of a target.
 ///
 /// # Errors
 /// If two namespaces of a subsystem have one identifier, or one is out of range.
@@ -203,7 +208,7 @@ pub(super) fn number_namespaces(settings: &mut Settings) -> anyhow::Result<()> {
             next = nsid.saturating_add(1);
             if nsid == 0 || nsid > NAMESPACES_MAX || !known.insert(nsid) {
                 bail!(
-                    "{} cannot be had: identifiers are 1 to {NAMESPACES_MAX}, each once",
+                    "{} is not possible: identifiers are 1 to {NAMESPACES_MAX}, each at most once",
                     Nsid(nsid)
                 );
             }

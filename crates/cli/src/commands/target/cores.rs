@@ -12,11 +12,11 @@ pub(super) enum CoreCount {
 }
 
 impl CoreCount {
-    /// Most threads that can be asked for.
+    /// Maximum number of threads.
     const MAX: u64 = 1024;
 
-    /// The threads that it stands for. CPUs are those of the process's affinity, and no more than its cgroup's quota pays
-    /// for.
+    /// Returns the number of threads. CPUs are those of the process's affinity, at most as many as
+    /// its cgroup's quota allows.
     pub(super) fn get(self) -> usize {
         match self {
             Self::Number(number) => number,
@@ -33,7 +33,8 @@ impl FromStr for CoreCount {
             return Ok(Self::All);
         }
         let number = text.parse().ok().filter(|number| (1..=Self::MAX).contains(number));
-        let number = number.ok_or_else(|| format!("give all or a number from 1 to {}", Self::MAX));
+        let number =
+            number.ok_or_else(|| format!("give `all` or a number from 1 to {}", Self::MAX));
         number.map(|number| Self::Number(number as usize))
     }
 }
@@ -90,7 +91,8 @@ mod tests {
     use super::*;
     use crate::commands::target::config::Settings;
 
-    /// Goal: the number and the word are read from both places, written as they were, and nothing else is taken.
+    /// Goal: the number and the word are read from option and file, are written unchanged, and
+    /// nothing else is accepted.
     #[test]
     fn cores_are_read() {
         let of = |text: &str| toml::from_str::<Settings>(text).map(|it| it.cores);

@@ -1,4 +1,4 @@
-//! `tsumugi target ctl`: shows and changes a running target by its control socket.
+//! `tsumugi target ctl`: shows and changes a running target through its control socket.
 
 mod ask;
 mod print;
@@ -30,8 +30,9 @@ Examples:
     tsumugi target ctl ana set 1=inaccessible
     tsumugi target ctl write target.toml
 
-The target tells hosts of changed namespaces and subsystems by events. It completes the commands that are running; \
-nothing that is not changed is interrupted. Without --control the only running target of this user is meant.
+The target sends events to hosts about changed namespaces and subsystems. It completes running \
+commands, and interrupts nothing that does not change. Without --control the command uses the only \
+running target of this user.
 
 Exit codes:
     0  done
@@ -50,12 +51,12 @@ pub(crate) struct CtlArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum CtlCommand {
-    /// Show the target: listeners, subsystems, namespaces, hosts, bounds and memory.
+    /// Show the target: listeners, subsystems, namespaces, hosts, limits and memory.
     #[command(
         after_help = "Examples:\n  tsumugi target ctl show\n  tsumugi target ctl show --json"
     )]
     Show,
-    /// Show the controllers that are connected.
+    /// Show the connected controllers.
     #[command(after_help = "Example:\n  tsumugi target ctl connections")]
     Connections,
     /// Show counts, rates and latencies of commands.
@@ -68,16 +69,17 @@ enum CtlCommand {
     /// Add and remove subsystems.
     #[command(subcommand)]
     Subsystem(SubsystemCommand),
-    /// Let hosts in, take their access, and change their keys.
+    /// Add and remove hosts that may connect, and change their keys.
     #[command(subcommand)]
     Host(HostCommand),
-    /// Set how well hosts reach groups of namespaces through this target (ANA, docs/paths.md).
+    /// Set how well hosts reach groups of namespaces through this target (ANA, see docs/paths.md).
     #[command(subcommand)]
     Ana(AnaCommand),
-    /// Add and remove addresses to listen at.
+    /// Add and remove addresses to listen on.
     #[command(subcommand)]
     Listener(ListenerCommand),
-    /// Write the present state as a configuration file, without keys: only with the names of their files.
+    /// Write the present state as a configuration file, which contains the paths of key files but
+    /// no keys.
     #[command(after_help = "Example:\n  tsumugi target ctl write /etc/tsumugi/target.toml")]
     Write {
         /// File to write or replace
@@ -91,7 +93,7 @@ enum CtlCommand {
 
 #[derive(Clone, Debug, Args)]
 struct StatsArgs {
-    /// Show rates over intervals of this length, until Ctrl-C
+    /// Show rates over intervals of SECONDS, until Ctrl-C
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     interval: Option<Duration>,
     /// End after N intervals
@@ -101,7 +103,7 @@ struct StatsArgs {
 
 #[derive(Clone, Debug, Args)]
 struct SubsystemArg {
-    /// Subsystem [default: the only one]
+    /// NQN of the subsystem [default: the only one]
     #[arg(long, short = 'n', value_name = "NQN")]
     subsystem: Option<Nqn>,
 }
@@ -124,16 +126,17 @@ enum NamespaceCommand {
         #[command(flatten)]
         subsystem: SubsystemArg,
     },
-    /// Remove a namespace: commands that run end, later ones fail with Invalid Namespace or Format.
+    /// Remove a namespace: running commands complete, later ones fail with Invalid Namespace or
+    /// Format.
     #[command(after_help = "Example:\n  tsumugi target ctl namespace remove 7")]
     Remove {
-        /// Identifier
+        /// Identifier of the namespace (NSID)
         #[arg(value_name = "NSID")]
         nsid: u32,
         #[command(flatten)]
         subsystem: SubsystemArg,
     },
-    /// Limit what all hosts together may do with a namespace in a second.
+    /// Limit the commands and bytes per second of all hosts together on a namespace.
     ///
     /// Commands beyond a limit wait; hosts see longer latencies and no errors.
     #[command(
@@ -141,13 +144,13 @@ enum NamespaceCommand {
         tsumugi target ctl namespace limit 1 --iops none --bytes-per-s none"
     )]
     Limit {
-        /// Identifier
+        /// Identifier of the namespace (NSID)
         #[arg(value_name = "NSID")]
         nsid: u32,
-        /// Commands a second
+        /// Commands per second, or `none` for no limit
         #[arg(long, value_name = "N|none", value_parser = commands_limit)]
         iops: LimitArg,
-        /// Bytes of data a second
+        /// Bytes of data per second, or `none` for no limit
         #[arg(long, value_name = "SIZE|none", value_parser = bytes_limit)]
         bytes_per_s: LimitArg,
         #[command(flatten)]
@@ -155,22 +158,22 @@ enum NamespaceCommand {
     },
     /// Set which of the hosts that may connect see a namespace.
     ///
-    /// Others neither list nor reach it. Hosts that see it from now on, or no longer, get an event.
+    /// Other hosts neither list nor reach it. Hosts that gain or lose it get an event.
     #[command(
         after_help = "Examples:\n  tsumugi target ctl namespace hosts 2 HOSTNQN OTHERNQN\n  \
         tsumugi target ctl namespace hosts 2 --any"
     )]
     Hosts {
-        /// Identifier
+        /// Identifier of the namespace (NSID)
         #[arg(value_name = "NSID")]
         nsid: u32,
-        /// Hosts that see it
+        /// NQNs of the hosts that see it
         #[arg(value_name = "HOSTNQN", required_unless_present_any = ["any", "none"])]
         hosts: Vec<Nqn>,
-        /// All hosts that may connect see it
+        /// Let all hosts that may connect see it
         #[arg(long, conflicts_with_all = ["hosts", "none"])]
         any: bool,
-        /// No host sees it
+        /// Let no host see it
         #[arg(long, conflicts_with = "hosts")]
         none: bool,
         #[command(flatten)]
@@ -180,13 +183,14 @@ enum NamespaceCommand {
     #[command(after_help = "Examples:\n  tsumugi target ctl namespace resize 7 --size 8G\n  \
         tsumugi target ctl namespace resize 1        after its disk was made larger")]
     Resize {
-        /// Identifier
+        /// Identifier of the namespace (NSID)
         #[arg(value_name = "NSID")]
         nsid: u32,
-        /// New size; a file is made as long [default: the size that the file or disk has now]
+        /// New size in bytes, such as 8G, to which a file is extended or cut [default: the present
+        /// size of the file or disk]
         #[arg(long, value_name = "SIZE", value_parser = size_text)]
         size: Option<String>,
-        /// Confirm that a smaller size loses what is behind it
+        /// Confirm that a smaller size loses the data beyond it
         #[arg(long)]
         shrink: bool,
         #[command(flatten)]
@@ -194,7 +198,7 @@ enum NamespaceCommand {
     },
 }
 
-/// A limit, or that there is none.
+/// A limit, or none.
 #[derive(Clone, Debug)]
 enum LimitArg {
     None,
@@ -215,7 +219,7 @@ fn commands_limit(text: &str) -> Result<LimitArg, String> {
         return Ok(LimitArg::None);
     }
     let most = text.parse().ok().filter(|most| *most > 0);
-    let most = most.ok_or_else(|| format!("{text:?}: give none or a number from 1 on"))?;
+    let most = most.ok_or_else(|| format!("{text:?}: give `none` or a number of at least 1"))?;
     Ok(LimitArg::Most(most))
 }
 
@@ -224,7 +228,7 @@ fn bytes_limit(text: &str) -> Result<LimitArg, String> {
         return Ok(LimitArg::None);
     }
     match size::parse(text)? {
-        0 => Err("0: give none or a size from 1 on".into()),
+        0 => Err("0: give `none` or a size of at least 1".into()),
         most => Ok(LimitArg::Most(most)),
     }
 }
@@ -235,7 +239,7 @@ enum SubsystemCommand {
     #[command(after_help = "Example:\n  tsumugi target ctl subsystem add --nqn NQN \
         --namespace memory:1G --host HOSTNQN,dhchap-key=host.key")]
     Add {
-        /// NQN [default: derived from this machine and the namespaces]
+        /// NQN of the subsystem [default: derived from this machine and the namespaces]
         #[arg(long, value_name = "NQN")]
         nqn: Option<Nqn>,
         /// Serial number [default: derived from the NQN]
@@ -254,7 +258,7 @@ enum SubsystemCommand {
     /// Remove a subsystem and end its controllers.
     #[command(after_help = "Example:\n  tsumugi target ctl subsystem remove NQN")]
     Remove {
-        /// NQN
+        /// NQN of the subsystem
         #[arg(value_name = "NQN")]
         nqn: Nqn,
     },
@@ -262,7 +266,7 @@ enum SubsystemCommand {
 
 #[derive(Clone, Debug, Subcommand)]
 enum HostCommand {
-    /// Let a host in.
+    /// Let a host connect.
     #[command(after_help = "Examples:\n  tsumugi target ctl host add HOSTNQN\n  \
         tsumugi target ctl host add HOSTNQN,dhchap-key=host.key --subsystem NQN")]
     Add {
@@ -271,11 +275,11 @@ enum HostCommand {
         host: String,
         #[command(flatten)]
         subsystem: SubsystemArg,
-        /// Confirm that other hosts lose access, where all may connect so far
+        /// Confirm that other hosts lose access, if all hosts may connect so far
         #[arg(long)]
         restrict: bool,
     },
-    /// Take a host's access and end its controllers.
+    /// Remove a host's access and end its controllers.
     #[command(after_help = "Example:\n  tsumugi target ctl host remove HOSTNQN")]
     Remove {
         /// NQN of the host
@@ -283,11 +287,11 @@ enum HostCommand {
         host: Nqn,
         #[command(flatten)]
         subsystem: SubsystemArg,
-        /// Confirm that all hosts may connect when the last one is removed
+        /// Confirm that all hosts may connect after the last one is removed
         #[arg(long)]
         any_host: bool,
     },
-    /// Replace a host's keys in all subsystems; connections that are there stay.
+    /// Replace a host's keys in all subsystems; existing connections stay.
     #[command(after_help = "Example:\n  tsumugi target ctl host key HOSTNQN,dhchap-key=new.key")]
     Key {
         /// Host with all its options, as for `tsumugi target --host`
@@ -299,13 +303,14 @@ enum HostCommand {
 #[derive(Clone, Debug, Subcommand)]
 enum AnaCommand {
     /// Set states of ANA groups; hosts get an event.
-    ///
-    /// The target has to report ANA since its start (--ana or ana-group=). Commands that have begun end with their own
-    /// status; later ones are executed or refused by the new state. `tsumugi target ctl show` prints the states.
+    /// The target must report ANA since its start (--ana or ana-group=). Running commands complete
+    /// with their own status; the new state decides about later ones. `tsumugi target ctl show`
+    /// prints the states.
     #[command(after_help = "Examples:\n  tsumugi target ctl ana set 1=inaccessible\n  \
         tsumugi target ctl ana set 1=non-optimized 2=optimized --subsystem NQN")]
     Set {
-        /// Group (1 to 128) and state: optimized, non-optimized, inaccessible, persistent-loss or change
+        /// Group (1 to 128) and state: optimized, non-optimized, inaccessible, persistent-loss or
+        /// change
         #[arg(value_name = "GROUP=STATE", required = true, value_parser = ana::parse)]
         states: Vec<(String, String)>,
         #[command(flatten)]
@@ -315,23 +320,23 @@ enum AnaCommand {
 
 #[derive(Clone, Debug, Subcommand)]
 enum ListenerCommand {
-    /// Listen at another address.
+    /// Listen on another address.
     #[command(after_help = "Example:\n  tsumugi target ctl listener add 10.0.0.8:4420")]
     Add {
-        /// Address; port 0 chooses a free port
+        /// Address and port to listen on; port 0 chooses a free port
         #[arg(value_name = "ADDR:PORT")]
         address: SocketAddr,
     },
-    /// Stop listening at an address; connections that came there stay.
+    /// Stop listening on an address; its existing connections stay.
     #[command(after_help = "Example:\n  tsumugi target ctl listener remove 10.0.0.8:4420")]
     Remove {
-        /// Address
+        /// Address and port
         #[arg(value_name = "ADDR:PORT")]
         address: SocketAddr,
     },
 }
 
-/// Names a file from the root: the target may have another working directory.
+/// Makes a path absolute, because the target may have another working directory.
 fn absolute(path: &str) -> Result<String, String> {
     let absolute = std::path::absolute(path).map_err(|error| format!("{path:?}: {error}"))?;
     absolute.into_os_string().into_string().map_err(|_| format!("{path:?} is not in UTF-8"))
@@ -391,7 +396,7 @@ fn ana_request(states: &[(String, String)], subsystem: &SubsystemArg) -> anyhow:
     let mut by_group = BTreeMap::new();
     for (group, state) in states {
         if by_group.insert(group.clone(), state.clone()).is_some() {
-            bail!("ANA group {group} is named twice: give each group once");
+            bail!("ANA group {group} is given twice: give each group once");
         }
     }
     Ok(Request::AnaSet { subsystem, states: by_group })
@@ -480,7 +485,7 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<ExitCode> {
         Request::Show {} => print::show(&result),
         Request::Connections {} => print::connections(&result),
         Request::Write { .. } => {
-            println!("{} was written", result["path"].as_str().unwrap_or_default());
+            println!("wrote {}", result["path"].as_str().unwrap_or_default());
         }
         _ => print::report(&result),
     }
@@ -491,7 +496,7 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<ExitCode> {
 mod tests {
     use super::*;
 
-    /// Goal: files in requests are named from the root, and everything else stays as it was written.
+    /// Goal: paths in requests are absolute, and the rest is unchanged.
     #[test]
     fn files_are_named_from_the_root() {
         let here = |file: &str| std::path::absolute(file).unwrap().display().to_string();

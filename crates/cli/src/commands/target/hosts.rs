@@ -1,4 +1,4 @@
-//! The hosts of a subsystem: how they are written on the command line, and how they prove themselves.
+//! The hosts of a subsystem: their form on the command line, and their authentication.
 
 use super::config;
 use crate::keys;
@@ -20,20 +20,21 @@ pub(super) struct HostSettings {
     pub(super) nqn: Nqn,
     /// The file with the host's key.
     dhchap_key: Option<PathBuf>,
-    /// The file with the key by which this target proves itself to the host.
+    /// The file with the key by which this target authenticates to the host.
     dhchap_ctrl_key: Option<PathBuf>,
-    /// The only hash function that is good enough.
+    /// The only accepted hash function.
     #[serde(default, deserialize_with = "maybe_parsed", serialize_with = "config::as_text")]
     dhchap_hash: Option<Hash>,
-    /// The only group that is good enough.
+    /// The only accepted Diffie-Hellman group.
     #[serde(default, deserialize_with = "maybe_parsed", serialize_with = "config::as_text")]
     dhchap_dhgroup: Option<Group>,
     /// The file with the host's key for TLS.
     tls_key: Option<PathBuf>,
-    /// The host derives from it as libnvme did before 1.15.
+    /// The host derives keys as libnvme did before 1.15.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     tls_compat: bool,
-    /// The host generates a TLS key in its proof, and uses namespaces under TLS with it alone.
+    /// The host generates a TLS key in its authentication, and uses namespaces only under TLS with
+    /// it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     concat: bool,
 }
@@ -76,7 +77,7 @@ impl FromStr for HostSettings {
     }
 }
 
-/// The texts of a host's keys, and what else is good enough.
+/// The texts of a host's keys, and the accepted algorithms.
 pub(super) struct Dhchap {
     pub(super) host: Zeroizing<String>,
     pub(super) controller: Option<Zeroizing<String>>,
@@ -85,10 +86,11 @@ pub(super) struct Dhchap {
 }
 
 impl HostSettings {
-    /// What another target needs for its proof, if it has to give one; its keys are read now.
+    /// Returns what another target needs for the host's authentication, if the host must
+    /// authenticate; reads its keys.
     ///
     /// # Errors
-    /// If a key cannot be read, or there is none for the other options.
+    /// If a key cannot be read, or is missing for the other options.
     pub(super) fn dhchap(&self) -> anyhow::Result<Option<Dhchap>> {
         let Some(HostProof { keys, .. }) = self.proof()? else { return Ok(None) };
         Ok(Some(Dhchap {
@@ -99,32 +101,32 @@ impl HostSettings {
         }))
     }
 
-    /// Whether it has to prove itself, in whichever way.
+    /// Returns whether the host must authenticate, with any kind of key.
     pub(super) fn has_key(&self) -> bool {
         self.dhchap_key.is_some() || self.has_tls()
     }
 
-    /// The files that hold its keys, to be made absolute.
+    /// Returns the files of its keys, to make them absolute.
     pub(super) fn files_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         [&mut self.dhchap_key, &mut self.dhchap_ctrl_key, &mut self.tls_key].into_iter().flatten()
     }
 
-    /// Whether it has to prove itself in-band.
+    /// Returns whether it must authenticate in-band.
     pub(super) fn has_dhchap(&self) -> bool {
         self.dhchap_key.is_some()
     }
 
-    /// Whether it generates a TLS key in its proof.
+    /// Returns whether it generates a TLS key in its authentication.
     pub(super) fn is_concatenated(&self) -> bool {
         self.concat
     }
 
-    /// Whether it connects under TLS with a key of its own.
+    /// Returns whether it connects under TLS with a key of its own.
     pub(super) fn has_tls(&self) -> bool {
         self.tls_key.is_some()
     }
 
-    /// Its key for TLS, if it has one, which is read now.
+    /// Returns its TLS key, if it has one; reads the key.
     fn tls(&self) -> anyhow::Result<Option<HostTls>> {
         let Some(file) = &self.tls_key else {
             if self.tls_compat {
@@ -136,7 +138,7 @@ impl HostSettings {
         Ok(Some(HostTls { key: keys::read::<TlsKey>(file)?, derivation }))
     }
 
-    /// How it proves itself, if it has to; its keys are read now.
+    /// Returns how it authenticates, if it must; reads its keys.
     fn proof(&self) -> anyhow::Result<Option<HostProof>> {
         let Some(file) = &self.dhchap_key else {
             let is_set = self.dhchap_ctrl_key.is_some()
@@ -162,12 +164,15 @@ impl HostSettings {
         }
         if self.concat {
             if self.has_tls() {
-                bail!("{} has concat and tls-key: a generated key needs no other", self.nqn);
+                bail!(
+                    "{} has both concat and tls-key: with a generated key omit tls-key",
+                    self.nqn
+                );
             }
             if self.dhchap_hash == Some(Hash::Sha512) || self.dhchap_dhgroup == Some(Group::Null) {
                 bail!(
-                    "{} has concat, which needs SHA-256 or SHA-384 and a Diffie-Hellman group: give \
-                     another dhchap-hash or dhchap-dhgroup, or none",
+                    "{} has concat, which needs SHA-256 or SHA-384 and a Diffie-Hellman group: \
+                    change or omit dhchap-hash and dhchap-dhgroup",
                     self.nqn
                 );
             }
@@ -177,8 +182,8 @@ impl HostSettings {
     }
 }
 
-/// How the hosts of all subsystems prove themselves. A host has one key at a target, whichever of its
-/// subsystems it connects to.
+/// Returns how the hosts of all subsystems authenticate. A host has one key at a target, for all of
+/// its subsystems.
 pub(super) fn proofs<'a>(
     hosts: impl Iterator<Item = &'a HostSettings>,
 ) -> anyhow::Result<BTreeMap<Nqn, HostProof>> {
@@ -195,8 +200,8 @@ pub(super) fn proofs<'a>(
     Ok(proofs)
 }
 
-/// The keys of the hosts of all subsystems for TLS. A host has one key at a target, from which those for its
-/// subsystems are derived.
+/// Returns the TLS keys of the hosts of all subsystems. A host has one key at a target, from which
+/// the keys for its subsystems are derived.
 pub(super) fn tls<'a>(
     hosts: impl Iterator<Item = &'a HostSettings>,
 ) -> anyhow::Result<BTreeMap<Nqn, HostTls>> {
@@ -232,7 +237,7 @@ where
     parsed(deserializer).map(Some)
 }
 
-/// What is written as text.
+/// A value with a text form.
 trait TryFromText: Sized {
     fn from_text(text: &str) -> Result<Self, String>;
 }
@@ -259,7 +264,7 @@ impl TryFromText for Group {
 mod tests {
     use super::*;
 
-    /// Goal: command line and file say the same things, and nonsense is refused.
+    /// Goal: command line and file have the same settings, and invalid ones are refused.
     #[test]
     fn hosts_are_read() {
         let text = "nqn.2026-01.io.tsumugi:h,dhchap-key=/k,dhchap-ctrl-key=/c,dhchap-hash=sha384,\

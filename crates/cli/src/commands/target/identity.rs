@@ -1,19 +1,19 @@
 //! Default names of the namespaces and the subsystem that a target exports.
 //!
-//! A host with several paths takes two subsystems with one NQN, or two namespaces with one UUID, for
-//! two paths to the same blocks, and then writes to whichever it likes. So a default must never be
-//! the same for two stores, and must stay the same for one store over restarts. It is made from the
-//! machine and from the store:
+//! A host with several paths treats two subsystems with one NQN, or two namespaces with one UUID,
+//! as two paths to the same blocks, and writes to either. So a default must never be the same for
+//! two stores, and must stay the same for one store over restarts. It is derived from the machine
+//! and from the store:
 //!
-//! - a file by its path, inode and time of birth, so that neither a file made anew nor a snapshot of
-//!   it inherits the name;
-//! - a disk by what it says of itself (WWID, serial number, device mapper's or md's UUID), for names
-//!   such as /dev/sdb may change at a boot; else by its path;
-//! - memory at random, for its content is new at each start.
+//! - a file by its path, inode and time of birth, so that neither a new file nor a snapshot of it
+//!   inherits the name;
+//! - a disk by its own identifiers (WWID, serial number, device mapper's or md's UUID), because
+//!   names such as /dev/sdb may change at a boot; else by its path;
+//! - memory at random, because its content is new at each start.
 //!
-//! The machine's identity (/etc/machine-id) is confidential (machine-id(5)): only a keyed hash of it
-//! leaves this module. Machines that were cloned with their machine-id and disks have equal names
-//! until they get machine-ids of their own, or `uuid=` and `--nqn` are given.
+//! The machine's identity (/etc/machine-id) is confidential (machine-id(5)): only a keyed hash of
+//! it leaves this module. Machines that were cloned with their machine-id and disks have equal
+//! names until they get machine-ids of their own, or `uuid=` and `--nqn`.
 
 use anyhow::Context;
 use nvme::Nqn;
@@ -21,16 +21,16 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// Names the purpose of the hash, so that it is of use for nothing else.
+/// Names the purpose of the hash, so that the hash has no other use.
 const PURPOSE: &str = "tsumugi 2026-11-22 identities of a target";
 /// Where a machine keeps its identity.
 const MACHINE_ID_FILES: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
-/// A hash over parts and their borders.
+/// A hash over parts and the borders between them.
 struct Digest(blake3::Hasher);
 
 impl Digest {
-    /// A hash with the machine's identity in it.
+    /// Returns a hash that includes the machine's identity.
     fn of_machine(machine: &[u8], kind: &str) -> Self {
         Self(blake3::Hasher::new_derive_key(PURPOSE)).with(machine).with(kind.as_bytes())
     }
@@ -52,7 +52,7 @@ impl Digest {
     }
 }
 
-/// The identity of this machine: its machine-id, else its host name.
+/// Returns the identity of this machine: its machine-id, else its host name.
 fn machine() -> Vec<u8> {
     let id = MACHINE_ID_FILES.iter().find_map(|path| {
         let text = std::fs::read_to_string(path).ok()?;
@@ -63,14 +63,14 @@ fn machine() -> Vec<u8> {
     id.unwrap_or_else(|| rustix::system::uname().nodename().to_bytes().to_vec())
 }
 
-/// A name that no other store has, and that is new at each call.
+/// Returns a new random name.
 pub(super) fn random() -> Uuid {
     let mut bytes = [0; 16];
     reactor::random::fill(&mut bytes);
     uuid::Builder::from_random_bytes(bytes).into_uuid()
 }
 
-/// The name of a file or disk, which has to be there.
+/// Returns the name of an existing file or disk.
 ///
 /// # Errors
 /// If it cannot be examined.
@@ -83,8 +83,8 @@ pub(super) fn of_path(path: &Path) -> anyhow::Result<Uuid> {
         return Ok(of_disk(&machine, &path, Path::new("/sys/dev/block"), metadata.rdev()));
     }
     let path = path.canonicalize().with_context(examined)?;
-    // Where a union lies below, opening for writing copies a file up, which gives it another inode:
-    // the name has to be that of the copy from the start.
+    // On a union, opening for writing copies the file up, which gives it another inode: the name
+    // must be that of the copy from the start.
     let opened = std::fs::File::options().append(true).open(&path);
     let metadata = opened.and_then(|file| file.metadata()).unwrap_or(metadata);
     let born = metadata.created().ok().and_then(|it| it.duration_since(std::time::UNIX_EPOCH).ok());
@@ -99,7 +99,7 @@ pub(super) fn of_path(path: &Path) -> anyhow::Result<Uuid> {
     .uuid())
 }
 
-/// The name of a disk with the device number `device`, by what `sysfs` has of it.
+/// Returns the name of a disk with the device number `device`, from its entry in `sysfs`.
 fn of_disk(machine: &[u8], path: &Path, sysfs: &Path, device: u64) -> Uuid {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let entry = sysfs.join(format!("{major}:{minor}"));
@@ -128,8 +128,8 @@ fn of_disk(machine: &[u8], path: &Path, sysfs: &Path, device: u64) -> Uuid {
         .uuid()
 }
 
-/// The NQN of a subsystem whose persistent namespaces have these names; a new one at each call if
-/// it has none.
+/// Returns the NQN of a subsystem with these persistent namespaces; without any, a new one at each
+/// call.
 ///
 /// # Errors
 /// None in practice: the name is always well formed.
@@ -143,7 +143,7 @@ pub(super) fn nqn(persistent: &[Uuid]) -> anyhow::Result<Nqn> {
     Ok(Nqn::new(&format!("nqn.2026-01.io.tsumugi:target:{}", name.simple()))?)
 }
 
-/// The serial number of a subsystem: 20 characters from the machine and its name.
+/// Returns the serial number of a subsystem: 20 characters, from the machine and the NQN.
 pub(super) fn serial(nqn: &Nqn) -> String {
     let digest = Digest::of_machine(&machine(), "serial").with(nqn.as_str().as_bytes());
     digest.uuid().simple().to_string()[..20].to_owned()
@@ -153,8 +153,8 @@ pub(super) fn serial(nqn: &Nqn) -> String {
 mod tests {
     use super::*;
 
-    /// Goal: a file keeps its name, by whichever way it is reached; another file, and one that is
-    /// made anew under its name, have other names.
+    /// Goal: a file has the same name by each of its paths; another file, and a new file at its
+    /// path, have other names.
     #[test]
     fn files_have_names_of_their_own() {
         let dir = tempfile::tempdir().unwrap();
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(serial(&nqn).len(), 20);
     }
 
-    /// Goal: a disk is known by what it says of itself, its partitions are told apart, and equal
+    /// Goal: a disk is known by its own identifiers, its partitions have different names, and equal
     /// disks of two machines have two names.
     #[test]
     fn disks_have_names_of_their_own() {

@@ -1,9 +1,10 @@
-//! `tsumugi target --engine kernel`: the kernel's own target (nvmet), set up from the same settings.
+//! `tsumugi target --engine kernel`: the kernel's own target (nvmet), set up from the same
+//! settings.
 //!
-//! The kernel serves. This process makes the objects in configfs, locks the backing files and devices, and
-//! waits. It notes each object in a journal before it makes the object. A second process, the [`keeper`],
-//! removes what the journal names when the first one ends, also after kill -9. If the keeper was killed too,
-//! the next start removes what is left.
+//! The kernel serves. This process creates the objects in configfs, locks the backing files and
+//! devices, and waits. It notes each object in a journal before it creates the object. A second
+//! process, the [`keeper`], removes the objects in the journal when the first one ends, also after
+//! kill -9. If the keeper was killed too, the next start removes the rest.
 
 mod configfs;
 pub(crate) mod keeper;
@@ -25,7 +26,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
-/// What carries a target's commands.
+/// The fabric that carries a target's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Fabric {
     /// NVMe/TCP.
@@ -35,7 +36,7 @@ pub(crate) enum Fabric {
 }
 
 impl Fabric {
-    /// As configfs, nvme-cli and the kernel's modules call it.
+    /// Returns its name in configfs, in nvme-cli and in the kernel's modules.
     fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -86,7 +87,7 @@ fn prepare(settings: &Settings, fabric: Fabric) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Loads a module of the kernel, unless it is there.
+/// Loads a kernel module, unless it is loaded.
 fn load(module: &str, options: &[&str]) -> anyhow::Result<()> {
     if Path::new("/sys/module").join(module.replace('-', "_")).is_dir() {
         return Ok(());
@@ -127,10 +128,10 @@ async fn export(
             |()| "the kernel's target cannot be set up".to_owned(),
         )));
     }
-    tell(settings, fabric, &opened.exported, args.json);
+    print_started(settings, fabric, &opened.exported, args.json);
     while signals.recv().await == SIGUSR1 {
         eprintln!(
-            "tsumugi: counts are not available: the kernel serves, and does not count by host"
+            "tsumugi: no counts are available: the kernel serves, and it does not count per host"
         );
     }
     keeper.end()?;
@@ -138,13 +139,13 @@ async fn export(
     Ok(())
 }
 
-/// What is exported, and what holds the files and devices meanwhile.
+/// The exported subsystems, and the locks on their files and devices.
 struct Opened {
     exported: Vec<Exported>,
     held: Vec<Arc<dyn Backing>>,
 }
 
-/// Makes missing files, names subsystems and namespaces, and locks the files and devices.
+/// Creates missing files, names subsystems and namespaces, and locks the files and devices.
 async fn open(settings: &Settings) -> anyhow::Result<Opened> {
     let mut opened = Opened { exported: Vec::new(), held: Vec::new() };
     for subsystem in &settings.subsystems {
@@ -181,8 +182,8 @@ async fn open(settings: &Settings) -> anyhow::Result<Opened> {
     Ok(opened)
 }
 
-/// Says where the kernel listens and what it exports, as our own target does.
-fn tell(settings: &Settings, fabric: Fabric, exported: &[Exported], is_json: bool) {
+/// Prints where the kernel listens and what it exports, in the form of our own target.
+fn print_started(settings: &Settings, fabric: Fabric, exported: &[Exported], is_json: bool) {
     if is_json {
         let line = json!({
             "engine": "kernel",

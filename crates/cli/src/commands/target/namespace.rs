@@ -1,4 +1,4 @@
-//! What a namespace is made of: how it is written on the command line, and how it is opened.
+//! The settings of a namespace: their form on the command line, and how its store is opened.
 
 mod resize;
 mod volume;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 const BLOCK_SIZE_DEFAULT: u32 = 4096;
 
-/// One namespace.
+/// The settings of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct NamespaceSettings {
@@ -33,7 +33,7 @@ pub(super) struct NamespaceSettings {
     path: Option<PathBuf>,
     /// A volume of a pool: the pool's path, a slash and the volume's name.
     volume: Option<String>,
-    /// Size that the file is made with if it is not there.
+    /// Size of the file if it must be created.
     #[serde(deserialize_with = "size::deserialize", serialize_with = "size::serialize")]
     size: Option<u64>,
     pub(super) nsid: Option<u32>,
@@ -41,24 +41,24 @@ pub(super) struct NamespaceSettings {
     block_size: Option<u32>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) read_only: bool,
-    /// Through the page cache, for file systems without direct I/O.
+    /// Use the page cache, for file systems without direct I/O.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     buffered: bool,
-    /// Together with other targets that share the file or block device too.
+    /// Share the file or block device with other targets that share it, too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     shared: bool,
-    /// The group of asymmetric access that it belongs to.
+    /// The ANA group of the namespace.
     pub(super) ana_group: Option<u32>,
-    /// Take memory as it is written, not at the start.
+    /// Take memory when it is written, not at the start.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     lazy: bool,
     /// The file of reservations that survive a restart.
     reservations: Option<PathBuf>,
-    /// The hosts that see it, of those that may connect; all without.
+    /// The hosts that see it, of those that may connect; `None` for all.
     hosts: Option<Vec<String>>,
-    /// Commands a second, of all hosts together.
+    /// Commands per second, of all hosts together.
     iops: Option<NonZeroU64>,
-    /// Bytes of data a second, of all hosts together.
+    /// Bytes of data per second, of all hosts together.
     #[serde(deserialize_with = "size::deserialize", serialize_with = "size::serialize")]
     bytes_per_s: Option<u64>,
 }
@@ -129,19 +129,19 @@ impl NamespaceSettings {
         Ok(())
     }
 
-    /// Whether it is this volume of the pool at a canonical path.
+    /// Returns whether it is this volume of the pool at a canonical path.
     pub(super) fn is_the_volume(&self, pool: &Path, name: &str) -> bool {
         let own = self.volume.as_deref().and_then(|text| volume::split(text).ok());
         own.is_some_and(|own| own.1 == name && own.0.canonicalize().is_ok_and(|it| it == pool))
     }
 
-    /// The hosts that see it.
+    /// Returns the hosts that see it.
     ///
     /// # Errors
-    /// If one of them has no valid name.
+    /// If a host has no valid name.
     pub(super) fn hosts(&self) -> anyhow::Result<HostAccess> {
         let Some(hosts) = &self.hosts else { return Ok(HostAccess::Any) };
-        let nqn = |host: &String| Nqn::new(host).with_context(|| format!("{host:?} is no NQN"));
+        let nqn = |host: &String| Nqn::new(host).with_context(|| format!("{host:?} is not an NQN"));
         Ok(HostAccess::List(hosts.iter().map(nqn).collect::<anyhow::Result<_>>()?))
     }
 
@@ -150,48 +150,48 @@ impl NamespaceSettings {
         self.hosts = hosts;
     }
 
-    /// What hosts may do with it in a second.
+    /// Returns its rate limits.
     ///
     /// # Errors
-    /// If that is nothing.
+    /// If a limit is 0.
     pub(super) fn rate_limits(&self) -> anyhow::Result<RateLimits> {
         if self.bytes_per_s == Some(0) {
-            bail!("bytes-per-s must be at least 1; leave it out for no limit");
+            bail!("bytes-per-s must be at least 1; omit it for no limit");
         }
         Ok(RateLimits { commands: self.iops.map(NonZeroU64::get), bytes: self.bytes_per_s })
     }
 
-    /// Sets what hosts may do with it in a second.
+    /// Sets its rate limits.
     pub(super) fn set_rate_limits(&mut self, limits: RateLimits) {
         (self.iops, self.bytes_per_s) = (limits.commands.and_then(NonZeroU64::new), limits.bytes);
     }
 
-    /// Whether its blocks outlive the target.
+    /// Returns whether its blocks outlive the target.
     pub(super) fn is_persistent(&self) -> bool {
         self.path.is_some() || self.volume.is_some()
     }
 
-    /// The file or block device that it is made of, if it is.
+    /// Returns its file or block device, if it has one.
     pub(super) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Whether it is a volume of a pool.
+    /// Returns whether it is a volume of a pool.
     pub(super) fn is_volume(&self) -> bool {
         self.volume.is_some()
     }
 
-    /// Whether other targets may use its file or block device too.
+    /// Returns whether other targets may use its file or block device too.
     pub(super) fn is_shared(&self) -> bool {
         self.shared
     }
 
-    /// Whether its file is used through the page cache.
+    /// Returns whether its file is used through the page cache.
     pub(super) fn is_buffered(&self) -> bool {
         self.buffered
     }
 
-    /// Whether reservations are to survive a restart.
+    /// Returns whether reservations must survive a restart.
     pub(super) fn has_reservations_file(&self) -> bool {
         self.reservations.is_some()
     }
@@ -204,21 +204,22 @@ impl NamespaceSettings {
         match &self.reservations {
             None => Ok(Reservations::new()),
             Some(_) if !self.is_persistent() => bail!(
-                "reservations= is for files and devices: blocks in memory do not survive a restart"
+                "reservations= is only for files and devices: blocks in memory do not survive a \
+                restart"
             ),
             Some(path) => Ok(Reservations::open(path, uuid.into_bytes()).await?),
         }
     }
 
-    /// Whether a block size is asked for.
+    /// Returns whether the settings ask for a block size.
     pub(super) fn has_block_size(&self) -> bool {
         self.block_size.is_some()
     }
 
-    /// The size and the block size, in bytes, of one that is made of memory.
+    /// Returns the size and the block size, in bytes, of a namespace in memory.
     ///
     /// # Errors
-    /// If it is not made of memory alone.
+    /// If the settings have another store or unsuitable options.
     pub(super) fn memory(&self) -> anyhow::Result<(u64, u32)> {
         let (Some(bytes), None, None, false) = (self.memory, &self.path, self.size, self.buffered)
         else {
@@ -227,8 +228,9 @@ impl NamespaceSettings {
         Ok((bytes, self.block_size.unwrap_or(BLOCK_SIZE_DEFAULT)))
     }
 
-    /// The namespace's name, by which hosts recognise it: the one that was given, else one of the
-    /// store's own, the same at each start, or of memory a new one. The file or volume has to be there.
+    /// Returns the namespace's UUID, by which hosts recognise it: the given one, else one of the
+    /// store's own, which is the same at each start, or for memory a new one. The file or volume
+    /// must exist.
     ///
     /// # Errors
     /// If the file, device or pool cannot be examined.
@@ -243,10 +245,10 @@ impl NamespaceSettings {
         }
     }
 
-    /// Makes and writes the file if it is not there yet.
+    /// Creates and writes a missing file.
     ///
     /// # Errors
-    /// If it cannot be examined or made, or no size is given for it.
+    /// If it cannot be examined or created, or has no given size.
     pub(super) async fn prepare(&self) -> anyhow::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         match (std::fs::metadata(path), self.size) {
@@ -255,7 +257,7 @@ impl NamespaceSettings {
                 create(path, bytes, !self.buffered).await
             }
             (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => {
-                bail!("{} is not there; give size= to have it made", path.display());
+                bail!("{} does not exist: give size= to create it", path.display());
             }
             (Err(error), _) => {
                 Err(error).with_context(|| format!("cannot examine {}", path.display()))
@@ -263,11 +265,11 @@ impl NamespaceSettings {
         }
     }
 
-    /// Opens what the namespace is made of, after [`Self::prepare`].
+    /// Opens the namespace's store, after [`Self::prepare`].
     pub(super) async fn open(&self, uuid: Uuid) -> anyhow::Result<Arc<dyn Backing>> {
         if let (None, None, Some(volume)) = (&self.path, self.memory, &self.volume) {
             if self.size.is_some() || self.block_size.is_some() || self.lazy {
-                bail!("size, block-size and lazy are not for volumes: the pool has set these");
+                bail!("size, block-size and lazy are not for volumes");
             }
             return volume::open(volume, self.buffered).await;
         }
@@ -296,7 +298,8 @@ impl NamespaceSettings {
         }
         if self.shared && self.buffered {
             bail!(
-                "shared needs direct I/O, as each machine would have a page cache of its own: leave buffered out"
+                "shared needs direct I/O, because each machine would have a page cache of its own: \
+                omit buffered"
             );
         }
         let metadata = std::fs::metadata(path)
@@ -319,7 +322,7 @@ impl NamespaceSettings {
             && want != have
         {
             bail!(
-                "{} has {}, not {}: give the right size, or remove it to have it made anew",
+                "{} has {}, not {}: give the right size, or remove the file to create a new one",
                 path.display(),
                 size::format(have),
                 size::format(want)
@@ -329,7 +332,7 @@ impl NamespaceSettings {
     }
 }
 
-/// Takes memory from the system before hosts use it, and shows how far it is.
+/// Takes memory from the system before hosts use it, and shows the progress.
 async fn take_memory(bytes: u64, block_size: u32) -> anyhow::Result<MemoryBacking> {
     let template = "taking memory: {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)";
     let bar = ProgressBar::new(bytes).with_style(ProgressStyle::with_template(template)?);
@@ -338,7 +341,7 @@ async fn take_memory(bytes: u64, block_size: u32) -> anyhow::Result<MemoryBackin
     Ok(backing?)
 }
 
-/// Makes a file and shows how far it is. What was begun and not finished is removed.
+/// Creates a file and shows the progress. Removes an unfinished file.
 async fn create(path: &Path, bytes: u64, is_direct: bool) -> anyhow::Result<()> {
     let template = "writing {msg} once: {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)";
     let bar = ProgressBar::new(bytes)
@@ -351,7 +354,7 @@ async fn create(path: &Path, bytes: u64, is_direct: bool) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Removes the file unless it was finished.
+/// Removes the file when dropped, unless it was finished.
 struct Unfinished<'a>(Option<&'a Path>);
 
 impl Unfinished<'_> {
@@ -372,7 +375,7 @@ impl Drop for Unfinished<'_> {
 mod tests {
     use super::*;
 
-    /// The forms of the command line are understood.
+    /// Goal: the forms of the command line are understood.
     #[test]
     fn namespaces_are_read() {
         let memory: NamespaceSettings = "memory:512M,nsid=3".parse().unwrap();

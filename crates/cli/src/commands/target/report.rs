@@ -1,11 +1,11 @@
-//! What `tsumugi target` prints.
+//! The output of `tsumugi target`.
 
 use super::size;
 use serde_json::json;
 use std::path::Path;
 use target::{Cores, NamespaceCounts, Server, Target};
 
-/// Says where the target listens and what it exports.
+/// Prints where the target listens and what it exports.
 pub(super) fn started(server: &Server, control: Option<&Path>, is_json: bool) {
     let subsystems = server.target().subsystems();
     if is_json {
@@ -55,7 +55,7 @@ pub(super) fn started(server: &Server, control: Option<&Path>, is_json: bool) {
     }
 }
 
-/// Says what was served.
+/// Prints the counts of served commands.
 pub(super) fn counts(target: &Target, connections: usize, cores: &Cores, is_json: bool) {
     let all: Vec<(String, u32, NamespaceCounts)> = target
         .subsystems()

@@ -1,9 +1,9 @@
 //! Sizes as people write them: a number with a binary suffix.
 
-/// Bytes of `text`: digits, then nothing or one of K, M, G, T (binary, also as `KiB`).
+/// Parses a number of bytes: digits, then nothing or one of K, M, G, T (binary, also as `KiB`).
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault in the text.
 pub(in crate::commands) fn parse(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size: write e.g. 4096, 512M or 4G");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -20,7 +20,7 @@ pub(in crate::commands) fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
 }
 
-/// `bytes` in the largest binary unit that divides it.
+/// Returns `bytes` in the largest binary unit that divides it.
 pub(in crate::commands) fn format(bytes: u64) -> String {
     for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {
@@ -42,7 +42,7 @@ pub(super) fn serialize<S: serde::Serializer>(
     }
 }
 
-/// `bytes` as [`parse`] reads them.
+/// Returns `bytes` in the form that [`parse`] reads.
 pub(super) fn short(bytes: u64) -> String {
     format(bytes).replace("iB", "").replace(['B', ' '], "")
 }
@@ -67,7 +67,7 @@ pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
 mod tests {
     use super::*;
 
-    /// Suffixes are binary, and nonsense is told apart.
+    /// Goal: suffixes are binary, and invalid sizes are refused.
     #[test]
     fn sizes_are_read() {
         assert_eq!(parse("512"), Ok(512));

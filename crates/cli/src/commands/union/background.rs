@@ -1,22 +1,22 @@
-//! Going to the background without a fork: the program starts itself with a pipe, whose other end
-//! tells it when the mount is up.
+//! Going to the background without a fork: the program starts itself with a pipe, through which the
+//! new process reports that the mount is up.
 
 use anyhow::Context;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
-/// Set for the one that is to serve.
+/// Set in the environment of the background process.
 const VARIABLE: &str = "TSUMUGI_UNION_IN_BACKGROUND";
-/// What it says when the mount is up.
+/// The report of the background process when the mount is up.
 const MOUNTED: &[u8] = b"mounted\n";
 
-/// Whether this is the one that is to serve.
+/// Returns whether this is the background process.
 pub(super) fn is_inside() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// Starts the server and waits until it is mounted, or has said what is wrong.
+/// Starts the background process, and waits until it has mounted the union or failed.
 pub(super) fn start() -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut args = std::env::args_os();
@@ -39,17 +39,18 @@ pub(super) fn start() -> anyhow::Result<ExitCode> {
     if said == MOUNTED {
         return Ok(ExitCode::SUCCESS);
     }
-    // It has written what is wrong to the same error output.
+    // The process has written the reason to the same standard error.
     let status = server.wait().context("cannot wait for the server")?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
-/// Lets go of the caller: its terminal, its pipes, its directory.
+/// Reports the mount, and detaches this process from its caller: from its terminal, pipes and
+/// directory.
 pub(super) fn say_mounted() -> anyhow::Result<()> {
     if !is_inside() {
         return Ok(());
     }
-    // Fails for the leader of a process group, which this one is: its own group is enough then.
+    // Fails for the leader of a process group, which this process is: its own group is enough then.
     let _ = rustix::process::setsid();
     rustix::process::chdir("/").context("cannot leave the working directory")?;
     let mut output = std::io::stdout();

@@ -1,12 +1,12 @@
-//! `tsumugi union bench`: the study of copy-up, repeated on this machine.
+//! `tsumugi union bench`: repeats the study of copy-up on this machine.
 //!
 //! C containers, each with a mount namespace and a fresh upper directory of its own over one lower
-//! directory, write 4 KiB at a random aligned offset of files that they have not touched before. The
-//! clock starts with the first write and ends when everything is durable: after `union sync` of every
-//! mount (with `fill=background` after the last file is whole) and syncfs(2) of the upper file system,
-//! since whoever counts less finds the scheme the fastest that leaves the most undone. Conditions take
-//! turns within each round, and the median over the rounds is told, because a machine's disk is not the
-//! same from minute to minute.
+//! directory, write 4 KiB at a random aligned offset of files that they have not touched before.
+//! The clock starts with the first write and ends when everything is durable: after `union sync` of
+//! every mount (with `fill=background` after the last file is complete) and syncfs(2) of the upper
+//! file system. A clock that stops earlier favours the scheme that leaves the most work undone.
+//! Conditions take turns within each round, and the result is the median over the rounds, because
+//! the speed of a machine's disk changes from minute to minute.
 
 mod condition;
 mod container;
@@ -31,7 +31,7 @@ use report::Row;
 
 pub(super) use container::{ContainerArgs, MountArgs, mount_all, run as run_container};
 
-/// What `bench` is told.
+/// Arguments of `tsumugi union bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -43,16 +43,16 @@ pub(super) struct BenchArgs {
     /// Directory on the disk to measure
     #[arg(long, default_value = ".")]
     directory: PathBuf,
-    /// Numbers of containers that write at a time; each gets a table
+    /// Numbers of containers that write at the same time, one table for each
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16])]
     containers: Vec<usize>,
     /// Conditions to compare [default: all that are available]
     #[arg(long, value_delimiter = ',')]
     conditions: Vec<Condition>,
-    /// Rounds: turns of each condition
+    /// Number of rounds; in a round each condition runs once
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Set of files
+    /// Set of lower files
     #[arg(long, value_enum, default_value_t = Set::Study)]
     set: Set,
     /// Number of files
@@ -61,13 +61,14 @@ pub(super) struct BenchArgs {
     /// Files that each container writes [default: all]
     #[arg(long)]
     operations: Option<usize>,
-    /// Seed of sizes, offsets and orders
+    /// Seed of file sizes, offsets and orders
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// 96 files, one and four containers, one round: checks that it works, not how fast
+    /// Use 96 files, one and four containers and one round: this checks that the bench works, not
+    /// how fast the unions are
     #[arg(long)]
     quick: bool,
-    /// Print one JSON object per run and row in place of tables
+    /// Print one JSON object per run and row instead of tables
     #[arg(long)]
     json: bool,
 }
@@ -75,13 +76,13 @@ pub(super) struct BenchArgs {
 /// The files of the lower directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Set {
-    /// 1 KB to 4 MB, as many in each power of two (the study's)
+    /// 1 KB to 4 MB, equally many in each power of two (the study's)
     Study,
     /// 256 MiB each
     Large,
 }
 
-/// What is to be done.
+/// The settings of a bench after all defaults.
 #[derive(Debug)]
 struct Plan {
     containers: Vec<usize>,
@@ -94,10 +95,10 @@ struct Plan {
 /// Set by SIGINT and SIGTERM.
 type Stopped = Arc<AtomicBool>;
 
-/// Why the work ends early.
+/// Returns an error if a signal asks for an early end.
 fn check_stopped(stopped: &Stopped) -> anyhow::Result<()> {
     if stopped.load(Ordering::Relaxed) {
-        bail!("stopped; everything that was made is removed");
+        bail!("stopped; the bench removes everything that it created");
     }
     Ok(())
 }
@@ -105,9 +106,9 @@ fn check_stopped(stopped: &Stopped) -> anyhow::Result<()> {
 /// Runs `tsumugi union bench`.
 pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
-        bail!("mounting the kernel's overlayfs needs root");
+        bail!("`union bench` needs root, to mount the kernel's overlayfs");
     }
-    // Two pipes for each container.
+    // Each container takes two pipes.
     crate::descriptors::raise_limit();
     let stopped = Stopped::default();
     for signal in [SIGINT, SIGTERM] {

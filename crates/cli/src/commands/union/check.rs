@@ -1,14 +1,14 @@
-//! `tsumugi union check`: what an unmounted union keeps, and what is wrong with it.
+//! `tsumugi union check`: what an unmounted union stores, and what is wrong with it.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use ::union::{Checked, Severity};
 
-/// Nothing could be checked.
+/// Exit code: nothing could be checked.
 const UNCHECKED: u8 = 2;
 
-/// Checks and prints.
+/// Checks a union's directories and prints the findings.
 pub(super) fn run(upper: &Path, work: Option<&Path>, json: bool) -> ExitCode {
     match ::union::check_union(upper, work) {
         Ok(checked) if json => print_json(&checked),

@@ -1,4 +1,4 @@
-//! `tsumugi union status MOUNTPOINT`: what a mounted union is doing.
+//! `tsumugi union status MOUNTPOINT`: the state of a mounted union.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use anyhow::Context;
 use rustix::io::Errno;
 use serde_json::{Map, Value};
 
-/// Prints it; `None` if no union of ours is mounted there.
+/// Prints the state. Returns `None` if no union of ours is mounted there.
 pub(super) fn status(place: &Path, json: bool) -> anyhow::Result<Option<ExitCode>> {
     let not_ours = [Errno::NOTTY, Errno::INVAL, Errno::OPNOTSUPP, Errno::NOSYS];
     let text = match ::union::mount_status(place) {
@@ -22,7 +22,7 @@ pub(super) fn status(place: &Path, json: bool) -> anyhow::Result<Option<ExitCode
         return Ok(Some(ExitCode::SUCCESS));
     }
     let facts: Map<String, Value> =
-        serde_json::from_str(&text).context("the union's answer is no JSON")?;
+        serde_json::from_str(&text).context("the union's answer is not JSON")?;
     for (key, value) in facts.iter().filter(|(_, value)| !value.is_null()) {
         println!("{}: {value}", key.replace('_', " "));
     }

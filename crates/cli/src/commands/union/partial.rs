@@ -1,4 +1,4 @@
-//! `tsumugi union status|complete`: partial files of a union that is not mounted.
+//! `tsumugi union status|complete`: partial files of an unmounted union.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use ::union::Options;
 use anyhow::Context;
 
-/// Options of an upper directory's union, or as they are given.
+/// Returns the given options, or else those that the upper directory's last mount has recorded.
 fn options_of(upper: Option<&Path>, given: &[OsString]) -> anyhow::Result<Options> {
     match upper {
         Some(upper) => {
@@ -19,7 +19,7 @@ fn options_of(upper: Option<&Path>, given: &[OsString]) -> anyhow::Result<Option
     }
 }
 
-/// Lists them.
+/// Lists the partial files.
 pub(super) fn status(
     upper: Option<&Path>,
     options: &[OsString],
@@ -55,7 +55,7 @@ pub(super) fn status(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes them whole.
+/// Completes the partial files.
 pub(super) fn complete(
     upper: Option<&Path>,
     options: &[OsString],

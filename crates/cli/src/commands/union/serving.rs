@@ -1,6 +1,6 @@
-//! The processes of `tsumugi union`: handing a mount to the user's server, the server itself, and the
-//! keeper that starts it. Like the program in the background they are this program under other
-//! names; sockets come as their standard input and output, so that nothing is forked.
+//! The processes of `tsumugi union`: the one that passes a mount to the user's server, the server
+//! itself, and the keeper that starts the server. Like the background process they are this program
+//! under other names. They get sockets as standard input and output, because nothing forks.
 
 use anyhow::Context;
 use std::ffi::{OsStr, OsString};
@@ -16,11 +16,11 @@ use signal_hook::consts::SIGHUP;
 
 use crate::signals;
 
-/// The names that the processes are started by.
+/// The names under which the processes start.
 pub(super) const KEEPER: &[u8] = b"tsumugi-union-keeper";
 pub(super) const SERVER: &[u8] = b"tsumugi-union-server";
 
-/// Hands a mount to the user's server; `false` if it must be served by a process of its own.
+/// Passes a mount to the user's server; `false` if the mount needs a process of its own.
 pub(super) fn hand_over(
     texts: &[OsString],
     options: &Options,
@@ -35,7 +35,7 @@ pub(super) fn hand_over(
     let start = |listener: OwnedFd| {
         let keeper =
             process(&program, KEEPER, listener).stdout(Stdio::null()).process_group(0).spawn()?;
-        // It lives on; nobody waits for it.
+        // The keeper lives on; this process does not wait for it.
         drop(keeper);
         Ok(())
     };
@@ -48,8 +48,8 @@ pub(super) fn hand_over(
     }
 }
 
-/// This program under another name, which it gets as its first argument too: the path may be that of
-/// a new version by then.
+/// Returns a command that starts this program under another name. The name is its first argument
+/// too, because the path may belong to a new version by then.
 fn process(program: &Path, name: &[u8], input: OwnedFd) -> Command {
     let mut command = Command::new(program);
     command.arg0(OsStr::from_bytes(name)).arg(program).current_dir("/").stdin(input);
@@ -61,9 +61,9 @@ fn process(program: &Path, name: &[u8], input: OwnedFd) -> Command {
 
 /// Runs the keeper.
 pub(super) fn keep(mut args: impl Iterator<Item = OsString>) -> anyhow::Result<ExitCode> {
-    let program = args.next().context("the keeper is started by tsumugi union")?;
+    let program = args.next().context("only `tsumugi union` may start the keeper")?;
     crate::descriptors::raise_limit();
-    // Fails for the leader of a process group, which this one is: its own group is enough then.
+    // Fails for the leader of a process group, which this process is: its own group is enough then.
     let _ = rustix::process::setsid();
     let listener = own(std::io::stdin())?;
     let start = |socket: OwnedFd| -> io::Result<Child> {
@@ -77,7 +77,7 @@ pub(super) fn keep(mut args: impl Iterator<Item = OsString>) -> anyhow::Result<E
 /// Runs the server.
 pub(super) fn serve() -> anyhow::Result<ExitCode> {
     crate::descriptors::raise_limit();
-    // What is made gets the mode that its maker asked for.
+    // New files get the mode that the caller asked for.
     rustix::process::umask(rustix::fs::Mode::empty());
     let listener = own(std::io::stdin())?;
     let keeper = own(std::io::stdout())?;
@@ -96,14 +96,14 @@ pub(super) fn serve() -> anyhow::Result<ExitCode> {
                     SIGHUP => ::union::Command::Replace,
                     _ => ::union::Command::End,
                 };
-                // More than fit say nothing new.
+                // If the queue is full, the next command would add nothing new.
                 let _ = sender.try_send(command);
             }
         }));
         ::union::run_server(listener, keeper, commands).await
     });
     match ending.context("the server of unions ended")? {
-        // As if it were killed: nothing is taken down, its successor goes on.
+        // Ends as if killed: takes nothing down, because the successor continues.
         Ending::Replaced => std::process::exit(0),
         Ending::Idle | Ending::Told => Ok(ExitCode::SUCCESS),
     }

@@ -1,4 +1,4 @@
-//! `tsumugi volume check`: compares all metadata of a pool with each other.
+//! `tsumugi volume check`: checks the metadata of a pool for contradictions.
 
 use super::backing;
 use crate::deploy::output::print_json;
@@ -14,7 +14,7 @@ use volume::{Finding, Pool};
 pub(super) struct CheckArgs {
     /// File or block device of the pool
     pool: PathBuf,
-    /// Print as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -1,4 +1,4 @@
-//! `tsumugi volume format`: makes a pool.
+//! `tsumugi volume format`: creates a pool.
 
 use super::{backing, size};
 use anyhow::{Context, bail};
@@ -13,13 +13,13 @@ use volume::{CLUSTER_BYTES_DEFAULT, CLUSTER_BYTES_MAX, CLUSTER_BYTES_MIN, Pool};
 pub(super) struct FormatArgs {
     /// File or block device
     pool: PathBuf,
-    /// Size of the file, which is created if missing, with its space reserved
+    /// Size of the file, which is created if it is missing, with its space reserved
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
-    /// Unit in which volumes take and share space: a power of two from 64K to 1M
+    /// Unit in bytes in which volumes take and share space: a power of two from 64K to 1M
     #[arg(long, value_name = "SIZE", value_parser = cluster_size, default_value = "256K")]
     cluster_size: u32,
-    /// Format although there is a pool already, whose volumes are lost
+    /// Format although the file or device already has a pool; its volumes are lost
     #[arg(long)]
     force: bool,
 }
@@ -44,7 +44,7 @@ pub(super) async fn run(args: &FormatArgs) -> anyhow::Result<()> {
             true
         }
         (Err(error), None) if error.kind() == ErrorKind::NotFound => {
-            bail!("{} is not there; give --size to have it created", path.display());
+            bail!("{} does not exist: give --size to create it", path.display());
         }
         (Err(error), _) => {
             return Err(error).with_context(|| format!("cannot examine {}", path.display()));
@@ -52,7 +52,7 @@ pub(super) async fn run(args: &FormatArgs) -> anyhow::Result<()> {
     };
     let formatted = format(path, args).await;
     if formatted.is_err() && is_new {
-        // What is left of it is no pool.
+        // The rest is not a pool.
         let _ = std::fs::remove_file(path);
     }
     formatted

@@ -1,4 +1,4 @@
-//! `tsumugi volume grow`: lets a pool use more space.
+//! `tsumugi volume grow`: extends a pool.
 
 use super::{backing, size};
 use anyhow::{Context, bail};
@@ -14,7 +14,8 @@ use volume::Pool;
 pub(super) struct GrowArgs {
     /// File or block device of the pool
     pool: PathBuf,
-    /// New size of the file, with its space reserved [default: the size that the file or device has now]
+    /// New size of the file, with its space reserved [default: the present size of the file or
+    /// device]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
 }
@@ -22,9 +23,9 @@ pub(super) struct GrowArgs {
 /// Runs `tsumugi volume grow`.
 pub(super) async fn run(args: &GrowArgs) -> anyhow::Result<()> {
     let path = &args.pool;
-    // Held all the time, so that no target takes the pool in between.
+    // Held all the time, so that no target opens the pool in between.
     let present = backing(path).await?;
-    // Refuses what is no sound pool before the file is touched.
+    // Refuses a damaged pool before touching the file.
     let sound = Pool::open(Arc::new(present.clone())).await;
     drop(sound.with_context(|| format!("cannot grow pool {}", path.display()))?);
     if let Some(bytes) = args.size {
@@ -52,7 +53,7 @@ pub(super) async fn run(args: &GrowArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the file longer, with its space reserved. After an error it has its former length.
+/// Extends the file, with its space reserved. After an error the file has its former length.
 async fn lengthen(path: &Path, file: &File, bytes: u64) -> anyhow::Result<()> {
     let have = file.size()?;
     if bytes == have {

@@ -12,7 +12,7 @@ use volume::{Pool, Usage, VolumeInfo};
 pub(super) struct ListArgs {
     /// File or block device of the pool
     pub(super) pool: PathBuf,
-    /// Print as JSON
+    /// Print the list as JSON
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -23,7 +23,7 @@ pub(super) async fn run(args: &ListArgs) -> anyhow::Result<()> {
     print(&listing(&pool), args.json)
 }
 
-/// A pool and its volumes.
+/// Returns a pool and its volumes.
 pub(in crate::commands) fn listing(pool: &Pool) -> Value {
     let volumes: Vec<Value> = pool.list().iter().map(value).collect();
     json!({ "pool": of_pool(&pool.usage()), "volumes": volumes })

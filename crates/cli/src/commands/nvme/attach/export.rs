@@ -1,8 +1,8 @@
-//! A file system of one file over a namespace.
+//! A file system with one file, which is a namespace.
 //!
-//! Offsets and lengths have to be whole blocks, as with direct I/O on a device; anything else is
-//! `EINVAL`, as there is no cache in which a part of a block could be changed. Requests run in any
-//! order and at the same time: overlapping ones leave a mix, as on a device.
+//! Offsets and lengths must be whole blocks, as with direct I/O on a device. Other requests get
+//! `EINVAL`, because there is no cache in which to change a part of a block. Requests run in any
+//! order and at the same time: overlapping writes leave a mix, as on a device.
 
 use crate::one_file::OneFile;
 use block::{Device, Error};
@@ -19,11 +19,11 @@ pub(super) struct Export {
     namespace: Namespace,
     file: OneFile,
     is_writable: bool,
-    /// Told the transport when the file can be used.
+    /// Receives the transport when the file can be used.
     ready: Ready,
 }
 
-/// Says that the file can be used, by this transport.
+/// A callback for when the file can be used; its argument is the transport.
 pub(super) type Ready = Box<dyn Fn(&str)>;
 
 impl Export {
@@ -65,7 +65,7 @@ impl Export {
 }
 
 impl FileSystem for Export {
-    /// Now the file can be used: says so.
+    /// Reports that the file can be used now.
     fn init(&self, negotiated: &Negotiated) {
         (self.ready)(match negotiated.transport {
             Transport::Device => "/dev/fuse",

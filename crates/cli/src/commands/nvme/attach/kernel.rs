@@ -1,8 +1,9 @@
-//! The Linux kernel's NVMe/TCP host: controllers are made by a line written to `/dev/nvme-fabrics`, and
-//! end by their `delete_controller` in sysfs, as with nvme-cli.
+//! The Linux kernel's NVMe/TCP host. As with nvme-cli, a line written to `/dev/nvme-fabrics`
+//! creates a controller, and `delete_controller` in its sysfs directory removes it.
 //!
-//! The kernel's options have the names and meanings of nvme-cli's, which ours have too; its times are
-//! whole seconds. A controller outlives the process that made it, so whoever made it has to end it.
+//! The kernel's options have the names and meanings of nvme-cli's options, and so of ours; its
+//! times are whole seconds. A controller outlives the process that created it, so that process must
+//! remove it.
 
 use anyhow::{Context, bail, ensure};
 use host::ConnectOptions;
@@ -18,20 +19,20 @@ use zeroize::Zeroizing;
 const FABRICS: &str = "/dev/nvme-fabrics";
 const MODULE: &str = "/sys/module/nvme_tcp";
 const CONTROLLERS: &str = "/sys/class/nvme";
-/// How long the kernel may take to show a namespace, or to let a controller go.
+/// How long the kernel may take to show a namespace, or to remove a controller.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A controller of the kernel's host, and the block device of its namespace.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// Its directory in sysfs.
+    /// The controller's directory in sysfs.
     controller: PathBuf,
     /// The block device.
     pub(super) device: PathBuf,
 }
 
-/// Why the kernel's host cannot be used here, if it cannot.
+/// Returns an error with the reason if the kernel's host cannot be used here.
 pub(super) fn check() -> Result<(), String> {
     let is_there = || Path::new(FABRICS).exists() && Path::new(MODULE).exists();
     if !rustix::process::geteuid().is_root() {
@@ -51,8 +52,8 @@ pub(super) fn check() -> Result<(), String> {
     Err(format!("Linux {release} has no NVMe/TCP host here (modprobe nvme-tcp: {said})"))
 }
 
-/// The line that makes a controller. Queues are one a CPU, times `nr_io_queues`; the kernel makes at
-/// most one a CPU.
+/// Returns the line that creates a controller. Its number of queues is that of the CPUs times
+/// `nr_io_queues`; the kernel creates at most one per CPU.
 fn line(options: &ConnectOptions, cpus: usize) -> String {
     let uuid = uuid::Uuid::from_bytes(options.hostid.0);
     let queues = cpus.saturating_mul(options.nr_io_queues.into());
@@ -76,7 +77,7 @@ fn line(options: &ConnectOptions, cpus: usize) -> String {
     words.join(",")
 }
 
-/// The part of that line that holds keys. Messages and logs omit it.
+/// Returns the part of that line with the keys. Messages and logs omit it.
 fn secrets(options: &ConnectOptions) -> Zeroizing<String> {
     let mut words = Zeroizing::new(String::new());
     if let Some(keys) = &options.dhchap {
@@ -90,7 +91,7 @@ fn secrets(options: &ConnectOptions) -> Zeroizing<String> {
     words
 }
 
-/// The controller's number in what the kernel answers: `instance=3,cntlid=1`.
+/// Returns the controller's number in the kernel's answer: `instance=3,cntlid=1`.
 fn instance(answer: &str) -> Option<u32> {
     answer.split(',').find_map(|word| word.trim().strip_prefix("instance=")?.parse().ok())
 }
@@ -122,7 +123,7 @@ pub(super) fn attach(options: &ConnectOptions, nsid: Nsid) -> anyhow::Result<Att
     bail!("the kernel shows no block device for namespace {} within {PATIENCE:?}", nsid.0)
 }
 
-/// The block device of a namespace, once it is there.
+/// Returns the block device of a namespace, once it exists.
 fn device(controller: &Path, nsid: Nsid) -> Option<PathBuf> {
     let entries = fs::read_dir(controller).ok()?;
     let device = entries.flatten().find_map(|entry| {
@@ -134,7 +135,7 @@ fn device(controller: &Path, nsid: Nsid) -> Option<PathBuf> {
     device.exists().then_some(device)
 }
 
-/// The device to use for one that a controller has. With multipathing a controller's own
+/// Returns the device to use for a controller's device. With multipathing a controller's own device
 /// (`nvme0c1n1`) is hidden behind the subsystem's (`nvme0n1`).
 fn head(name: &str) -> Option<String> {
     let rest = name.strip_prefix("nvme")?;
@@ -144,7 +145,7 @@ fn head(name: &str) -> Option<String> {
     (is_number(subsystem) && is_number(namespace)).then(|| format!("nvme{subsystem}n{namespace}"))
 }
 
-/// Looks until there is something, or patience ends.
+/// Polls until `look` returns a value, or [`PATIENCE`] ends.
 fn wait<T>(look: impl Fn() -> Option<T>) -> Option<T> {
     let begun = Instant::now();
     loop {
@@ -156,7 +157,7 @@ fn wait<T>(look: impl Fn() -> Option<T>) -> Option<T> {
     }
 }
 
-/// Ends the controller of this directory.
+/// Removes the controller with this directory.
 fn delete(controller: &Path) -> anyhow::Result<()> {
     let path = controller.join("delete_controller");
     fs::write(&path, "1").with_context(|| format!("cannot write {}", path.display()))?;
@@ -177,19 +178,19 @@ impl Attached {
         Ok(())
     }
 
-    /// Whether the controller is there still.
+    /// Returns whether the controller still exists.
     pub(super) fn is_there(&self) -> bool {
         self.controller.exists()
     }
 
-    /// Whether a file system or another device is on it.
+    /// Returns whether a file system or another device uses it.
     pub(super) fn is_in_use(&self) -> bool {
         use std::os::unix::fs::OpenOptionsExt;
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&self.device);
         opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
     }
 
-    /// Writes what the kernel keeps of the device, and ends the controller.
+    /// Writes the kernel's cached data of the device, and removes the controller.
     pub(super) fn detach(self) -> anyhow::Result<()> {
         let synced = match fs::File::open(&self.device) {
             _ if self.device.as_os_str().is_empty() => Ok(()),
@@ -202,7 +203,7 @@ impl Attached {
     }
 }
 
-/// Whether a controller's `address` ("traddr=10.0.0.7,trsvcid=4420,…") is this one.
+/// Returns whether a controller's `address` ("traddr=10.0.0.7,trsvcid=4420,…") is this one.
 fn is_at(text: &str, address: SocketAddr) -> bool {
     let field = |name: &str| {
         text.trim().split(',').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
@@ -211,7 +212,7 @@ fn is_at(text: &str, address: SocketAddr) -> bool {
         && field("trsvcid").and_then(|it| it.parse().ok()) == Some(address.port())
 }
 
-/// Ends the controllers of a subsystem at an address; tells how many there were.
+/// Removes the controllers of a subsystem at an address. Returns their number.
 pub(super) fn detach(address: SocketAddr, nqn: &str) -> anyhow::Result<usize> {
     let mut count = 0;
     for entry in fs::read_dir(CONTROLLERS).into_iter().flatten().flatten() {
@@ -237,7 +238,7 @@ mod tests {
         ConnectOptions::new(address, nqn).with_host(HostId([0x11; 16]), host)
     }
 
-    /// Goal: the kernel gets the keys in its words, and nothing that is shown has them.
+    /// Goal: the kernel gets the keys in its own format, and no message contains them.
     #[test]
     fn keys_are_given_and_not_shown() {
         let mut options = options();
@@ -253,8 +254,8 @@ mod tests {
         assert!(!shown.contains("DHHC") && !shown.contains(&host[10..20]), "{shown}");
     }
 
-    /// Goal: the kernel is asked for what ours would be asked for, in its words; times are rounded up,
-    /// as 0 means something else.
+    /// Goal: the kernel gets the same options as our host, in its own format; times are rounded up,
+    /// because 0 has another meaning.
     #[test]
     fn lines_say_what_options_say() {
         let mut options = options();
@@ -274,7 +275,7 @@ mod tests {
         assert!(line.ends_with(end), "{line}");
     }
 
-    /// Goal: answers of the kernel are read, and others are not taken for them.
+    /// Goal: the kernel's answers are read, and other text is not mistaken for one.
     #[test]
     fn answers_are_read() {
         assert_eq!(instance("instance=3,cntlid=1\n"), Some(3));
@@ -292,7 +293,7 @@ mod tests {
         assert!(!is_at("", address));
     }
 
-    /// Goal: the namespace that is meant is found among those of a controller.
+    /// Goal: the requested namespace is found among those of a controller.
     #[test]
     fn namespaces_are_found_by_number() {
         let controller = tempfile::tempdir().unwrap();
@@ -301,7 +302,8 @@ mod tests {
             fs::create_dir(&entry).unwrap();
             fs::write(entry.join("nsid"), format!("{nsid}\n")).unwrap();
         }
-        // Whatever is there: /dev has no such device on a machine without it, or the right one.
+        // Either result is right: /dev has no such device on a machine without it, or the right
+        // one.
         let found = device(controller.path(), Nsid(1));
         assert!(found.is_none_or(|it| it == Path::new("/dev/nvme0n1")));
         assert_eq!(device(controller.path(), Nsid(7)), None);

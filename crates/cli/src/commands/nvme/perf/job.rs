@@ -13,31 +13,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Longest latency that is told apart, in ns.
+/// Longest latency that the histogram distinguishes, in ns.
 const LATENCY_NS_MAX: u64 = 600_000_000_000;
-/// How long requests may still run when the load ends.
+/// How long requests may still run after the load has ended.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// What the jobs work on.
+/// The region of the namespace, and its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) nsid: Nsid,
-    /// Requests that fit into the region.
+    /// Number of requests that fit into the region.
     pub(crate) requests: u64,
 }
 
-/// What the jobs and the main thread tell each other.
+/// State that the jobs and the main thread share.
 #[derive(Debug)]
 pub(crate) struct Control {
     connected: AtomicU64,
-    /// Measured requests of each job so far.
+    /// Number of measured requests of each job so far.
     done: Done,
     is_measuring: AtomicBool,
     is_stopping: AtomicBool,
 }
 
 impl Control {
-    /// For so many jobs.
+    /// Returns the control of this number of jobs.
     pub(crate) fn new(jobs: u16) -> Self {
         Self {
             connected: AtomicU64::new(0),
@@ -47,7 +47,7 @@ impl Control {
         }
     }
 
-    /// Measured requests of all jobs so far.
+    /// Returns the measured requests of all jobs so far.
     pub(crate) fn done(&self) -> u64 {
         self.done.sum()
     }
@@ -69,7 +69,7 @@ impl Control {
     }
 }
 
-/// A thread's task.
+/// The task of a thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) index: u64,
@@ -78,12 +78,12 @@ pub(crate) struct Job {
     pub(crate) control: Arc<Control>,
 }
 
-/// What one job saw while measuring.
+/// The measurements of one job.
 pub(crate) struct JobResult {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) latency_ns: Histogram<u64>,
-    /// Of several paths, what each is like at the end.
+    /// With several paths, the state of each at the end.
     pub(crate) paths: Vec<PathStatus>,
     pub(crate) reconnects: u64,
     pub(crate) verified: u64,
@@ -98,18 +98,18 @@ struct State {
     /// The next sequential request of this job.
     next: Cell<u64>,
     random: Spread,
-    /// Which requests were written, if they are to be read back.
+    /// The written requests, if they are read back later.
     written: RefCell<Vec<bool>>,
-    /// What writes carry if nobody verifies them.
+    /// The content of writes without --verify.
     payload: Shared,
 }
 
-/// Connects, loads, and verifies.
+/// Connects, runs the load, and verifies.
 pub(crate) async fn run(job: Job) -> anyhow::Result<JobResult> {
     let control = Arc::clone(&job.control);
     let result = load(job).await;
     if result.is_err() {
-        // One job's failure ends the others' too.
+        // A failure of one job also ends the others.
         control.stop();
     }
     result
@@ -203,7 +203,7 @@ impl State {
         }
     }
 
-    /// Keeps one request under way until the end.
+    /// Keeps one request in flight until the end.
     async fn work(&self) -> anyhow::Result<()> {
         let args = &self.job.args;
         let control = &self.job.control;
@@ -228,7 +228,7 @@ impl State {
                 control.done.set(self.job.index as usize, self.reads.get() + self.writes.get());
                 self.latency_ns.borrow_mut().saturating_record(latency_ns);
             }
-            // With writes under way nobody knows what a read of the same place has to find.
+            // While writes are in flight, the expected content of a read is unknown.
             if args.verify && !args.rw.writes() {
                 pattern::check(&buffer, offset_bytes, args.seed)?;
                 before = time::now();
@@ -249,7 +249,7 @@ impl State {
         bytes.freeze()
     }
 
-    /// Reads what was written and compares; answers how many requests that were.
+    /// Reads the written requests back and compares them. Returns their number.
     async fn read_back(&self) -> Result<u64, anyhow::Error> {
         let args = &self.job.args;
         let written = self.written.take();

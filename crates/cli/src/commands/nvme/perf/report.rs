@@ -1,4 +1,4 @@
-//! What a run came to, as text or JSON.
+//! The results of a run, as text or JSON.
 
 use super::super::print_json;
 use super::job::JobResult;
@@ -15,7 +15,7 @@ struct Sum {
     reconnects: u64,
     verified: u64,
     latency_ns: Histogram<u64>,
-    /// Address of each path, and the commands that were sent on it.
+    /// Address of each path, and the number of commands sent on it.
     paths: Vec<(SocketAddr, u64)>,
 }
 

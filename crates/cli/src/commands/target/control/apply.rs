@@ -1,8 +1,9 @@
-//! Making a running target what it should be.
+//! Changing a running target to the wanted settings.
 //!
-//! What may fail comes first: stores are opened and made larger, addresses are taken, keys are read. If any of it fails,
-//! it is taken back and the target stays as it is. The rest cannot fail, but for what has to wait until the target
-//! has let go of a file: a failure there is reported as a warning.
+//! Steps that may fail come first: opening and enlarging stores, taking addresses, reading keys. If
+//! one of them fails, the change is reverted and the target stays unchanged. Later steps cannot
+//! fail, except those that wait until the target has released a file: their failures become
+//! warnings.
 
 use super::difference::{Difference, Keys, NamespaceStep, Wanted, real_path};
 use super::{Control, Live};
@@ -21,22 +22,22 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use target::{AnaGroupId, Namespace, Subsystem};
 
-/// How long a removed namespace's last commands are waited for.
+/// How long to wait for a removed namespace's last commands.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 
-/// What was done.
+/// The result of a change.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     /// Each change in words.
     pub(super) changes: Vec<String>,
-    /// What did not work, or has to wait.
+    /// What failed, or takes effect later.
     pub(super) warnings: Vec<String>,
-    /// Controllers that were ended because their hosts may not use them any more.
+    /// Number of controllers that were ended because their hosts lost access.
     pub(super) controllers_ended: usize,
     /// Namespaces that were added or resized.
     pub(super) namespaces: Vec<NamespaceReport>,
-    /// Addresses that are listened on now.
+    /// New addresses on which the target listens.
     pub(super) listeners: Vec<SocketAddr>,
     /// Subsystems that were added.
     pub(super) subsystems: Vec<String>,
@@ -61,7 +62,7 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    /// Adds what another change did.
+    /// Adds the result of another change.
     pub(super) fn add(&mut self, other: Self) {
         self.changes.extend(other.changes);
         self.warnings.extend(other.warnings);
@@ -81,7 +82,7 @@ impl Report {
     }
 }
 
-/// A namespace that gets another size.
+/// A namespace that gets a new size.
 struct Resize {
     subsystem: Arc<Subsystem>,
     settings: NamespaceSettings,
@@ -89,26 +90,26 @@ struct Resize {
     resized: Resized,
 }
 
-/// What was made ready.
+/// The results of the steps that may fail.
 #[derive(Default)]
 struct Prepared {
     added: Vec<(Arc<Subsystem>, Namespace)>,
-    /// To be opened when the target has let go of their files.
+    /// Namespaces to open when the target has released their files.
     later: Vec<(Arc<Subsystem>, Nsid, NamespaceSettings)>,
     resizes: Vec<Resize>,
-    /// With their places in the settings.
+    /// New subsystems, with their indices in the settings.
     subsystems: Vec<(usize, Subsystem)>,
-    /// As they were asked for and as they are.
+    /// Addresses as requested, and as they are.
     listeners: Vec<(SocketAddr, SocketAddr)>,
     ana: Vec<(Arc<Subsystem>, AnaGroupId, AnaState)>,
 }
 
-/// A namespace that hosts do not see any more; its last commands may still run.
+/// A namespace that hosts no longer see; its last commands may still run.
 struct Closing {
     name: String,
     namespace: Weak<Namespace>,
     backing: Arc<dyn Backing>,
-    /// What is behind so many bytes is given back.
+    /// For a shrunk namespace: its settings and its new size; the bytes beyond it are given back.
     shrunk: Option<(NamespaceSettings, u64)>,
 }
 
@@ -123,7 +124,7 @@ impl Control {
     /// Applies the difference between the target and `wanted`.
     ///
     /// # Errors
-    /// If it cannot be done; the target stays as it is.
+    /// If a step fails; the target then stays unchanged.
     pub(super) async fn apply(&self, wanted: Wanted) -> anyhow::Result<Report> {
         wanted.settings.check_hosts()?;
         let live = self.live().clone();
@@ -146,12 +147,12 @@ impl Control {
         let new = self.commit(&live, wanted, (&difference, &keys), prepared, &mut report).await;
         *self.live() = new;
         for name in difference.needs_restart.iter().chain(&unreported) {
-            report.warnings.push(format!("{name}: takes effect when the target is started again"));
+            report.warnings.push(format!("{name}: takes effect at the next start of the target"));
         }
         Ok(report)
     }
 
-    /// Does what may fail.
+    /// Carries out the steps that may fail.
     async fn prepare(
         &self,
         wanted: &Wanted,
@@ -180,8 +181,8 @@ impl Control {
                     let is_smaller = |bytes: u64| bytes < have && !wanted.may_shrink;
                     let refused = || {
                         anyhow::anyhow!(
-                            "{nsid} would lose what is behind its new end: give --shrink to \
-                             `tsumugi target ctl namespace resize` if nothing there is needed"
+                            "{nsid} would lose the data beyond its new end: if you do not need it, \
+                            give --shrink to `tsumugi target ctl namespace resize`"
                         )
                     };
                     if bytes.is_some_and(is_smaller) {
@@ -203,8 +204,9 @@ impl Control {
         Ok(())
     }
 
-    /// Finds the ANA groups whose states change. Returns the names of settings that take effect later: a subsystem that
-    /// reports nothing of ANA cannot begin with it, because hosts ask once, when they connect.
+    /// Finds the ANA groups that change. A subsystem that reports no ANA cannot begin with it,
+    /// because hosts ask once, when they connect; its settings take effect later, and their names
+    /// are returned.
     fn prepare_ana(
         &self,
         wanted: &Wanted,
@@ -224,15 +226,15 @@ impl Control {
                 unreported = Some("ana of a subsystem that reports no ANA");
             } else {
                 bail!(
-                    "{name} reports no ANA: start the target with --ana, or with ana-group= for a \
-                     namespace, as hosts ask once, when they connect"
+                    "{name} reports no ANA, and hosts ask for it only when they connect: start the \
+                    target with --ana, or with ana-group= for a namespace"
                 );
             }
         }
         Ok(unreported)
     }
 
-    /// Takes back what was made ready.
+    /// Reverts the prepared steps.
     async fn take_back(&self, prepared: Prepared) {
         for resize in prepared.resizes {
             resize.resized.undo().await;
@@ -244,7 +246,7 @@ impl Control {
         }
     }
 
-    /// Does the rest, and returns what the target is then.
+    /// Carries out the rest, and returns the new state of the target.
     async fn commit(
         &self,
         live: &Live,
@@ -275,7 +277,7 @@ impl Control {
         for (index, subsystem) in std::mem::take(&mut prepared.subsystems) {
             names[index] = self.add_subsystem(subsystem, report);
             if !is_of_file {
-                // No entry of the configuration file stands for it.
+                // No entry of the configuration file describes this subsystem.
                 settings.subsystems[index].nqn.clone_from(&names[index]);
             }
         }
@@ -283,7 +285,7 @@ impl Control {
         self.change_limits(difference, report);
         self.target.tell_controllers();
         if !is_of_file {
-            // An address with a free port is the one that was taken from now on.
+            // For a requested port 0, the settings keep the port that the kernel chose.
             for (asked, taken) in &mut prepared.listeners {
                 if let Some(it) = settings.listen.iter_mut().rev().find(|it| *it == asked) {
                     *it = *taken;
@@ -302,8 +304,8 @@ impl Control {
         Live { settings, names, listeners, proofs, tls }
     }
 
-    /// Gives hosts their keys, and access to those that have it; keys are taken away when their hosts have no access
-    /// any more.
+    /// Sets hosts' keys, and gives access to hosts that have it. Removes the keys of hosts that
+    /// have no access any more.
     fn change_hosts(
         &self,
         live: &Live,
@@ -345,7 +347,7 @@ impl Control {
         }
     }
 
-    /// Adds a subsystem; returns its name.
+    /// Adds a subsystem. Returns its NQN.
     fn add_subsystem(&self, subsystem: Subsystem, report: &mut Report) -> Option<Nqn> {
         subsystem.expect_any_namespace();
         let name = subsystem.nqn().clone();
@@ -396,7 +398,7 @@ impl Control {
         }
     }
 
-    /// Sets which hosts see namespaces, and limits of rates.
+    /// Sets which hosts see namespaces, and rate limits.
     fn change_limits(&self, difference: &Difference, report: &mut Report) {
         for (name, nsid, hosts) in &difference.masks {
             let Some(subsystem) = self.target.subsystem(name) else { continue };
@@ -416,7 +418,7 @@ impl Control {
         }
     }
 
-    /// Sets states of ANA groups.
+    /// Sets the states of ANA groups.
     fn change_ana(states: Vec<(Arc<Subsystem>, AnaGroupId, AnaState)>, report: &mut Report) {
         for (subsystem, group, state) in states {
             match subsystem.set_ana_state(group, state) {
@@ -429,7 +431,7 @@ impl Control {
         }
     }
 
-    /// Puts a namespace with its new size in its place. What it was closes.
+    /// Replaces a namespace by one with the new size. Returns the old one, which closes.
     fn replace(resize: Resize, report: &mut Report) -> Option<Closing> {
         let Resize { subsystem, settings, former, resized } = resize;
         let (have, bytes) = (former.backing().geometry().size(), resized.backing.geometry().size());
@@ -480,7 +482,7 @@ impl Control {
         listeners
     }
 
-    /// Waits until nothing runs on removed namespaces, and makes what was written there durable.
+    /// Waits until no command runs on removed namespaces, and makes their data durable.
     async fn close(closing: Vec<Closing>, report: &mut Report) {
         let deadline = reactor::time::now() + CLOSE_PATIENCE;
         for Closing { name, namespace, backing, shrunk } in closing {
@@ -497,12 +499,12 @@ impl Control {
             } else if let Some((settings, bytes)) = shrunk
                 && let Err(error) = settings.give_back(&backing, bytes).await
             {
-                report.warnings.push(format!("what {name} had is not given back: {error:#}"));
+                report.warnings.push(format!("the space of {name} is not given back: {error:#}"));
             }
         }
     }
 
-    /// Opens namespaces whose files were used until now.
+    /// Opens namespaces with files that were in use until now.
     async fn open_later(
         &self,
         later: Vec<(Arc<Subsystem>, Nsid, NamespaceSettings)>,

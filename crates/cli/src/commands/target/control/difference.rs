@@ -1,4 +1,4 @@
-//! The difference between what a target is and what it should be. Nothing is changed here.
+//! The difference between the present and the wanted settings of a target. Nothing is changed here.
 
 use super::Live;
 use crate::commands::target::config::{Settings, SubsystemSettings};
@@ -11,24 +11,26 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use target::{HostAccess, HostProof, HostTls, RateLimits};
 
-/// What the target should be.
+/// The wanted state of the target.
 pub(super) struct Wanted {
-    /// All settings; the namespaces are numbered.
+    /// All settings; the namespaces have identifiers.
     pub(super) settings: Settings,
-    /// The names of the subsystems that have one already.
+    /// The NQNs of the subsystems that exist already.
     pub(super) names: Vec<Option<Nqn>>,
-    /// Whether it is of the configuration file: then key files of hosts whose settings are unchanged are read again, too.
+    /// Whether the settings come from the configuration file: then key files of hosts with
+    /// unchanged settings are read again, too.
     pub(super) is_of_file: bool,
-    /// A host whose key files are read again though its settings are unchanged.
+    /// A host with key files to read again although its settings are unchanged.
     pub(super) keys_read: Option<Nqn>,
-    /// A namespace that gets another size, whatever its settings: the bytes, or those of its file or device now.
+    /// A namespace that gets a new size without a change of its settings: the bytes, or the present
+    /// size of its file or device.
     pub(super) resized: Option<(Nqn, Nsid, Option<u64>)>,
-    /// Whether namespaces may lose what is behind their new end.
+    /// Whether namespaces may lose the data beyond their new end.
     pub(super) may_shrink: bool,
 }
 
 impl Wanted {
-    /// What the target is.
+    /// Returns the present state of the target.
     pub(super) fn of_live(live: &Live) -> Self {
         Self {
             settings: live.settings.clone(),
@@ -40,8 +42,9 @@ impl Wanted {
         }
     }
 
-    /// What a configuration file says. A subsystem without a name in the file is the one that was started for such an
-    /// entry, in their order, as its derived name depends on what its namespaces were then.
+    /// Returns the state that a configuration file describes. A subsystem without an NQN in the
+    /// file is the one that was started for such an entry, in their order, because its derived NQN
+    /// depends on the namespaces at that time.
     pub(super) fn of_file(live: &Live, settings: Settings) -> Self {
         let known = live.settings.subsystems.iter().zip(&live.names);
         let mut unnamed = known.filter(|(it, _)| it.nqn.is_none()).map(|(_, name)| name.clone());
@@ -62,7 +65,7 @@ impl Wanted {
     }
 }
 
-/// What happens to a namespace.
+/// A change of a namespace.
 #[derive(Debug)]
 pub(super) enum NamespaceStep {
     Add {
@@ -72,7 +75,7 @@ pub(super) enum NamespaceStep {
     Remove {
         nsid: Nsid,
     },
-    /// To these bytes, or to those of its file or device.
+    /// To these bytes, or to the size of its file or device.
     Resize {
         nsid: Nsid,
         settings: NamespaceSettings,
@@ -80,35 +83,35 @@ pub(super) enum NamespaceStep {
     },
 }
 
-/// What has to be done.
+/// All changes between two states.
 #[derive(Default)]
 pub(super) struct Difference {
     pub(super) listeners_added: Vec<SocketAddr>,
-    /// As they were asked for.
+    /// Addresses as requested.
     pub(super) listeners_removed: Vec<SocketAddr>,
     /// Indices of the settings.
     pub(super) subsystems_added: Vec<usize>,
     pub(super) subsystems_removed: Vec<Nqn>,
     pub(super) namespaces: Vec<(Nqn, NamespaceStep)>,
-    /// Namespaces that other hosts see.
+    /// Namespaces with a change of the hosts that see them.
     pub(super) masks: Vec<(Nqn, Nsid, HostAccess)>,
-    /// Namespaces with other limits of their rate.
+    /// Namespaces with new rate limits.
     pub(super) limits: Vec<(Nqn, Nsid, RateLimits)>,
-    /// Subsystems whose hosts differ, by indices of the settings.
+    /// Subsystems with different hosts, by indices of the settings.
     pub(super) access: Vec<usize>,
-    /// Subsystems whose states of ANA groups differ, by indices of the settings.
+    /// Subsystems with different states of ANA groups, by indices of the settings.
     pub(super) ana: Vec<usize>,
-    /// Files and devices that are let go.
+    /// Files and devices that the target releases.
     pub(super) paths_removed: BTreeSet<PathBuf>,
-    /// Settings that differ and cannot be changed now.
+    /// Settings that differ but take effect only at a restart.
     pub(super) needs_restart: Vec<&'static str>,
 }
 
 impl Difference {
-    /// Compares.
+    /// Compares the states.
     ///
     /// # Errors
-    /// If the settings contradict each other, or need what cannot be done.
+    /// If the settings contradict each other, or require something impossible.
     pub(super) fn new(live: &Live, wanted: &Wanted) -> anyhow::Result<Self> {
         let mut difference =
             Self { needs_restart: fixed(&live.settings, &wanted.settings), ..Self::default() };
@@ -143,7 +146,7 @@ impl Difference {
                 difference.paths_removed.extend(paths);
             }
         }
-        // Port 0 may be asked for several times.
+        // Several listeners may ask for port 0.
         difference.listeners_removed.clone_from(&live.settings.listen);
         for address in &wanted.settings.listen {
             let removed = &mut difference.listeners_removed;
@@ -201,13 +204,13 @@ impl Difference {
     }
 }
 
-/// The path of a namespace without symbolic links.
+/// Returns the path of a namespace without symbolic links.
 pub(super) fn real_path(settings: &NamespaceSettings) -> Option<PathBuf> {
     let path = settings.path()?;
     Some(path.canonicalize().unwrap_or_else(|_| path.to_owned()))
 }
 
-/// The settings that differ though they cannot be changed while the target runs.
+/// Returns the names of settings that differ but cannot change while the target runs.
 fn fixed(old: &Settings, new: &Settings) -> Vec<&'static str> {
     [
         ("listen_rdma", old.listen_rdma != new.listen_rdma),
@@ -233,7 +236,7 @@ fn fixed(old: &Settings, new: &Settings) -> Vec<&'static str> {
 }
 
 impl Settings {
-    /// These settings with those of `live` that cannot be changed while the target runs.
+    /// Returns these settings with those of `live` that cannot change while the target runs.
     pub(super) fn with_fixed_of(self, live: &Self) -> Self {
         let Self { listen, insecure, subsystems, .. } = self;
         Self { listen, insecure, subsystems, ..live.clone() }
@@ -247,7 +250,8 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Reads the keys of hosts that are new or have other settings, or of all, and takes the others from `live`.
+    /// Reads the keys of hosts that are new or have other settings, or of all hosts, and takes the
+    /// other keys from `live`.
     ///
     /// # Errors
     /// If a key cannot be read, or a host has two.
@@ -323,7 +327,8 @@ mod tests {
         steps.collect::<Vec<_>>().join(" ")
     }
 
-    /// Goal: only what differs is changed: a size is a resize, another option is another namespace, whose file has to be free first.
+    /// Goal: only differences are changed: a new size is a resize; with another option it is
+    /// another namespace, which must wait until its file is free.
     #[test]
     fn only_differences_are_changed() {
         let same = of(TEXT);
@@ -359,8 +364,8 @@ mod tests {
         assert_eq!((states.ana, states.needs_restart.len()), (vec![1], 0));
     }
 
-    /// Goal: hosts whose names cannot stand in a TLS key's identity are refused before anything is changed, whether the
-    /// key is their own or generated.
+    /// Goal: hosts with names that do not fit into a TLS key's identity are refused before any
+    /// change, with a key of their own and with a generated key.
     #[test]
     fn spaces_do_not_go_with_tls_keys() {
         let live = live();
@@ -375,8 +380,8 @@ mod tests {
         assert!(!error("dhchap_key = \"/k\"").contains("space"), "there is no such file");
     }
 
-    /// Goal: a subsystem without a name in the file stays what it is, whatever its namespaces are now; others come and go by
-    /// their names.
+    /// Goal: a subsystem without an NQN in the file keeps its identity when its namespaces change;
+    /// others come and go by their NQNs.
     #[test]
     fn subsystems_are_known_by_their_names() {
         let renamed = of(&TEXT.replace("tsumugi:b", "tsumugi:c"));

@@ -1,4 +1,5 @@
-//! Writing the present state as a configuration file, so that it is the old file or the new one at any time.
+//! Writing the present state as a configuration file, which is the old file or the new one at any
+//! time.
 
 use crate::commands::target::config::Settings;
 use crate::commands::target::hosts::HostSettings;
@@ -11,15 +12,16 @@ use std::path::{Path, PathBuf};
 
 const HEAD: &str = "# Written by `tsumugi target ctl write`. Keys are in files of their own.\n";
 
-/// The configuration file of these settings, whose subsystems are called `names`. Files are named from the root. Keys are
-/// not in it: only the names of the files that hold them.
+/// Returns the configuration file of these settings; the subsystems have the NQNs `names`. Paths
+/// are absolute. It contains no keys, only the paths of their files.
 ///
 /// # Errors
 /// If a path cannot be made absolute.
 pub(super) fn text(settings: &Settings, names: &[Nqn]) -> anyhow::Result<String> {
     let mut settings = settings.clone();
     for (subsystem, name) in settings.subsystems.iter_mut().zip(names) {
-        // A name that was derived from the namespaces at the start stays although they have changed.
+        // An NQN that was derived from the namespaces at the start stays, even if they have
+        // changed.
         subsystem.nqn = Some(name.clone());
         for namespace in &mut subsystem.namespaces {
             namespace.make_absolute()?;
@@ -33,27 +35,28 @@ pub(super) fn text(settings: &Settings, names: &[Nqn]) -> anyhow::Result<String>
     Ok(format!("{HEAD}{body}"))
 }
 
-/// Writes the configuration file. A file that is there is replaced at once and keeps its mode and owner; a new one is
-/// its user's alone. Follows symbolic links. Returns the path that was written.
+/// Writes the configuration file. An existing file is replaced atomically and keeps its mode and
+/// owner; only this user can read a new one. Follows symbolic links. Returns the path that was
+/// written.
 ///
 /// # Errors
-/// If it cannot be written; then the earlier file stays.
+/// If the file cannot be written; the earlier file then stays.
 pub(super) fn write(path: &Path, settings: &Settings, names: &[Nqn]) -> anyhow::Result<PathBuf> {
     if !path.is_absolute() {
-        bail!("{} is not named from the root", path.display());
+        bail!("{} is not an absolute path", path.display());
     }
     let text = text(settings, names)?;
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-        bail!("{} names no file", path.display());
+        bail!("{} is not the path of a file", path.display());
     };
     let failed = || format!("cannot write {}", path.display());
     let former = std::fs::metadata(&path).ok();
     if former.as_ref().is_some_and(|former| !former.is_file()) {
-        bail!("{} is there, and no file", path.display());
+        bail!("{} exists and is not a file", path.display());
     }
     let temporary = directory.join(format!(".{}.{}", name.display(), std::process::id()));
-    // One that a killed target left.
+    // A temporary file that a killed target left.
     let _ = std::fs::remove_file(&temporary);
     let mut options = OpenOptions::new();
     let mut file = options
@@ -65,7 +68,8 @@ pub(super) fn write(path: &Path, settings: &Settings, names: &[Nqn]) -> anyhow::
     let written = (|| {
         file.write_all(text.as_bytes())?;
         if let Some(former) = &former {
-            // Only root can give a file away; if another user writes it, it becomes that user's.
+            // Only root can give a file away. If another user writes it, the file becomes that
+            // user's.
             let _ = std::os::unix::fs::fchown(&file, Some(former.uid()), Some(former.gid()));
             file.set_permissions(Permissions::from_mode(former.mode() & 0o7777))?;
         }
@@ -84,8 +88,8 @@ pub(super) fn write(path: &Path, settings: &Settings, names: &[Nqn]) -> anyhow::
 mod tests {
     use super::*;
 
-    /// Goal: what is written is read as the same settings, names files from the root, and pins derived names; a file
-    /// that is there keeps its mode, and stays if the new one cannot be written.
+    /// Goal: written settings are read as the same settings, with absolute paths and fixed NQNs; an
+    /// existing file keeps its mode, and stays if the new one cannot be written.
     #[test]
     fn settings_are_written_and_read() {
         let source = "listen = [\"127.0.0.1:0\"]\ndata_memory_max = \"64M\"\nmdts = \"256K\"\n[[subsystem]]\nserial = \"s\"\n\

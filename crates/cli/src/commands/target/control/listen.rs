@@ -1,4 +1,4 @@
-//! Listeners belong to the reactor that serves them: changes of them are orders to its task.
+//! Listeners belong to the reactor that serves them, so changes are orders to its task.
 
 use anyhow::{Context, bail};
 use reactor::mailbox::{Receiver, Sender};
@@ -12,19 +12,19 @@ use target::{Error, Server};
 const ORDERS_MAX: usize = 4;
 /// How long an order may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often an address in use is tried, and the pause between: the kernel gives up an address a moment after its
-/// listener was closed.
+/// How often to try an address in use, and the pause between: the kernel frees an address a moment
+/// after its listener was closed.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A listener that comes or goes.
+/// A listener to add or remove.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Add,
     Remove,
 }
 
-/// What the server's task has to do.
+/// An order to the server's task.
 #[derive(Debug)]
 pub(in crate::commands::target) struct Order {
     address: SocketAddr,
@@ -41,18 +41,18 @@ pub(super) fn channel() -> (Sender<Order>, Orders) {
 }
 
 impl Orders {
-    /// The next order. Dropping the future loses nothing.
+    /// Returns the next order. Dropping the future loses nothing.
     pub(in crate::commands::target) async fn next(&mut self) -> Order {
         match self.0.recv().await {
             Some(order) => order,
-            // The control is gone: no more come.
+            // The control is gone: no more orders come.
             None => std::future::pending().await,
         }
     }
 }
 
 impl Order {
-    /// Carries it out.
+    /// Carries the order out.
     pub(in crate::commands::target) async fn carry_out(self, server: &mut Server) {
         let result = match self.change {
             Change::Add => add(server, self.address).await,
@@ -61,7 +61,7 @@ impl Order {
                 Ok(self.address)
             }
         };
-        // The caller may have stopped waiting: the listener is open all the same.
+        // The caller may have stopped waiting; the listener is open all the same.
         let _ = self.answer.send(result);
     }
 }
@@ -79,12 +79,12 @@ async fn add(server: &mut Server, address: SocketAddr) -> Result<SocketAddr, Err
 }
 
 impl super::Control {
-    /// Listens at an address; returns it with its port.
+    /// Listens on an address. Returns it with its port.
     pub(super) fn add_listener(&self, address: SocketAddr) -> anyhow::Result<SocketAddr> {
         self.order(address, Change::Add)
     }
 
-    /// Stops listening at an address.
+    /// Stops listening on an address.
     pub(super) fn remove_listener(&self, address: SocketAddr) -> anyhow::Result<()> {
         self.order(address, Change::Remove).map(drop)
     }

@@ -1,4 +1,4 @@
-//! The requests of the control socket, and the settings that each of them wants.
+//! The requests of the control socket, and the settings that each of them asks for.
 
 use super::difference::Wanted;
 use super::{Control, Live, number_namespaces};
@@ -16,21 +16,21 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use target::RateLimits;
 
-/// A request, as a line of JSON. `subsystem` may be left out where there is only one.
+/// A request, as a line of JSON. `subsystem` may be omitted if there is only one.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub(in crate::commands) enum Request {
-    /// What the target is.
+    /// Returns the state of the target.
     Show {},
-    /// The controllers that are connected.
+    /// Returns the connected controllers.
     Connections {},
-    /// Counts and latencies of commands.
+    /// Returns counts and latencies of commands.
     Stats {},
-    /// Adds a namespace, written as for --namespace.
+    /// Adds a namespace, in the form of --namespace.
     NamespaceAdd { subsystem: Option<String>, namespace: String },
     /// Removes a namespace.
     NamespaceRemove { subsystem: Option<String>, nsid: u32 },
-    /// Gives a namespace another size, or that which its file or device has now.
+    /// Gives a namespace a new size, or the present size of its file or device.
     NamespaceResize {
         subsystem: Option<String>,
         nsid: u32,
@@ -38,14 +38,15 @@ pub(in crate::commands) enum Request {
         #[serde(default)]
         shrink: bool,
     },
-    /// Sets the hosts that see a namespace, of those that may connect; all without a list.
+    /// Sets which of the hosts that may connect see a namespace; without a list all of them.
     NamespaceHosts { subsystem: Option<String>, nsid: u32, hosts: Option<Vec<String>> },
-    /// Limits what all hosts together may do with a namespace in a second; a limit that is left out goes.
+    /// Limits the commands and bytes per second of all hosts together on a namespace. Without a
+    /// value the limit is removed.
     NamespaceLimit {
         subsystem: Option<String>,
         nsid: u32,
         iops: Option<u64>,
-        /// As for sizes.
+        /// In the form of sizes.
         bytes_per_s: Option<String>,
     },
     /// Adds a subsystem.
@@ -60,39 +61,40 @@ pub(in crate::commands) enum Request {
     },
     /// Removes a subsystem and ends its controllers.
     SubsystemRemove { subsystem: String },
-    /// Lets a host in, written as for --host.
+    /// Gives a host access, in the form of --host.
     HostAdd {
         subsystem: Option<String>,
         host: String,
-        /// Confirms that other hosts, which all may connect so far, lose access.
+        /// Confirms that other hosts lose access if all hosts may connect so far.
         #[serde(default)]
         restrict: bool,
     },
-    /// Takes a host's access and ends its controllers.
+    /// Removes a host's access and ends its controllers.
     HostRemove {
         subsystem: Option<String>,
         host: String,
-        /// Confirms that all hosts may connect when the last one is removed.
+        /// Confirms that all hosts may connect after the last one is removed.
         #[serde(default)]
         any_host: bool,
     },
-    /// Replaces a host's keys in all subsystems, written as for --host.
+    /// Replaces a host's keys in all subsystems, in the form of --host.
     HostKey { host: String },
-    /// Listens at an address.
+    /// Listens on an address.
     ListenerAdd { address: String },
-    /// Stops listening at an address.
+    /// Stops listening on an address.
     ListenerRemove { address: String },
-    /// Sets states of ANA groups: each by the group's number.
+    /// Sets states of ANA groups, by the groups' numbers.
     AnaSet { subsystem: Option<String>, states: BTreeMap<String, String> },
-    /// The volumes of a pool that the target has open. Here and below `pool` is a path from the root.
+    /// Returns the volumes of a pool that the target has open. Here and below `pool` is an absolute
+    /// path.
     VolumeList { pool: PathBuf },
     /// Creates a volume.
     VolumeCreate { pool: PathBuf, name: String, size_bytes: u64 },
     /// Makes a snapshot of a volume, which may be exported.
     VolumeSnapshot { pool: PathBuf, source: String, name: String },
-    /// Makes a volume of a snapshot.
+    /// Creates a volume from a snapshot.
     VolumeClone { pool: PathBuf, source: String, name: String },
-    /// Changes the size of a volume, and of the namespaces that are this volume.
+    /// Changes the size of a volume, and of its namespaces.
     VolumeResize { pool: PathBuf, name: String, size_bytes: u64 },
     /// Removes a volume that is not exported.
     VolumeRemove { pool: PathBuf, name: String },
@@ -107,19 +109,19 @@ fn parsed<T: FromStr<Err: std::fmt::Display>>(text: &str) -> anyhow::Result<T> {
 }
 
 fn nqn(text: &str) -> anyhow::Result<Nqn> {
-    Nqn::new(text).with_context(|| format!("{text:?} is no NQN"))
+    Nqn::new(text).with_context(|| format!("{text:?} is not an NQN"))
 }
 
 fn size(text: &str) -> anyhow::Result<u64> {
     size::parse(text).map_err(|error| anyhow!(error))
 }
 
-/// The files of a request are those of the target's machine, and named from the root.
+/// Files in a request are on the target's machine, and have absolute paths.
 fn namespace(text: &str) -> anyhow::Result<NamespaceSettings> {
     let namespace: NamespaceSettings = parsed(text)?;
     if namespace.path().is_some_and(|path| !path.is_absolute()) {
         bail!(
-            "{text:?}: name the file from the root, as the target may have another working directory"
+            "{text:?}: give an absolute path, because the target may have another working directory"
         );
     }
     Ok(namespace)
@@ -129,19 +131,20 @@ fn host(text: &str) -> anyhow::Result<HostSettings> {
     let mut host: HostSettings = parsed(text)?;
     if host.files_mut().any(|file| !file.is_absolute()) {
         bail!(
-            "{text:?}: name key files from the root, as the target may have another working directory"
+            "{text:?}: give absolute paths of key files, because the target may have another \
+            working directory"
         );
     }
     Ok(host)
 }
 
 impl Wanted {
-    /// The place of the subsystem that a request means.
+    /// Returns the index of the subsystem that a request concerns.
     fn place(&self, name: Option<&str>) -> anyhow::Result<usize> {
         match (name, &self.names[..]) {
             (None, [_]) => Ok(0),
             (None, []) => bail!("the target has no subsystem"),
-            (None, _) => bail!("the target has several subsystems: name one"),
+            (None, _) => bail!("the target has several subsystems: give one with --subsystem"),
             (Some(name), names) => {
                 let is_it =
                     |known: &Option<Nqn>| known.as_ref().is_some_and(|it| it.as_str() == name);
@@ -208,7 +211,7 @@ impl Wanted {
         limits: RateLimits,
     ) -> anyhow::Result<()> {
         if limits.commands == Some(0) || limits.bytes == Some(0) {
-            bail!("a limit is at least 1; none takes it away");
+            bail!("a limit is at least 1; `none` removes it");
         }
         self.namespace(subsystem, nsid)?.set_rate_limits(limits);
         Ok(())
@@ -260,12 +263,12 @@ impl Wanted {
         subsystem.allow_hosts.retain(|host| *host != name);
         let after = subsystem.hosts.len() + subsystem.allow_hosts.len();
         if before == after {
-            bail!("{name} is not named among the hosts of the subsystem");
+            bail!("{name} is not in the subsystem's list of hosts");
         }
         if after == 0 && !any_host {
             bail!(
-                "{name} is the last host: without any, all hosts may connect. Remove the subsystem, \
-                 or give --any-host to confirm"
+                "{name} is the last host, and without hosts in its list a subsystem accepts all: \
+                remove the subsystem, or confirm with --any-host"
             );
         }
         Ok(())
@@ -284,14 +287,14 @@ impl Wanted {
             }
         }
         if !is_known {
-            bail!("{} is not named among the hosts of any subsystem", host.nqn);
+            bail!("{} is not in the list of hosts of any subsystem", host.nqn);
         }
-        // Also if the file has the same name and another key in it.
+        // Also if the file has the same path and another key in it.
         self.keys_read = Some(host.nqn);
         Ok(())
     }
 
-    /// What the target should be after a request.
+    /// Returns the wanted state after a request.
     fn after(live: &Live, request: &Request) -> anyhow::Result<Self> {
         let mut wanted = Self::of_live(live);
         match request {
@@ -325,7 +328,7 @@ impl Wanted {
                     SubsystemSettings::new(name.clone(), &[], &hosts?, &namespaces?);
                 (subsystem.serial, subsystem.model) = (serial.clone(), model.clone());
                 if name.as_ref().is_some_and(|name| live.names.contains(name)) {
-                    bail!("there is a subsystem of this name already");
+                    bail!("a subsystem with this NQN exists already");
                 }
                 wanted.settings.subsystems.push(subsystem);
                 wanted.names.push(name);
@@ -373,7 +376,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// By the address that was asked for, or that was taken for it.
+    /// Finds the listener by the requested address, or by the address that it got.
     fn remove_listener(&mut self, live: &Live, address: SocketAddr) -> anyhow::Result<()> {
         let known = live.listeners.iter().find(|known| known.0 == address || known.1 == address);
         let Some((wanted, _)) = known else { bail!("{address} is not listened on") };
@@ -391,7 +394,7 @@ impl Control {
     /// Carries a request out and returns its result.
     ///
     /// # Errors
-    /// Why it is refused or has failed.
+    /// The reason of the refusal or failure.
     pub(super) fn carry_out(&self, request: &Request) -> anyhow::Result<Value> {
         match request {
             Request::Show {} => Ok(self.show()),
@@ -443,7 +446,7 @@ mod tests {
         Wanted::after(&live(), &serde_json::from_str(text)?)
     }
 
-    /// Goal: each request wants what it says and nothing else; what would surprise has to be confirmed.
+    /// Goal: each request changes only what it names; surprising effects need a confirmation.
     #[test]
     fn requests_change_the_settings() {
         let of = |text: &str| after(text).unwrap().settings;
@@ -509,7 +512,8 @@ mod tests {
         }
     }
 
-    /// Goal: neither the first host nor the end of the last one changes who may connect by surprise.
+    /// Goal: neither the first host nor the removal of the last one changes access without a
+    /// confirmation.
     #[test]
     fn access_for_all_is_confirmed() {
         let mut live = live();

@@ -1,7 +1,7 @@
-//! The control socket: who may speak there, and how much.
+//! The control socket: its access control and its bounds.
 //!
-//! A thread serves each connection, so a slow or silent peer delays only itself. All of it is
-//! bounded: connections, the length of a line, the time for one.
+//! A thread serves each connection, so a slow or silent peer delays only itself. Everything has a
+//! bound: connections, the length of a line, the time for a line.
 
 use super::Control;
 use super::request::Request;
@@ -17,36 +17,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connections at a time.
+/// Maximum number of connections at a time.
 const CONNECTIONS_MAX: usize = 16;
-/// Most bytes of a request, with the end of its line.
+/// Maximum bytes of a request, with the end of its line.
 pub(in crate::commands::target) const LINE_BYTES_MAX: usize = 64 << 10;
 /// How long a connection may be silent between requests.
 const IDLE: Duration = Duration::from_mins(1);
-/// How long a request may take to come, from its first byte.
+/// How long a request may take to arrive, from its first byte.
 const LINE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the peer may take to receive an answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// Pause after a failed accept, as when descriptors are short.
+/// Pause after a failed accept, for example when there are no free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The directory of the sockets of this user's targets.
+/// Returns the directory of the sockets of this user's targets.
 pub(in crate::commands::target) fn directory() -> PathBuf {
     default_base()
 }
 
-/// The path of the control socket of a process by default.
+/// Returns the default path of a process's control socket.
 pub(in crate::commands::target) fn path_for(pid: u32) -> PathBuf {
     directory().join(format!("target-{pid}.sock"))
 }
 
-/// A socket that is listened at; its file goes with it.
+/// A listening socket; its file is removed when it is dropped.
 pub(in crate::commands::target) struct Socket {
     listener: UnixListener,
     path: PathBuf,
 }
 
-/// Removes the file of a socket.
+/// Removes the file of a socket when dropped.
 #[derive(Debug)]
 pub(in crate::commands::target) struct SocketFile(PathBuf);
 
@@ -57,10 +57,10 @@ impl Drop for SocketFile {
 }
 
 impl Socket {
-    /// Listens at `path`, or at the default one of this process.
+    /// Listens at `path`, or at the default path of this process.
     ///
     /// # Errors
-    /// If another target answers there, or the socket cannot be made.
+    /// If another target answers there, or the socket cannot be created.
     pub(in crate::commands::target) fn new(path: Option<&Path>) -> anyhow::Result<Self> {
         let path = if let Some(path) = path {
             std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))?
@@ -77,12 +77,12 @@ impl Socket {
         Ok(Self { listener: socket::listen(&path)?, path })
     }
 
-    /// Where it is.
+    /// Returns the path of the socket.
     pub(in crate::commands::target) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Answers until the process ends. The file is removed when the returned value is dropped.
+    /// Answers until the process ends. Dropping the returned value removes the file.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -114,7 +114,7 @@ fn accept(listener: &UnixListener, control: &Arc<Control>) -> ! {
         }
         let (own, control) = (Arc::clone(&count), Arc::clone(control));
         let one = move || {
-            // A peer that went away needs no answer.
+            // A peer that has gone needs no answer.
             let _ = Conversation::new(&stream).hold(&control);
             own.fetch_sub(1, Ordering::Relaxed);
         };
@@ -124,7 +124,7 @@ fn accept(listener: &UnixListener, control: &Arc<Control>) -> ! {
     }
 }
 
-/// Tries to state why a connection is closed, without waiting for the peer.
+/// Tries to send the reason for closing a connection, without waiting for the peer.
 fn refuse(stream: &UnixStream, reason: &str) {
     let _ = stream.set_nonblocking(true);
     let _ = write_answer(stream, &json!({ "ok": false, "error": reason }));
@@ -136,25 +136,25 @@ fn write_answer(mut stream: &UnixStream, answer: &Value) -> io::Result<()> {
     stream.write_all(&line)
 }
 
-/// Whether the peer is root or the user of this process.
+/// Returns whether the peer is root or the user of this process.
 fn is_allowed(stream: &UnixStream) -> bool {
     let own = rustix::process::geteuid();
     rustix::net::sockopt::socket_peercred(stream)
         .is_ok_and(|peer| peer.uid.is_root() || peer.uid == own)
 }
 
-/// What came on a connection.
+/// What arrived on a connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
     Whole(Vec<u8>),
     TooLong,
-    /// The peer has closed, or is too slow.
+    /// The peer has closed the connection, or is too slow.
     End,
 }
 
 struct Conversation<'a> {
     stream: &'a UnixStream,
-    /// What has come of the next lines.
+    /// The received bytes of the next lines.
     received: Vec<u8>,
 }
 
@@ -239,8 +239,8 @@ fn answer(control: &Control, line: &[u8]) -> Value {
 mod tests {
     use super::*;
 
-    /// Goal: requests come one to a line however their bytes arrive; one that is too long, or is never finished, ends
-    /// the conversation.
+    /// Goal: each line is one request, however its bytes arrive; a line that is too long, or is
+    /// never finished, ends the conversation.
     #[test]
     fn lines_are_bounded() {
         let (mut peer, own) = UnixStream::pair().unwrap();
@@ -274,7 +274,8 @@ mod tests {
         assert_eq!(Conversation::new(&own).line().unwrap(), Line::End);
     }
 
-    /// Goal: a socket at which another process answers is not taken from it; one that was left is.
+    /// Goal: a target does not take over a socket at which another process answers; it does replace
+    /// a leftover socket.
     #[test]
     fn a_live_socket_is_not_taken() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What the control socket shows. Nothing here waits for a change that is under way.
+//! The data that the control socket shows. Nothing here waits for a change in progress.
 
 use super::{Control, Live};
 use crate::commands::target::ana;
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use target::{AnaGroupId, HostAccess, Limits, Namespace, Subsystem};
 
 impl Control {
-    /// The target, its subsystems and its bounds.
+    /// Returns the target, its subsystems and its limits.
     pub(super) fn show(&self) -> Value {
         let live = self.live().clone();
         let subsystems: Vec<Value> =
@@ -43,7 +43,7 @@ impl Control {
         })
     }
 
-    /// The controllers that are connected.
+    /// Returns the connected controllers.
     pub(super) fn connections(&self) -> Value {
         let now = reactor::time::now();
         let controllers = self.target.controllers();
@@ -75,7 +75,7 @@ fn subsystem(subsystem: &Subsystem, live: &Live) -> Value {
     let groups = (1..=target::ANA_GROUPS_MAX).filter_map(AnaGroupId::new);
     let used: BTreeSet<u32> =
         subsystem.namespaces().iter().map(|it| it.ana_group().get()).collect();
-    // Those that have members, and those whose state is another one than all have at first.
+    // Groups with members, and groups that are not in the initial state.
     let ana: BTreeMap<String, &str> = groups
         .filter_map(|group| Some((group, subsystem.ana_state(group)?)))
         .filter(|(group, state)| used.contains(&group.get()) || *state != AnaState::Optimized)
@@ -110,7 +110,7 @@ fn subsystem(subsystem: &Subsystem, live: &Live) -> Value {
     })
 }
 
-/// The names of hosts; [`None`] stands for all.
+/// Returns the names of hosts; [`None`] stands for all.
 fn names(access: &HostAccess) -> Option<Vec<String>> {
     match access {
         HostAccess::Any => None,
@@ -139,19 +139,19 @@ fn memory(limits: &Limits, used_bytes: usize) -> Value {
     })
 }
 
-/// Counts and latencies of commands since the start of the target.
+/// Returns counts and latencies of commands since the start of the target.
 ///
 /// # Errors
 /// None in practice: they always have a form in JSON.
 pub(super) fn stats() -> anyhow::Result<Value> {
     let mut snapshot = metrics::snapshot();
     snapshot.operations.retain(|it| it.family == Family::Target);
-    // They name what is done now, which is for others to look at.
+    // These fields name operations of the moment, which other commands show.
     (snapshot.running, snapshot.slow, snapshot.values) = Default::default();
     Ok(serde_json::to_value(snapshot)?)
 }
 
-/// The bounds that settings ask for.
+/// Returns the limits that the settings ask for.
 ///
 /// # Errors
 /// If a value is out of range.

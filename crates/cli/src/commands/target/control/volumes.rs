@@ -1,4 +1,4 @@
-//! Changes of the volumes of a pool that the target has open, because it exports some of them.
+//! Changes of volumes of a pool that the target has open because it exports some of them.
 
 use super::Control;
 use super::apply::Report;
@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 impl Control {
-    /// Carries out a request about volumes; the end of the target waits for it, as half of a change of metadata would make
-    /// the pool fail.
+    /// Carries out a request about volumes. The end of the target waits for it, because half of a
+    /// change of metadata would make the pool fail.
     ///
     /// # Errors
-    /// If the pool is not open here, or refuses.
+    /// If this process does not have the pool open, or the pool refuses.
     pub(super) fn change_volumes(&self, request: &Request) -> anyhow::Result<Value> {
         self.change_whole(async |this| match request {
             Request::VolumeList { pool } => Ok(listing(&open_pool(pool)?.pool)),
@@ -40,9 +40,9 @@ impl Control {
                 let open = open_pool(pool)?;
                 open.pool.resize(name, *size_bytes).await?;
                 let report = this.follow_volume(&open, name, *size_bytes).await;
-                report.context("the volume has its new size, and its namespace does not")
+                report.context("the volume has its new size, but its namespace does not")
             }
-            _ => anyhow::bail!("this is no request about volumes"),
+            _ => anyhow::bail!("this is not a request about volumes"),
         })
     }
 
@@ -62,7 +62,7 @@ impl Control {
         Ok(serde_json::to_value(whole)?)
     }
 
-    /// The namespaces that are this volume.
+    /// Returns the namespaces of this volume.
     fn exports(&self, pool: &Path, name: &str) -> Vec<(Nqn, Nsid)> {
         let live = self.live();
         let subsystems = live.settings.subsystems.iter().zip(&live.names);

@@ -1,4 +1,4 @@
-//! Finding a running target's control socket, and asking there.
+//! Finding the control socket of a running target, and sending requests to it.
 
 use crate::commands::target::control::{self, Request};
 use crate::observe::socket;
@@ -9,9 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long an answer may take that needs no change.
+/// How long the answer to a request without a change may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Most bytes of an answer.
+/// Maximum bytes of an answer.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// A running target.
@@ -22,17 +22,17 @@ pub(in crate::commands) struct Target {
 }
 
 impl Target {
-    /// The target at a socket.
+    /// Connects to the target at a socket.
     ///
     /// # Errors
-    /// If none answers there.
+    /// If no target answers there.
     pub(super) fn at(path: &Path) -> anyhow::Result<Self> {
         let stream = socket::connect(path)
             .with_context(|| format!("no target answers at {}", path.display()))?;
         Ok(Self { path: path.to_owned(), stream: BufReader::new(stream) })
     }
 
-    /// The only running target of this user.
+    /// Connects to the only running target of this user.
     ///
     /// # Errors
     /// If there is none, or several, which are listed.
@@ -51,10 +51,11 @@ impl Target {
         })
     }
 
-    /// The running target that has a pool open: that at `control`, or one of this user's. `pool` is a canonical path.
+    /// Returns the running target that has a pool open: that at `control`, or one of this user's.
+    /// `pool` is a canonical path.
     ///
     /// # Errors
-    /// If none answers at `control`.
+    /// If no target answers at `control`.
     pub(in crate::commands) fn with_pool(
         pool: &Path,
         control: Option<&Path>,
@@ -72,7 +73,7 @@ impl Target {
         Ok(targets.into_iter().find_map(|mut target| has_it(&mut target).then_some(target)))
     }
 
-    /// Where the target is and what it listens at.
+    /// Returns the target's socket and listeners, in words.
     fn in_words(&mut self) -> String {
         let shown = self.ask(&Request::Show {});
         let listeners =
@@ -83,7 +84,7 @@ impl Target {
     /// Sends a request and returns its result.
     ///
     /// # Errors
-    /// What the target answers if it refuses or fails, or if it does not answer.
+    /// The target's answer if it refuses or fails; if it does not answer.
     pub(in crate::commands) fn ask(&mut self, request: &Request) -> anyhow::Result<Value> {
         let no_answer = || format!("the target at {} does not answer", self.path.display());
         let mut line = serde_json::to_vec(request)?;
@@ -94,9 +95,9 @@ impl Target {
         let is_quick =
             matches!(request, Request::Show {} | Request::Connections {} | Request::Stats {});
         let stream = self.stream.get_mut();
-        // A change may take memory or write a file first.
+        // A change may first take memory or write a file.
         stream.set_read_timeout(is_quick.then_some(PATIENCE)).with_context(no_answer)?;
-        // The answer may be there already: why the connection is refused.
+        // The answer may have come already: the reason of a refused connection.
         let sent = stream.write_all(&line);
         let mut answer = String::new();
         let read = self.stream.by_ref().take(BYTES_MAX).read_line(&mut answer);
@@ -105,7 +106,7 @@ impl Target {
             bail!("{}", no_answer());
         }
         let mut answer: Value = serde_json::from_str(&answer).with_context(|| {
-            format!("{} answers what this version does not know", self.path.display())
+            format!("{} sent an answer that is unknown to this version", self.path.display())
         })?;
         if answer["ok"] != true {
             bail!("{}", answer["error"].as_str().unwrap_or("the target refuses without a reason"));
@@ -114,7 +115,8 @@ impl Target {
     }
 }
 
-/// The running targets with a socket at the default place. Sockets of processes that have gone are removed.
+/// Returns the running targets with a socket at the default path. Removes the sockets of processes
+/// that have ended.
 fn running() -> Vec<Target> {
     let entries = std::fs::read_dir(control::directory()).into_iter().flatten();
     let mut found = Vec::new();
@@ -134,7 +136,7 @@ fn running() -> Vec<Target> {
     found
 }
 
-/// The process whose default socket this is.
+/// Returns the process of a default socket.
 fn pid_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let pid = name.strip_prefix("target-")?.strip_suffix(".sock")?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! What `tsumugi target ctl` prints.
+//! The output of `tsumugi target ctl`.
 
 use super::ask::Target;
 use crate::commands::target::control::Request;
@@ -21,7 +21,7 @@ fn each(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// The target, its subsystems and its bounds.
+/// Prints the target, its subsystems and its limits.
 pub(super) fn show(target: &Value) {
     println!(
         "target {} of version {}, running for {} s",
@@ -53,7 +53,8 @@ pub(super) fn show(target: &Value) {
         bytes(&limits["mdts_bytes"])
     );
     println!(
-        "memory: at most {} in all; {} for a new connection, {} for a full queue pair, {} for data, of which {} are used",
+        "memory: at most {} in all; {} for a new connection, {} for a full queue pair, {} for \
+         data, of which {} are used",
         bytes(&memory["bytes_max"]),
         bytes(&memory["new_connection_bytes"]),
         bytes(&memory["io_queue_pair_bytes"]),
@@ -91,7 +92,8 @@ fn show_subsystem(subsystem: &Value, keyed: &Value) {
         let rate = rate.map(|it| format!(", {}/s at most", show::bytes(it as f64)));
         let limits = iops.unwrap_or_default() + &rate.unwrap_or_default();
         println!(
-            "  namespace {}: {}, {} in blocks of {}{}{group}{limits}, uuid {}, {} commands, {} media errors",
+            "  namespace {}: {}, {} in blocks of {}{}{group}{limits}, uuid {}, {} commands, {} \
+             media errors",
             namespace["nsid"],
             text(&namespace["store"]),
             size::format(number(&namespace["size_bytes"])),
@@ -109,7 +111,7 @@ fn show_subsystem(subsystem: &Value, keyed: &Value) {
     }
 }
 
-/// The controllers that are connected.
+/// Prints the connected controllers.
 pub(super) fn connections(result: &Value) {
     for one in each(&result["connections"]) {
         println!(
@@ -125,7 +127,7 @@ pub(super) fn connections(result: &Value) {
     }
 }
 
-/// What a change did.
+/// Prints the result of a change.
 pub(super) fn report(result: &Value) {
     for change in each(&result["changes"]) {
         println!("{}", text(change));
@@ -150,7 +152,7 @@ pub(super) fn report(result: &Value) {
     }
 }
 
-/// Counts since the start of the target, or rates over intervals.
+/// Prints counts since the start of the target, or rates over intervals.
 ///
 /// # Errors
 /// If the target does not answer.
@@ -179,7 +181,7 @@ pub(super) fn stats(
 
 fn snapshot(target: &mut Target) -> anyhow::Result<Snapshot> {
     let result = target.ask(&Request::Stats {})?;
-    serde_json::from_value(result).context("the target answers what this version does not know")
+    serde_json::from_value(result).context("the target sent an unknown answer")
 }
 
 fn print(operations: Vec<Counts>, over: Option<Duration>, is_json: bool) {

@@ -1,7 +1,7 @@
-//! Objects of configfs, each noted in a journal before it is made.
+//! Objects of configfs, each noted in a journal before it is created.
 //!
-//! The journal names what has to be removed again, in the order in which it was made: directories and
-//! links. It holds no attributes, and so no secret.
+//! The journal lists the objects that must be removed again, in the order of their creation:
+//! directories and links. It holds no attributes, and so no secret.
 
 use anyhow::{Context, bail};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -13,27 +13,27 @@ use std::path::{Path, PathBuf};
 /// Where configfs is mounted.
 pub(super) const ROOT: &str = "/sys/kernel/config";
 
-/// What is made, and where that is noted.
+/// The objects to create, and their journal.
 pub(super) struct Tree<'a> {
     root: &'a Path,
     journal: File,
 }
 
 impl<'a> Tree<'a> {
-    /// Objects below `root`, noted in `journal`.
+    /// Returns a tree of objects below `root`, noted in `journal`.
     pub(super) fn new(root: &'a Path, journal: File) -> Self {
         Self { root, journal }
     }
 
-    /// The path of an object.
+    /// Returns the path of an object.
     pub(super) fn path(&self, object: impl AsRef<Path>) -> PathBuf {
         self.root.join(object)
     }
 
-    /// Makes an object.
+    /// Creates an object.
     ///
     /// # Errors
-    /// If the object exists, because another program made it; what making it answers.
+    /// If the object exists, because another program created it; errors of its creation.
     pub(super) fn make(&mut self, object: impl AsRef<Path>) -> anyhow::Result<PathBuf> {
         let path = self.path(object);
         if path.exists() {
@@ -48,7 +48,7 @@ impl<'a> Tree<'a> {
         Ok(path)
     }
 
-    /// Links `from` to what is at `to`.
+    /// Links `from` to the object at `to`.
     pub(super) fn link(&mut self, from: &Path, to: &Path) -> anyhow::Result<()> {
         self.note('l', from)?;
         symlink(to, from)
@@ -77,19 +77,19 @@ pub(super) fn set_secret(object: &Path, attribute: &str, value: &str) -> anyhow:
     write(&path, value).with_context(|| format!("cannot set {}", path.display()))
 }
 
-/// Writes an attribute that is there.
+/// Writes an existing attribute.
 fn write(path: &Path, value: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
 }
 
-/// Removes what a journal names, the latest first. What is not there any more is no error.
+/// Removes the objects in a journal, the latest first. A missing object is not an error.
 ///
 /// # Errors
-/// The first object that stays, after all have been tried.
+/// The first object that stays, after trying all.
 pub(super) fn remove(journal: &Path) -> anyhow::Result<()> {
     let text = fs::read(journal).with_context(|| format!("cannot read {}", journal.display()))?;
     let mut result = Ok(());
-    // What follows the last line break was not made: it is noted whole first.
+    // An object after the last line break was not created: its note is completed first.
     let lines =
         text.split_inclusive(|&byte| byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
     for line in lines.collect::<Vec<_>>().into_iter().rev() {
@@ -116,8 +116,8 @@ pub(super) fn remove(journal: &Path) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// Goal: what was made is removed in the right order, what others made is neither taken nor removed, and a
-    /// torn last line changes nothing.
+    /// Goal: created objects are removed in the right order, foreign objects are neither taken nor
+    /// removed, and a torn last line changes nothing.
     #[test]
     fn what_was_made_goes() {
         let dir = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ mod tests {
         remove(&journal).unwrap();
     }
 
-    /// Goal: an object that cannot go is told, and the others go all the same.
+    /// Goal: an object that cannot be removed is reported, and the others are removed all the same.
     #[test]
     fn what_stays_is_told() {
         let dir = tempfile::tempdir().unwrap();
@@ -151,7 +151,7 @@ mod tests {
         assert!(root.join("used").exists() && !root.join("free").exists());
     }
 
-    /// Goal: a secret is in no message, and its attribute is hidden first.
+    /// Goal: no message contains a secret, and its attribute is hidden first.
     #[test]
     fn secrets_are_hidden() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,9 @@
-//! The process that takes the kernel's target down when the one that set it up has ended, however it ended.
+//! The process that takes the kernel's target down when the process that set it up has ended, for
+//! any reason.
 //!
-//! It holds a lock on the journal and waits for the end of its standard input, whose other end only the
-//! first process has. Signals from terminals do not reach it, as it has a session of its own.
+//! It holds a lock on the journal and waits for the end of its standard input; only the first
+//! process has the other end. Signals from terminals do not reach it, because it has a session of
+//! its own.
 
 use super::configfs;
 use crate::commands::target::identity;
@@ -15,24 +17,24 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// Where the journals are: gone with a reboot, as the objects that they name.
+/// The directory of the journals. A reboot removes it, and the objects in the journals too.
 const DIRECTORY: &str = "/run/tsumugi-target";
-/// What a keeper says when it holds the journal.
+/// The keeper's report that it holds the journal.
 const READY: &str = "ready\n";
 
 /// `tsumugi target-keeper`.
 #[derive(Debug, Args)]
 pub(crate) struct KeeperArgs {
-    /// The journal of what has to be removed
+    /// The journal of the objects to remove
     journal: PathBuf,
 }
 
-/// Runs `tsumugi target-keeper`: removes what the journal names when standard input ends.
+/// Runs `tsumugi target-keeper`: removes the objects in the journal when standard input ends.
 pub(crate) fn run(args: &KeeperArgs) -> anyhow::Result<ExitCode> {
     let journal = File::open(&args.journal)
         .with_context(|| format!("cannot open {}", args.journal.display()))?;
     ensure!(try_lock(&journal)?, "{} is another keeper's", args.journal.display());
-    // Only a kill that nothing survives ends it earlier; the next start removes what stays then.
+    // Only SIGKILL ends the keeper earlier; the next start then removes the rest.
     for signal in [
         signal_hook::consts::SIGINT,
         signal_hook::consts::SIGTERM,
@@ -49,13 +51,13 @@ pub(crate) fn run(args: &KeeperArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes what a journal names, and then the journal.
+/// Removes the objects in a journal, and then the journal.
 fn finish(journal: &Path) -> anyhow::Result<()> {
     configfs::remove(journal)?;
     fs::remove_file(journal).with_context(|| format!("cannot remove {}", journal.display()))
 }
 
-/// Locks a journal; false if another process has.
+/// Locks a journal. Returns false if another process has the lock.
 fn try_lock(journal: &File) -> anyhow::Result<bool> {
     match flock(journal, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
@@ -64,10 +66,10 @@ fn try_lock(journal: &File) -> anyhow::Result<bool> {
     }
 }
 
-/// Removes what targets left whose keepers are gone, too.
+/// Removes the objects of targets whose keepers have ended, too.
 ///
 /// # Errors
-/// What cannot be removed.
+/// The objects that cannot be removed.
 pub(super) fn remove_leftovers() -> anyhow::Result<()> {
     let entries = match fs::read_dir(DIRECTORY) {
         Ok(entries) => entries,
@@ -76,24 +78,27 @@ pub(super) fn remove_leftovers() -> anyhow::Result<()> {
     };
     for entry in entries {
         let path = entry.with_context(|| format!("cannot list {DIRECTORY}"))?.path();
-        // Another may have removed it meanwhile.
+        // Another process may have removed it meanwhile.
         let Ok(file) = File::open(&path) else { continue };
         if try_lock(&file)? {
-            eprintln!("tsumugi: removing what a target left that was killed ({})", path.display());
+            eprintln!(
+                "tsumugi: removing what a target left, which was killed ({})",
+                path.display()
+            );
             finish(&path)?;
         }
     }
     Ok(())
 }
 
-/// The keeper, from the other process's side.
+/// The keeper, as the first process sees it.
 pub(super) struct Keeper {
     child: Child,
     journal: PathBuf,
 }
 
 impl Keeper {
-    /// Makes a journal, and starts the process that keeps it.
+    /// Creates a journal, and starts its keeper.
     pub(super) fn start() -> anyhow::Result<Self> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700);
@@ -110,23 +115,23 @@ impl Keeper {
         Ok(Self { child: started?, journal })
     }
 
-    /// Where it is noted what has to be removed.
+    /// Opens the journal.
     pub(super) fn journal(&self) -> anyhow::Result<File> {
         let file = OpenOptions::new().append(true).open(&self.journal);
         file.with_context(|| format!("cannot open {}", self.journal.display()))
     }
 
-    /// Has everything removed.
+    /// Removes all objects.
     ///
     /// # Errors
-    /// If something stays: then the journal does, too.
+    /// If an object stays; the journal then stays, too.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         drop(self.child.stdin.take());
         let status = self.child.wait().context("cannot wait for the target's keeper")?;
         if status.success() {
             return Ok(());
         }
-        // It may have been killed.
+        // The keeper may have been killed.
         if self.journal.exists() {
             finish(&self.journal)?;
         }
@@ -134,12 +139,12 @@ impl Keeper {
     }
 }
 
-/// Starts the process, and waits until it holds the journal.
+/// Starts the keeper, and waits until it holds the journal.
 fn spawn(journal: &Path) -> anyhow::Result<Child> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
     command.arg("target-keeper").arg(journal).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // A group of its own: Ctrl-C and what kills a group are for the first process.
+    // A group of its own: Ctrl-C, and signals to the group, are for the first process.
     command.process_group(0);
     let mut child = command.spawn().context("cannot start the target's keeper")?;
     let mut line = String::new();

@@ -1,4 +1,4 @@
-//! What the kernel's target is told, from the same settings as our own.
+//! The objects of the kernel's target, from the same settings as our own target.
 
 use super::Fabric;
 use super::configfs::{Tree, set, set_secret};
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// Numbers of ports that are tried.
+/// Highest number of a port.
 const PORTS_MAX: u32 = 65_535;
 /// Unit of the size of `null_blk`, in bytes.
 const MEMORY_UNIT: u64 = 1 << 20;
@@ -23,11 +23,11 @@ pub(super) struct Exported {
     pub(super) stores: Vec<Store>,
 }
 
-/// A namespace: what it is called, and what it is made of.
+/// A namespace: its names, and its store.
 pub(super) struct Store {
     pub(super) nsid: u32,
     pub(super) uuid: Uuid,
-    /// A file or block device; memory without one.
+    /// A file or block device; `None` for memory.
     pub(super) path: Option<PathBuf>,
     pub(super) bytes: u64,
     pub(super) block_bytes: u32,
@@ -37,7 +37,7 @@ pub(super) struct Store {
 /// Refuses what the kernel's target cannot do.
 pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
     let refused = |what: &str| {
-        anyhow::anyhow!("{what} is not available with --engine kernel; leave one of the two out")
+        anyhow::anyhow!("{what} is not available with --engine kernel: omit one of the two")
     };
     for (is_set, what) in [
         (settings.cores.is_some(), "--cores (the kernel serves on all CPUs)"),
@@ -90,7 +90,7 @@ pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Everything that is to be exported.
+/// All objects to export.
 pub(super) struct Export<'a> {
     pub(super) settings: &'a Settings,
     pub(super) fabric: Fabric,
@@ -98,10 +98,10 @@ pub(super) struct Export<'a> {
 }
 
 impl Export<'_> {
-    /// Makes all objects; hosts can connect when it is done.
+    /// Creates all objects. Hosts can connect afterwards.
     ///
     /// # Errors
-    /// The first that cannot be made. What was made is in the journal.
+    /// The first object that cannot be created. The journal lists those that were created.
     pub(super) fn make(&self, tree: &mut Tree<'_>, exported: &[Exported]) -> anyhow::Result<()> {
         let hosts = self.hosts(tree)?;
         let mut subsystems = Vec::new();
@@ -120,7 +120,7 @@ impl Export<'_> {
         Ok(())
     }
 
-    /// The hosts of all subsystems, with their keys.
+    /// Creates the hosts of all subsystems, with their keys.
     fn hosts(&self, tree: &mut Tree<'_>) -> anyhow::Result<BTreeMap<Nqn, PathBuf>> {
         let mut hosts = BTreeMap::new();
         let all = self.settings.subsystems.iter().flat_map(|subsystem| {
@@ -176,7 +176,7 @@ impl Export<'_> {
             };
             let object = Path::new("nvmet/subsystems").join(exported.nqn.as_str());
             let namespace = tree.make(object.join(format!("namespaces/{}", store.nsid)))?;
-            let text = device.to_str().context("the kernel takes no path that is not UTF-8")?;
+            let text = device.to_str().context("the kernel needs a path in UTF-8")?;
             set(&namespace, "device_path", text)?;
             set(&namespace, "device_uuid", &store.uuid.to_string())?;
             set(&namespace, "device_nguid", &store.uuid.to_string())?;
@@ -189,7 +189,7 @@ impl Export<'_> {
         Ok(path)
     }
 
-    /// A port that listens as soon as a subsystem is linked to it.
+    /// Creates a port, which listens as soon as a subsystem is linked to it.
     fn port(&self, tree: &mut Tree<'_>, address: SocketAddr) -> anyhow::Result<PathBuf> {
         let free =
             (1..=PORTS_MAX).find(|number| !tree.path(format!("nvmet/ports/{number}")).exists());
@@ -203,14 +203,14 @@ impl Export<'_> {
     }
 }
 
-/// A disk in memory of the kernel. Returns its device.
+/// Creates a disk in the kernel's memory. Returns its device.
 fn memory(tree: &mut Tree<'_>, store: &Store) -> anyhow::Result<PathBuf> {
     ensure!(
         store.bytes.is_multiple_of(MEMORY_UNIT),
         "the kernel's disks in memory have whole MiB: {} bytes are not",
         store.bytes
     );
-    // A short name: the kernel bounds those of disks at 31 characters.
+    // A short name: the kernel limits the names of disks to 31 characters.
     let name = format!("tsumugi-{:.12}", store.uuid.simple().to_string());
     let object = tree.make(Path::new("nullb").join(&name))?;
     set(&object, "size", &(store.bytes / MEMORY_UNIT).to_string())?;
@@ -218,8 +218,8 @@ fn memory(tree: &mut Tree<'_>, store: &Store) -> anyhow::Result<PathBuf> {
     set(&object, "memory_backed", "1")?;
     set(&object, "discard", "1")?;
     set(&object, "power", "1")
-        .with_context(|| format!("the kernel makes no disk of {} bytes", store.bytes))?;
-    // Older kernels call it by its number instead.
+        .with_context(|| format!("the kernel cannot create a disk of {} bytes", store.bytes))?;
+    // Older kernels name the disk by its number.
     let index = std::fs::read_to_string(object.join("index")).unwrap_or_default();
     let names = [format!("/dev/{name}"), format!("/dev/nullb{}", index.trim())];
     let found = names.iter().map(PathBuf::from).find(|path| path.exists());
@@ -256,7 +256,8 @@ mod tests {
     use super::*;
     use crate::commands::target::cores::CoreCount;
 
-    /// Goal: what the kernel's target cannot do is refused by name, before anything is set up.
+    /// Goal: settings that the kernel's target does not support are refused by name, before
+    /// anything is set up.
     #[test]
     fn what_it_cannot_do_is_refused() {
         type Change = fn(&mut Settings);

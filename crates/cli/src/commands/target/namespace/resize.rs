@@ -1,4 +1,4 @@
-//! Changing the size of a namespace that is in use: first its store, then what hosts see of it.
+//! Changing the size of a namespace in use: first its store, then the size that hosts see.
 
 use super::{BLOCK_SIZE_DEFAULT, NamespaceSettings, take_memory};
 use crate::commands::target::size;
@@ -14,12 +14,12 @@ use target::RateLimits;
 /// A store with its new size.
 pub(in crate::commands::target) struct Resized {
     pub(in crate::commands::target) backing: Arc<dyn Backing>,
-    /// The file that was made longer, and its former size.
+    /// The file that was extended, and its former size.
     grown: Option<(PathBuf, u64)>,
 }
 
 impl Resized {
-    /// Takes the change back: nobody uses the new size yet.
+    /// Reverts the change; the new size is not in use yet.
     pub(in crate::commands::target) async fn undo(self) {
         if let Some((path, bytes)) = self.grown
             && let Err(error) = block::cut(&path, bytes).await
@@ -30,7 +30,7 @@ impl Resized {
 }
 
 impl NamespaceSettings {
-    /// The namespace's store in words.
+    /// Returns the namespace's store in words.
     pub(in crate::commands::target) fn store(&self) -> String {
         match (&self.path, &self.volume) {
             (Some(path), _) => path.display().to_string(),
@@ -39,7 +39,7 @@ impl NamespaceSettings {
         }
     }
 
-    /// Names the file from the root, for a process with another working directory.
+    /// Makes the file's path absolute, for a process with another working directory.
     pub(in crate::commands::target) fn make_absolute(&mut self) -> anyhow::Result<()> {
         if let Some(path) = &mut self.path {
             *path = std::path::absolute(&*path)
@@ -58,12 +58,12 @@ impl NamespaceSettings {
         Ok(())
     }
 
-    /// The size in bytes that was set.
+    /// Returns the configured size in bytes.
     pub(in crate::commands::target) fn size_bytes(&self) -> Option<u64> {
         self.memory.or(self.size)
     }
 
-    /// The same with another size, if a size was set.
+    /// Returns the same settings with another size, if a size was set.
     pub(in crate::commands::target) fn with_size(&self, bytes: u64) -> Self {
         let (memory, size) = (self.memory.map(|_| bytes), self.size.map(|_| bytes));
         Self { memory, size, ..self.clone() }
@@ -74,7 +74,8 @@ impl NamespaceSettings {
         self.size = None;
     }
 
-    /// Whether the other is the same namespace, though it may have another size, other limits and other hosts.
+    /// Returns whether the other is the same namespace, even with another size, other limits and
+    /// other hosts.
     pub(in crate::commands::target) fn is_same_but_size(&self, other: &Self) -> bool {
         let bare = |it: &Self| {
             let mut bare = Self { memory: it.memory.map(|_| 0), size: None, ..it.clone() };
@@ -85,11 +86,12 @@ impl NamespaceSettings {
         bare(self) == bare(other)
     }
 
-    /// Gives the store `bytes`, or the size that the file or device has now. `present` is in use and stays so until
-    /// the caller replaces it. A store that becomes smaller keeps its bytes until [`Self::give_back`].
+    /// Gives the store `bytes`, or the present size of the file or device. `present` is in use and
+    /// stays so until the caller replaces it. A shrunk store keeps its bytes until
+    /// [`Self::give_back`].
     ///
     /// # Errors
-    /// If the size cannot be had.
+    /// If the size is not possible.
     pub(in crate::commands::target) async fn resize(
         &self,
         present: &Arc<dyn Backing>,
@@ -150,7 +152,7 @@ impl NamespaceSettings {
                 );
             }
             if !bytes.is_multiple_of(block) {
-                bail!("{bytes} bytes are no multiple of the block size, {block}");
+                bail!("{bytes} bytes are not a multiple of the block size, {block}");
             }
             block::grow(path, (have, bytes), !self.buffered, |_| {}).await?;
             grown = Some((path.to_owned(), have));
@@ -164,7 +166,7 @@ impl NamespaceSettings {
         }
     }
 
-    /// Gives back what a store that became smaller has behind `bytes`. Nobody may use `former` any more.
+    /// Gives back the bytes of a shrunk store beyond `bytes`. `former` must not be in use any more.
     ///
     /// # Errors
     /// If the system refuses it.
@@ -185,7 +187,7 @@ impl NamespaceSettings {
     }
 }
 
-/// The size of a file or device, and whether it is a device.
+/// Returns the size of a file or device, and whether it is a device.
 fn examine(path: &Path) -> anyhow::Result<(u64, bool)> {
     let examined = || format!("cannot examine {}", path.display());
     let mut file = File::open(path).with_context(examined)?;

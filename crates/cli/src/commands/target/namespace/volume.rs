@@ -1,5 +1,5 @@
-//! Namespaces that are volumes. A pool is opened once in a process, whatever number of its volumes is
-//! exported, and is closed when none is any more.
+//! Namespaces that are volumes. A process opens a pool once for all its exported volumes, and
+//! closes it when it exports none of them any more.
 
 use anyhow::{Context, bail};
 use block::{Backing, FileBacking, FileOptions, Incarnation};
@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
 use volume::{Pool, WeakPool};
 
-/// A pool that is open, or was.
+/// A pool that is open, or was open.
 struct Known {
     /// The canonical path.
     path: PathBuf,
     is_buffered: bool,
     pool: WeakPool,
-    /// Keeps the pool open from when a volume's UUID was asked for until the volume is opened.
+    /// Keeps the pool open between the request for a volume's UUID and the opening of the volume.
     kept: Option<Pool>,
 }
 
@@ -24,10 +24,10 @@ fn pools() -> MutexGuard<'static, Vec<Known>> {
     POOLS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The pool's path and the volume's name of `POOL/NAME`.
+/// Splits `POOL/NAME` into the pool's path and the volume's name.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault in the text.
 pub(super) fn split(text: &str) -> Result<(&Path, &str), String> {
     match text.rsplit_once('/') {
         Some((pool, name)) if !pool.is_empty() && !name.is_empty() => Ok((Path::new(pool), name)),
@@ -35,7 +35,7 @@ pub(super) fn split(text: &str) -> Result<(&Path, &str), String> {
     }
 }
 
-/// The UUID of a volume, from then on of its namespace.
+/// Returns the UUID of a volume, which is also that of its namespace.
 ///
 /// # Errors
 /// If the pool cannot be opened or has no such volume.
@@ -66,7 +66,7 @@ pub(in crate::commands::target) struct OpenPool {
     pub(in crate::commands::target) pool: Pool,
 }
 
-/// The pool at `path`.
+/// Returns the pool at `path`.
 ///
 /// # Errors
 /// If this process does not have it open.
@@ -81,24 +81,25 @@ pub(in crate::commands::target) fn open_pool(path: &Path) -> anyhow::Result<Open
     Ok(OpenPool { path, pool })
 }
 
-/// The paths of all pools that this process has open.
+/// Returns the paths of all pools that this process has open.
 pub(in crate::commands::target) fn open_pools() -> Vec<PathBuf> {
     let pools = pools();
     let open = pools.iter().filter(|known| known.pool.upgrade().is_some());
     open.map(|known| known.path.clone()).collect()
 }
 
-/// Opens a volume that is in use anew, with the size that it has now.
+/// Opens a volume in use again, with its present size.
 ///
 /// # Errors
-/// If it is not in use here, or has another size than is asked for.
+/// If this process does not use it, or the requested size differs.
 pub(super) fn reopen(text: &str, bytes: Option<u64>) -> anyhow::Result<Arc<dyn Backing>> {
     let (path, name) = split(text).map_err(anyhow::Error::msg)?;
     let volume = open_pool(path)?.pool.volume(name)?;
     let present = volume.geometry().size();
     if bytes.is_some_and(|bytes| bytes != present) {
         bail!(
-            "{text} is a volume: `tsumugi volume resize {} {name} --size SIZE` resizes it with its namespace",
+            "{text} is a volume: `tsumugi volume resize {} {name} --size SIZE` resizes it with its \
+             namespace",
             path.display()
         );
     }
@@ -109,7 +110,7 @@ fn canonical(path: &Path) -> anyhow::Result<PathBuf> {
     path.canonicalize().with_context(|| format!("cannot examine {}", path.display()))
 }
 
-/// Keeps a pool open, or no longer.
+/// Sets or clears the handle that keeps a pool open.
 fn keep(path: &Path, pool: Option<Pool>) -> anyhow::Result<()> {
     let path = canonical(path)?;
     if let Some(known) = pools().iter_mut().find(|known| known.path == path) {
@@ -118,13 +119,13 @@ fn keep(path: &Path, pool: Option<Pool>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The pool at `path`, if this process has it open.
+/// Returns the pool at `path`, if this process has it open.
 fn known(path: &Path, is_buffered: bool) -> anyhow::Result<Option<Pool>> {
     let mut pools = pools();
     pools.retain(|known| known.pool.upgrade().is_some());
     let Some(known) = pools.iter().find(|known| known.path == path) else { return Ok(None) };
     if known.is_buffered != is_buffered {
-        bail!("{}: give buffered for all volumes of a pool, or for none", path.display());
+        bail!("{}: give buffered for all volumes of a pool or for none of them", path.display());
     }
     Ok(known.pool.upgrade())
 }

@@ -1,4 +1,4 @@
-//! What is compared: how a container's directories are mounted.
+//! The conditions to compare: how a container's directories are mounted.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,42 +10,44 @@ use clap::ValueEnum;
 use super::files::Place;
 use super::ground::{FileSystem, run};
 
-/// Longest wait for what is filled in the background.
+/// Longest wait for the background fill.
 const FILL_WAIT_MAX: Duration = Duration::from_mins(15);
-/// How often it is looked for.
+/// Pause between two looks at its progress.
 const FILL_STEP: Duration = Duration::from_millis(2);
-/// Steps in the time waited so far, from which on they grow: hundreds of containers that ask all the time leave
-/// nothing to whoever fills, which comes after everybody else. So what is told is at most a tenth too long.
+/// The pause grows when it is less than this fraction of the time waited so far. Hundreds of
+/// containers that look all the time would leave no CPU time to the background fill, which has the
+/// lowest priority. So a measured time is at most a tenth too long.
 const FILL_STEPS: u32 = 10;
 
 /// A way to mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::commands) enum Condition {
-    /// The kernel's overlayfs as it is by default (fsync=auto)
+    /// The kernel's overlayfs with its default, fsync=auto
     Kernel,
-    /// The kernel's overlayfs that syncs nothing (volatile)
+    /// The kernel's overlayfs with the option volatile, which syncs nothing
     KernelVolatile,
     /// fuse-overlayfs
     FuseOverlayfs,
-    /// Ours with chunk=64K,fill=keep: stores what is written
+    /// Ours with chunk=64K,fill=keep: stores only the written chunks
     Keep,
-    /// Ours with chunk=64K,fill=background: and makes it whole at once, at any rate
+    /// Ours with chunk=64K,fill=background: also completes files at once, without a limit of the
+    /// rate
     Background,
     /// Ours with chunk=0: copies whole files
     Whole,
     /// The kernel's overlayfs on xfs with reflinks, on a loop device
     Reflink,
-    /// Ours on the same
+    /// Ours on such an xfs
     ReflinkOurs,
     /// No overlay: a btrfs snapshot for each container, on a loop device
     BtrfsSnapshot,
-    /// No layers: what is in the upper directory already, a snapshot for instance
+    /// No layers: only what the upper directory already contains, for example a snapshot
     #[value(hide = true)]
     Bind,
 }
 
 impl Condition {
-    /// Those that can be had here.
+    /// Returns the conditions that this machine supports.
     pub(super) fn available(place: &Place) -> anyhow::Result<Vec<Self>> {
         let mut all = Self::value_variants().to_vec();
         all.retain(|&condition| condition != Self::Bind);
@@ -70,7 +72,7 @@ impl Condition {
         Ok(all)
     }
 
-    /// Its name in tables and on the command line.
+    /// Returns the condition's name in tables and on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -86,7 +88,7 @@ impl Condition {
         }
     }
 
-    /// What it works on.
+    /// Returns the file system on which the condition works.
     pub(super) fn file_system(self) -> FileSystem {
         match self {
             Self::Reflink | Self::ReflinkOurs => FileSystem::Xfs,
@@ -103,7 +105,7 @@ impl Condition {
         matches!(self, Self::Keep | Self::Background | Self::Whole | Self::ReflinkOurs)
     }
 
-    /// Mounts the directories that are below `at` in the caller's mount namespace.
+    /// Mounts the directories below `at` in the caller's mount namespace.
     pub(super) fn mount(self, lower: &Path, at: &Path) -> anyhow::Result<()> {
         if self == Self::BtrfsSnapshot {
             let mount = at.join("mount");
@@ -143,7 +145,7 @@ impl Condition {
             .with_context(|| format!("cannot mount {}", self.name()))
     }
 
-    /// Takes the mount down, where there is one.
+    /// Unmounts, if there is a mount.
     pub(super) fn unmount(self, at: &Path) -> anyhow::Result<()> {
         if self == Self::BtrfsSnapshot {
             return Ok(());
@@ -151,8 +153,8 @@ impl Condition {
         run(Command::new("umount").arg(at.join("mount")))
     }
 
-    /// Waits until what was written is durable, as far as the mount can be asked, and whole, if it
-    /// becomes that by itself.
+    /// Waits until the written data is durable, as far as the mount supports a sync, and until
+    /// files are complete, if the mount completes them.
     pub(in crate::commands) fn finish(self, at: &Path) -> anyhow::Result<()> {
         if !self.is_ours() {
             return Ok(());

@@ -1,10 +1,10 @@
-//! One container: a process that writes, and waits until what it wrote is durable, when it is told to on
-//! its input; its answers are lines of JSON. When its input ends, it ends.
+//! One container: a process that writes, and waits until its writes are durable, on orders from its
+//! input. It answers with lines of JSON, and ends with its input.
 //!
-//! In `union bench` it has a mount namespace of its own, in which it mounts and unmounts: so nothing stays
-//! mounted, however the bench ends. In experiments whoever starts it has mounted already
-//! ([`MountArgs`], for all containers of a run), as it may be the program of a container that a runtime
-//! has started, which may not mount and sees nothing but its own directory.
+//! In `union bench` it has a mount namespace of its own, in which it mounts and unmounts, so
+//! nothing stays mounted, however the bench ends. In experiments its parent has mounted already
+//! ([`MountArgs`], for all containers of a run): the process may run in a container that a runtime
+//! has started, where it may not mount and sees only its own directory.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, Write};
@@ -24,18 +24,18 @@ use super::files::{self, Random};
 use eval::clock::now_ns;
 use eval::engine::copyup::{AGAIN, Answer, FINISH, USAGE, WRITE, WRITE_BYTES};
 
-/// What a container is told.
+/// Arguments of one container.
 #[derive(Debug, Args)]
 pub(in crate::commands::union) struct ContainerArgs {
     #[arg(long)]
     condition: Condition,
-    /// The lower directory, to be mounted here
+    /// The lower directory, which this process mounts
     #[arg(long, required_unless_present = "names", conflicts_with = "names")]
     lower: Option<PathBuf>,
-    /// File with a name and a size on each line: all is mounted already
+    /// File with a name and a size on each line: everything is mounted already
     #[arg(long)]
     names: Option<PathBuf>,
-    /// Has `upper`, `work` and `mount`
+    /// Directory with `upper`, `work` and `mount`
     #[arg(long)]
     at: PathBuf,
     #[arg(long)]
@@ -44,26 +44,26 @@ pub(in crate::commands::union) struct ContainerArgs {
     seed: u64,
 }
 
-/// What is to be mounted for containers.
+/// Arguments of the mounts for containers.
 #[derive(Debug, Args)]
 pub(in crate::commands::union) struct MountArgs {
     #[arg(long)]
     condition: Condition,
     #[arg(long)]
     lower: PathBuf,
-    /// Each has `upper`, `work` and `mount`
+    /// Directories with `upper`, `work` and `mount` each
     at: Vec<PathBuf>,
 }
 
-/// Runs `tsumugi union bench-mount`: whoever started it unmounts, also what an error has left.
+/// Runs `tsumugi union bench-mount`. Its parent unmounts, also what an error has left.
 pub(in crate::commands::union) fn mount_all(args: &MountArgs) -> anyhow::Result<ExitCode> {
     args.at.iter().try_for_each(|at| args.condition.mount(&args.lower, at))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a container was told, for the one that starts it.
+/// The container's arguments, for its parent.
 impl ContainerArgs {
-    /// The command line, behind `bench-container`.
+    /// Returns the command line after `bench-container`.
     pub(super) fn words(
         condition: Condition,
         lower: &Path,
@@ -92,7 +92,7 @@ pub(in crate::commands::union) fn run(args: &ContainerArgs) -> anyhow::Result<Ex
     done.and(unmounted).map(|()| ExitCode::SUCCESS)
 }
 
-/// The names and sizes of a list.
+/// Reads the names and sizes from a list.
 fn listed(list: &Path) -> anyhow::Result<Vec<(String, u64)>> {
     let cannot = || format!("cannot read {}", list.display());
     let text = std::fs::read_to_string(list).with_context(cannot)?;
@@ -107,7 +107,7 @@ fn serve(args: &ContainerArgs, names: &[(String, u64)]) -> anyhow::Result<()> {
     answer(&Answer::Ready { at_ns: now_ns() })?;
     for line in std::io::stdin().lock().lines() {
         match line.context("cannot read the next order")?.as_str() {
-            // The same files in the same order, elsewhere in them the second time.
+            // The second time the same files in the same order, at other offsets.
             word @ (WRITE | AGAIN) => answer(&write(args, names, word == AGAIN)?)?,
             USAGE => {
                 let bytes = allocated_bytes(&args.at.join("upper"))?
@@ -130,7 +130,7 @@ fn answer(answer: &Answer) -> anyhow::Result<()> {
     output.write_all(b"\n").and_then(|()| output.flush()).context("cannot answer")
 }
 
-/// Whether there is something to hear, or nobody to hear any more.
+/// Returns whether the input has an order, or has ended.
 pub(super) fn is_ready(input: BorrowedFd<'_>, wait: Duration) -> anyhow::Result<bool> {
     let mut poll = [PollFd::from_borrowed_fd(input, PollFlags::IN)];
     let wait = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };

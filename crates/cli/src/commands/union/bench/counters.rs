@@ -1,4 +1,4 @@
-//! What a run cost: bytes in the upper directories, and what the disk was asked for.
+//! The costs of a run: bytes in the upper directories, and writes and flushes of the disk.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::condition::Condition;
 use super::files::Place;
 use super::ground::FileSystem;
 
-/// Counters of the disk below a directory, since it was started.
+/// Counters of the disk below a directory, since the disk was started.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Disk {
     pub(super) written_bytes: u64,
@@ -17,7 +17,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Reads them; `None` where a file system has no disk that counts (tmpfs, btrfs, overlay).
+    /// Reads the counters; `None` if the file system's device has none (tmpfs, btrfs, overlay).
     /// Fields 7 and 16 of Documentation/block/stat.rst.
     pub(super) fn below(directory: &Path) -> Option<Self> {
         let device = std::fs::metadata(directory).ok()?.dev();
@@ -29,14 +29,14 @@ impl Disk {
         let written_bytes = fields.get(6)? * 512;
         let mut flushes = fields.get(15).copied();
         if block.join("partition").exists() {
-            // Flushes are counted for the whole disk.
+            // The kernel counts flushes for the whole disk.
             let whole = std::fs::read_to_string(block.join("../stat")).ok()?;
             flushes = whole.split_whitespace().nth(15).and_then(|field| field.parse().ok());
         }
         Some(Self { written_bytes, flushes: flushes? })
     }
 
-    /// What has come since.
+    /// Returns what was added since `before`.
     pub(super) fn since(self, before: Self) -> Self {
         Self {
             written_bytes: self.written_bytes - before.written_bytes,
@@ -45,17 +45,18 @@ impl Disk {
     }
 }
 
-/// How the bytes that a run has added are counted.
+/// How to count the bytes that a run has added.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Room {
     /// By the blocks of the files in the containers' directories.
     Files,
-    /// By what the file system had in use before: files that share blocks count them all.
+    /// By the growth of the file system's used bytes: the blocks of files that share blocks would
+    /// count more than once.
     Used(u64),
 }
 
 impl Room {
-    /// Before a run.
+    /// Returns the state before a run.
     pub(super) fn of(condition: Condition, place: &Place) -> anyhow::Result<Self> {
         match condition.file_system() {
             FileSystem::Here => Ok(Self::Files),
@@ -63,7 +64,7 @@ impl Room {
         }
     }
 
-    /// What it has added.
+    /// Returns the bytes that the run has added.
     pub(super) fn taken(self, place: &Place) -> anyhow::Result<u64> {
         match self {
             Self::Files => allocated_bytes(&place.containers()),
@@ -72,14 +73,14 @@ impl Room {
     }
 }
 
-/// Bytes in use of a file system.
+/// Returns the used bytes of a file system.
 fn used_bytes(directory: &Path) -> anyhow::Result<u64> {
     let found = rustix::fs::statvfs(directory);
     let found = found.with_context(|| format!("cannot examine {}", directory.display()))?;
     Ok((found.f_blocks - found.f_bfree) * found.f_frsize)
 }
 
-/// Bytes that the files below a directory have on the disk.
+/// Returns the allocated bytes of the files below a directory.
 pub(super) fn allocated_bytes(directory: &Path) -> anyhow::Result<u64> {
     let mut bytes = 0;
     let mut left = vec![directory.to_owned()];

@@ -1,4 +1,4 @@
-//! The directories that the bench makes, and the lower files.
+//! The bench's directories and the lower files.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,10 +17,10 @@ use super::{Set, Stopped, check_stopped};
 const STUDY_BYTES: (f64, f64) = (1e3, 4e6);
 /// Size of a large file.
 const LARGE_BYTES: u64 = 256 << 20;
-/// Bytes that are written at a time.
+/// Bytes of one write.
 const STEP_BYTES: usize = 1 << 20;
 
-/// A directory of the bench's own, removed with everything in it at the end.
+/// A directory of the bench's own, which is removed with its content at the end.
 #[derive(Debug)]
 pub(super) struct Place {
     root: PathBuf,
@@ -37,17 +37,17 @@ impl Place {
         &self.root
     }
 
-    /// The lower directory.
+    /// Returns the lower directory.
     pub(super) fn lower(&self) -> PathBuf {
         self.root.join("lower")
     }
 
-    /// The directory of a run's containers.
+    /// Returns the directory of a run's containers.
     pub(super) fn containers(&self) -> PathBuf {
         self.root.join("containers")
     }
 
-    /// Makes the directories of a run. Answers one for each container.
+    /// Creates the directories of a run. Returns one for each container.
     pub(super) fn make_containers(&self, count: usize) -> anyhow::Result<Vec<PathBuf>> {
         let all = self.containers();
         let mut made = Vec::with_capacity(count);
@@ -63,7 +63,7 @@ impl Place {
         Ok(made)
     }
 
-    /// Takes away what a run has left, and waits until the disk has done with it.
+    /// Removes what a run has left, and waits until the disk has finished.
     pub(super) fn clear_containers(&self) -> anyhow::Result<()> {
         let all = self.containers();
         if all.exists() {
@@ -97,7 +97,7 @@ pub(super) struct Lower {
 }
 
 impl Lower {
-    /// Makes the files, of random bytes.
+    /// Creates the files, with random bytes.
     pub(super) fn make(
         place: &Place,
         system: FileSystem,
@@ -149,7 +149,7 @@ impl Lower {
     }
 }
 
-/// The files of a directory with their sizes, in order.
+/// Returns the files of a directory with their sizes, sorted.
 pub(super) fn names(directory: &Path) -> anyhow::Result<Vec<(String, u64)>> {
     let mut names = Vec::new();
     let entries = std::fs::read_dir(directory);
@@ -161,7 +161,7 @@ pub(super) fn names(directory: &Path) -> anyhow::Result<Vec<(String, u64)>> {
     Ok(names)
 }
 
-/// A bar on the terminal; nothing if there is none.
+/// Returns a progress bar on the terminal, hidden if there is no terminal.
 pub(super) fn progress(count: u64, what: &str) -> ProgressBar {
     let bar = ProgressBar::new(count);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {elapsed}");
@@ -171,7 +171,7 @@ pub(super) fn progress(count: u64, what: &str) -> ProgressBar {
     bar
 }
 
-/// Numbers that follow from a seed (`splitmix64`).
+/// Pseudorandom numbers from a seed (`splitmix64`).
 #[derive(Debug)]
 pub(super) struct Random(u64);
 
@@ -188,7 +188,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`, which is not 0.
+    /// Returns a number below `limit`, which is not 0.
     pub(super) fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
     }

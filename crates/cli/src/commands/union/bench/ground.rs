@@ -1,5 +1,5 @@
-//! The file systems that runs take place on: the one that is measured, and others on loop devices whose
-//! images lie on it.
+//! The file systems on which runs take place: the measured one, and others on loop devices with
+//! images on it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use super::condition::Condition;
 use super::files::{Lower, Place};
 use super::{Set, Stopped};
 
-/// Size of an image; what is not used takes no room.
+/// Size of an image, which is sparse.
 const IMAGE_BYTES: u64 = 48 << 30;
 
 /// A kind of file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileSystem {
-    /// That of the bench's directory.
+    /// The file system of the bench's directory.
     Here,
     /// xfs with reflinks, on a loop device.
     Xfs,
@@ -26,7 +26,7 @@ pub(super) enum FileSystem {
 }
 
 impl FileSystem {
-    /// Whether it can be had here.
+    /// Returns whether this machine supports it.
     pub(super) fn is_available(self, systems: &str) -> bool {
         let Some(program) = self.mkfs().first().copied() else { return true };
         let is_known = systems.lines().any(|line| line == format!("\t{}", self.name()));
@@ -43,7 +43,7 @@ impl FileSystem {
         }
     }
 
-    /// What makes it, before the image's name.
+    /// Returns the command that formats an image, without the image's name.
     fn mkfs(self) -> &'static [&'static str] {
         match self {
             Self::Here => &[],
@@ -52,7 +52,7 @@ impl FileSystem {
         }
     }
 
-    /// Makes the directory of the lower files: one that snapshots can be made of, where there are any.
+    /// Creates the directory of the lower files, where possible as a subvolume for snapshots.
     pub(super) fn make_lower(self, path: &Path) -> anyhow::Result<()> {
         if self == Self::Btrfs {
             let mut command = Command::new("btrfs");
@@ -62,7 +62,7 @@ impl FileSystem {
     }
 }
 
-/// Runs a command that says nothing if all is well.
+/// Runs a command that prints nothing on success.
 pub(super) fn run(command: &mut Command) -> anyhow::Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let status = command.stdout(Stdio::null()).status();
@@ -73,7 +73,7 @@ pub(super) fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A file system on a loop device, unmounted when it is dropped; the device goes with it.
+/// A file system on a loop device. Dropping it unmounts it and frees the device.
 #[derive(Debug)]
 struct LoopDevice {
     at: PathBuf,
@@ -101,17 +101,17 @@ impl Drop for LoopDevice {
     }
 }
 
-/// Where a condition's runs take place. What is dropped first comes first.
+/// Where a condition's runs take place. Fields drop in their order.
 #[derive(Debug)]
 pub(super) struct Ground {
     system: FileSystem,
     pub(super) lower: Lower,
-    /// None of its own on the file system of the bench's directory.
+    /// `None` on the file system of the bench's directory.
     place: Option<Place>,
     _device: Option<LoopDevice>,
 }
 
-/// All file systems that conditions ask for, each with the same lower files.
+/// All file systems that the conditions need, each with the same lower files.
 #[derive(Debug)]
 pub(super) struct Grounds<'a> {
     here: &'a Place,
@@ -119,10 +119,10 @@ pub(super) struct Grounds<'a> {
 }
 
 impl<'a> Grounds<'a> {
-    /// Makes them.
+    /// Creates the file systems.
     ///
     /// # Errors
-    /// If a program is missing, or there is no room.
+    /// If a program is missing, or there is not enough space.
     pub(super) fn make(
         here: &'a Place,
         conditions: &[Condition],
@@ -147,7 +147,7 @@ impl<'a> Grounds<'a> {
         Ok(Self { here, all })
     }
 
-    /// Where a condition's runs take place.
+    /// Returns where a condition's runs take place.
     pub(super) fn of(&self, condition: Condition) -> anyhow::Result<(&Place, &Lower)> {
         let system = condition.file_system();
         let ground = self.all.iter().find(|ground| ground.system == system);
@@ -155,12 +155,12 @@ impl<'a> Grounds<'a> {
         Ok((ground.place.as_ref().unwrap_or(self.here), &ground.lower))
     }
 
-    /// The files that there are everywhere.
+    /// Returns the lower files, which are the same everywhere.
     pub(super) fn lower(&self) -> Option<&Lower> {
         self.all.first().map(|ground| &ground.lower)
     }
 
-    /// A directory on the disk that is measured.
+    /// Returns a directory on the measured disk.
     pub(super) fn disk(&self) -> &Path {
         self.here.root()
     }

@@ -1,4 +1,4 @@
-//! The tables: of each condition the median over its rounds, and how it compares with the kernel's.
+//! The tables: the median of each condition over its rounds, and its ratio to the kernel.
 
 use serde::Serialize;
 
@@ -22,12 +22,12 @@ pub(super) struct Row {
     upper_amplification: f64,
     disk_amplification: Option<f64>,
     flushes_per_operation: Option<f64>,
-    /// The median over the rounds of the rate against the kernel's of the same round.
+    /// The median over the rounds of the ratio to the kernel's rate in the same round.
     against_kernel: Option<f64>,
 }
 
 impl Row {
-    /// The rows of runs, by number of containers and in the order in which the conditions came.
+    /// Returns the rows of runs, by number of containers and in the order of the conditions.
     pub(super) fn of(runs: &[Run]) -> Vec<Self> {
         let mut groups: Vec<(usize, &'static str)> = Vec::new();
         for run in runs {
@@ -73,7 +73,7 @@ impl Row {
     }
 }
 
-/// The middle one; of an even number the mean of the two in the middle.
+/// Returns the median; of an even number of values the mean of the two in the middle.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -121,7 +121,8 @@ pub(super) fn print(rows: &[Row], lower: &Lower) {
             value.map_or("-".into(), |value| format!("{value:.digits$}"))
         };
         println!(
-            "{:<16} {:>9.1} {:>17} {:>9.1} {:>8.2} {:>8.2} {:>9.1} {:>5.2} {:>8.1} {:>8} {:>8} {:>7}",
+            "{:<16} {:>9.1} {:>17} {:>9.1} {:>8.2} {:>8.2} {:>9.1} {:>5.2} {:>8.1} {:>8} {:>8} \
+             {:>7}",
             row.condition,
             row.rate,
             format!("({:.0}-{:.0})", row.rate_min, row.rate_max),
@@ -160,8 +161,8 @@ mod tests {
         }
     }
 
-    // Goal: a row is the median of its runs, and its ratio the median of the rounds' ratios (which is
-    // not the ratio of the medians), whatever order the runs came in.
+    // Goal: a row is the median of its runs, and its ratio the median of the rounds' ratios (which
+    // is not the ratio of the medians), in any order of the runs.
     #[test]
     fn rows_are_medians_of_rounds() {
         let runs = [

@@ -19,35 +19,36 @@ use super::files::{Lower, Place, progress};
 use super::ground::Grounds;
 use super::{Plan, Stopped, check_stopped, report};
 
-/// How long a container is waited for before it is looked whether all is to end.
+/// How long to wait for a container before the bench checks whether it must end.
 const HEAR_STEP: Duration = Duration::from_millis(100);
 
-/// What one run of one condition gave.
+/// The results of one run of one condition.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Run {
     pub(super) condition: &'static str,
     pub(super) containers: usize,
     pub(super) round: usize,
     pub(super) operations: usize,
-    /// Operations a second until everything is durable.
+    /// Operations per second until everything is durable.
     pub(super) rate: f64,
-    /// Operations a second until the last write returned.
+    /// Operations per second until the last write returned.
     pub(super) rate_unsynced: f64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
-    /// The mean over the containers of each one's own rate.
+    /// The mean of the containers' own rates.
     pub(super) container_rate: f64,
-    /// Jain's index of the containers' rates: 1 if all are equal, 1/C if one has everything.
+    /// Jain's index of the containers' rates: 1 if all are equal, 1/C if one container has
+    /// everything.
     pub(super) fairness: f64,
-    /// Bytes in the upper and work directories for each byte written.
+    /// Bytes in the upper and work directories for each written byte.
     pub(super) upper_amplification: f64,
-    /// Bytes written to the disk for each byte written; of the whole machine.
+    /// Bytes written to the disk for each written byte; of the whole machine.
     pub(super) disk_amplification: Option<f64>,
     /// Flushes of the disk for each operation; of the whole machine.
     pub(super) flushes_per_operation: Option<f64>,
 }
 
-/// All runs, conditions taking turns.
+/// Runs all conditions in turn, in each round.
 pub(super) fn all(
     plan: &Plan,
     grounds: &Grounds<'_>,
@@ -60,7 +61,7 @@ pub(super) fn all(
     for round in 0..plan.rounds {
         for &containers in &plan.containers {
             for at in 0..plan.conditions.len() {
-                // Who comes first changes, so that no condition always follows the same one.
+                // The first condition changes, so that no condition always follows the same one.
                 let condition = plan.conditions[(at + round) % plan.conditions.len()];
                 check_stopped(stopped)?;
                 bar.set_message(format!("runs, {} by {containers}", condition.name()));
@@ -154,7 +155,8 @@ fn one(
     })
 }
 
-/// A container as its starter holds it. Dropped, it hears the end of its input, unmounts and ends.
+/// A container as its parent sees it. When dropped, it gets the end of its input, unmounts and
+/// ends.
 #[derive(Debug)]
 struct Container {
     process: Child,
@@ -178,7 +180,7 @@ impl Container {
             .args(ContainerArgs::words(condition, &lower.path, at, operations, seed))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-C is for the one that cleans up.
+            // Only the bench receives Ctrl-C, because it cleans up.
             .process_group(0)
             .spawn()
             .context("cannot run unshare (of util-linux)")?;
@@ -200,7 +202,7 @@ impl Container {
         self.output.read_line(&mut line).context("cannot read from a container")?;
         check_stopped(stopped)?;
         if line.is_empty() {
-            bail!("a container has failed; its error is above");
+            bail!("a container failed; its error is above");
         }
         serde_json::from_str(&line).context("cannot understand a container")
     }
