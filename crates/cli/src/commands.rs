@@ -1,7 +1,7 @@
 //! The commands of `tsumugi`, and what they have in common.
 //!
-//! Exit codes are part of the interface: 0 done, 1 failed, 2 wrong usage (from clap), and what a
-//! command's own help names beside.
+//! Exit codes are part of the interface: 0 done, 1 failed, 2 wrong usage (from clap), and others
+//! that the help of a command lists.
 
 mod agent;
 mod check;
@@ -50,8 +50,8 @@ Examples:
 Environment:
     TSUMUGI_JOB     the job that commands use without --job
     TSUMUGI_ENGINE  the required engine, as --engine
-    TSUMUGI_LOG     what is logged: error, warn (default), info, debug or trace, or levels by part, as \
-in warn,operation=trace, which logs each operation; `up` passes it to all nodes")]
+    TSUMUGI_LOG     log level: error, warn (default), info, debug or trace, or one per part, as in \
+    warn,operation=trace, which logs each operation; `up` passes it to all nodes")]
 pub(crate) struct Cli {
     #[command(flatten)]
     engine: engine::EngineArgs,
@@ -71,7 +71,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// End a job's file system and remove every trace of it.
     Down(down::DownArgs),
-    /// Run a command from standard input here and on other machines; `status`, `down` and others start this.
+    /// Run a command from standard input here and on other machines; `status`, `down` and others
+    /// start this.
     #[command(hide = true)]
     Errand,
     /// Run experiments on storage and report the results.
@@ -99,7 +100,7 @@ enum Command {
     Nvme(Box<nvme::NvmeArgs>),
     /// Renew a job's lease.
     Renew(renew::RenewArgs),
-    /// Start a job's dead processes again: nodes, the metadata service.
+    /// Start a job's dead processes again: its nodes and its metadata service.
     Restart(restart::RestartArgs),
     /// Create a job's file system, run a command on it, and take it down again.
     Run(Box<run::RunArgs>),
@@ -113,7 +114,8 @@ enum Command {
     Stripe(stripe::StripeArgs),
     /// Export namespaces over NVMe/TCP.
     Target(Box<target::TargetArgs>),
-    /// Take the kernel's target down when the process that set it up has ended; `target` starts this.
+    /// Take the kernel's target down when the process that set it up has ended; `target` starts
+    /// this.
     #[command(hide = true)]
     TargetKeeper(target::kernel::keeper::KeeperArgs),
     /// Show the activity of a job's nodes: operations, latencies, local and remote bytes, waits.
@@ -128,20 +130,21 @@ enum Command {
     Volume(volume::VolumeArgs),
 }
 
-/// The default of `TSUMUGI_LOG`. The painter of charts would warn of each line and band without an extent.
+/// The default of `TSUMUGI_LOG`. At level `warn` the painter of charts would report each line and
+/// band without an extent.
 const LOG: &str = "warn,tiny_skia=error,usvg=error";
 
-/// The variable that says what is logged.
+/// The variable that sets the log level.
 const LOG_VARIABLE: &str = "TSUMUGI_LOG";
 
-/// Sends what is logged to the error output.
+/// Sends log lines to standard error.
 fn start_log() {
     let wanted = std::env::var(LOG_VARIABLE).ok().filter(|wanted| !wanted.is_empty());
     let filter = wanted.as_deref().unwrap_or(LOG).parse().unwrap_or_else(|error| {
-        eprintln!("tsumugi: {LOG_VARIABLE} is not understood ({error}): {LOG} is logged instead");
+        eprintln!("tsumugi: {LOG_VARIABLE} has no valid value ({error}): using {LOG}");
         tracing_subscriber::EnvFilter::new(LOG)
     });
-    // A line that standard error does not take is lost: saying so there would panic.
+    // A failed write to standard error loses the line: a report of that failure would panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
     // Files and pipes get no colour codes.
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -189,7 +192,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 pub(crate) use engine::print_version;
 
-/// The exit code that an error stands for.
+/// Returns the exit code for an error.
 pub(crate) fn exit_code_of(error: &anyhow::Error) -> ExitCode {
     nvme::exit_code_of(error).unwrap_or(ExitCode::FAILURE)
 }
@@ -199,7 +202,8 @@ mod tests {
     use super::Cli;
     use clap::{Command, CommandFactory, Parser};
 
-    /// Commands whose own option has a global option's name, but another type: clap panics when it parses.
+    /// Collects the commands with an option that has the name of a global option but another type:
+    /// clap panics when it parses such a command.
     fn clashes(command: &Command, global: &[clap::Arg], found: &mut Vec<String>) {
         for argument in command.get_arguments().filter(|argument| !argument.is_global_set()) {
             let clash = global.iter().any(|other| {

@@ -1,10 +1,10 @@
 //! Confining a process to the files that it needs, by Landlock (Linux 5.13; no privileges needed).
 //!
 //! A service of a job speaks to the network; should it be taken over, it can still open nothing but
-//! what is named here. Landlock binds the calling thread and the threads and programs it starts from
-//! then on, so this comes first in a process, before any thread. A confined process cannot mount or
-//! unmount (Landlock denies all changes of mounts), which is why the process that mounts is not
-//! confined by this.
+//! what is named here. Landlock binds the calling thread and the threads and programs it starts
+//! from then on, so this comes first in a process, before any thread. A confined process cannot
+//! mount or unmount (Landlock denies all changes of mounts), which is why the process that mounts
+//! is not confined by this.
 
 use anyhow::Context;
 use landlock::{
@@ -17,20 +17,22 @@ use std::path::Path;
 /// The interface whose rights are asked for; an older kernel enforces those it knows.
 const WANTED: ABI = ABI::V5;
 
-/// From now on files and directories that this process makes are its user's alone, whatever umask it was
-/// started with. For processes that make no files on behalf of others.
+/// From now on files and directories that this process makes are its user's alone, whatever umask
+/// it was started with. For processes that make no files on behalf of others.
 pub(crate) fn keep_files_private() {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
 
-/// From now on the kernel writes no memory of this process, nor of those it starts, to a core file, and pipes none to a
-/// handler of such: the process holds keys. A limit of 0 bytes would leave the pipe open; at 1 the kernel writes
-/// nothing (`do_coredump`). Nothing else is taken away: `/proc/PID` stays as it is for the process's own user, as
-/// `PR_SET_DUMPABLE` would not leave it, by whose entries `down` and `gc` find what belongs to a job.
+/// From now on the kernel writes no memory of this process, nor of those it starts, to a core file,
+/// and pipes none to a handler of such: the process holds keys. A limit of 0 bytes would leave the
+/// pipe open; at 1 the kernel writes nothing (`do_coredump`). Nothing else is taken away:
+/// `/proc/PID` stays as it is for the process's own user, as `PR_SET_DUMPABLE` would not leave it,
+/// by whose entries `down` and `gc` find what belongs to a job.
 pub(crate) fn keep_out_of_core_files() {
     let one = Rlimit { current: Some(1), maximum: Some(1) };
     if let Err(error) = setrlimit(Resource::Core, one) {
-        // A limit of 0 may not be raised, and lets no core file be written; only a handler would get it.
+        // A limit of 0 may not be raised, and lets no core file be written; only a handler would
+        // get it.
         tracing::info!(%error, "core files are limited by who started this process");
     }
 }

@@ -1,4 +1,5 @@
-//! The checks of `tsumugi doctor`: each returns findings, with a fix where a job would run into trouble.
+//! The checks of `tsumugi doctor`: each returns findings, with a fix where a job would run into
+//! trouble.
 
 mod machine;
 mod nodes;

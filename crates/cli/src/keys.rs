@@ -1,6 +1,7 @@
 //! Secrets for authentication: read from files that nobody else can read, and written to such.
 //!
-//! No message holds any part of a secret, and nothing is read from a file that others could have read.
+//! No message holds any part of a secret, and nothing is read from a file that others could have
+//! read.
 
 use anyhow::{Context, bail, ensure};
 use auth::{Key, KeyError, TlsKey};
@@ -152,8 +153,9 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
 
-    /// Goal: a key comes back from the file that was made for it; a file that others may read, one that
-    /// holds something else, and one that is there already are refused, and nothing of them is shown.
+    /// Goal: a key comes back from the file that was made for it; a file that others may read, one
+    /// that holds something else, and one that is there already are refused, and nothing of them is
+    /// shown.
     #[test]
     fn key_files_are_private() {
         let directory = tempfile::tempdir().unwrap();

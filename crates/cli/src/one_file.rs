@@ -92,8 +92,8 @@ impl OneFile {
     }
 }
 
-/// Unmounts at SIGINT and SIGTERM, on another thread than the one that serves, which the unmount may
-/// wait for.
+/// Unmounts at SIGINT and SIGTERM, on another thread than the one that serves, which the unmount
+/// may wait for.
 pub(crate) fn unmount_on_signals(unmounter: Unmounter) -> anyhow::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
         .context("cannot watch for signals")?;

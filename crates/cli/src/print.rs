@@ -1,9 +1,9 @@
 //! Printing, for all commands: `println!`, `print!` and `eprintln!` of this crate are these.
 //!
-//! A reader that has seen enough (`tsumugi … | head`) closes its end. The standard macros panic then;
-//! here what nobody reads is not said, and the command goes on to its end: what it is about to change
-//! or to clean up matters more than who looks. Output that is lost for another reason (a full disk)
-//! fails the command, once it is done.
+//! A reader that has seen enough (`tsumugi … | head`) closes its end. The standard macros panic
+//! then; here what nobody reads is not said, and the command goes on to its end: what it is about
+//! to change or to clean up matters more than who looks. Output that is lost for another reason (a
+//! full disk) fails the command, once it is done.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};

@@ -31,8 +31,8 @@ pub(crate) fn watch(further: &[i32]) -> anyhow::Result<Signals> {
 }
 
 impl Signals {
-    /// The next signal, waiting for it; several of one number may be told as one. Dropping the future
-    /// loses nothing.
+    /// The next signal, waiting for it; several of one number may be told as one. Dropping the
+    /// future loses nothing.
     pub(crate) async fn recv(&mut self) -> i32 {
         loop {
             self.waiting.extend(self.delivery.pending());

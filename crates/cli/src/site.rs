@@ -1,7 +1,8 @@
-//! A site's devices, defaults and limits: `/etc/tsumugi/site.toml`. Each machine reads its own file.
+//! A site's devices, defaults and limits: `/etc/tsumugi/site.toml`. Each machine reads its own
+//! file.
 //!
-//! Options on the command line override the defaults. The file grants no access: the permissions of a
-//! device decide which users can open it.
+//! Options on the command line override the defaults. The file grants no access: the permissions of
+//! a device decide which users can open it.
 
 pub(crate) mod devices;
 mod network;
@@ -62,7 +63,8 @@ pub(crate) struct Limits {
     /// Largest backing file, in bytes.
     #[serde(deserialize_with = "bytes")]
     pub(crate) size: Option<u64>,
-    /// Users, and groups with an @ before them, that may make file systems. Without it every user may.
+    /// Users, and groups with an @ before them, that may make file systems. Without it every user
+    /// may.
     pub(crate) owners: Option<Vec<String>>,
 }
 
@@ -90,7 +92,8 @@ impl Site {
         let is_trusted = data.uid() == 0 || data.uid() == rustix::process::geteuid().as_raw();
         if !is_trusted || data.mode() & WRITABLE_BY_OTHERS != 0 {
             bail!(
-                "{} is not trusted, because other users may write to it: `chown root` and `chmod 644` it",
+                "{} is not trusted, because other users may write to it: `chown root` and `chmod \
+                 644` it",
                 path.display()
             );
         }
@@ -111,7 +114,8 @@ impl Site {
         Ok(site)
     }
 
-    /// Returns the entry of a machine, matched by its whole name or by the part before the first dot.
+    /// Returns the entry of a machine, matched by its whole name or by the part before the first
+    /// dot.
     pub(crate) fn node(&self, host: &str) -> Option<&NodeEntry> {
         let short = host.split('.').next().unwrap_or(host);
         self.node.iter().find(|entry| {
@@ -177,7 +181,8 @@ fn fan_out<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> 
 mod tests {
     use super::*;
 
-    /// Goal: a site's file is parsed, the first matching entry counts, and errors name the bad part.
+    /// Goal: a site's file is parsed, the first matching entry counts, and errors name the bad
+    /// part.
     #[test]
     fn sites_are_read() {
         let site = Site::parse(

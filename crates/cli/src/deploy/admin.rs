@@ -73,8 +73,8 @@ impl Access {
             .map_err(|error| told(&error))
     }
 
-    /// Makes one call on a connection of its own. The answer may take as long as it takes; a service that is gone
-    /// is noticed by its connection.
+    /// Makes one call on a connection of its own. The answer may take as long as it takes; a
+    /// service that is gone is noticed by its connection.
     pub(crate) async fn call(&self, call: &Call) -> anyhow::Result<Answer> {
         let connection = match reactor::time::timeout(DEADLINE, Box::pin(self.connect())).await {
             Ok(connection) => connection?,

@@ -2,8 +2,8 @@
 //!
 //! Order: whoever still builds it is stopped; nodes are asked to end, then the metadata service
 //! (nodes commit and end their sessions with it); who has not ended in time is killed; then mounts,
-//! namespaces, files and directories go. Every step looks at what is there instead of believing that
-//! an earlier step went well, so all of it may be done again at any time.
+//! namespaces, files and directories go. Every step looks at what is there instead of believing
+//! that an earlier step went well, so all of it may be done again at any time.
 
 use super::job::JobDir;
 use super::life::Holder;
@@ -123,7 +123,8 @@ fn clean_locked(dir: &JobDir, deadline: Instant, report: &mut Report) -> anyhow:
         clean_parts(state, deadline, report);
     }
     if report.left.is_empty() {
-        // The record first: a keeper may be ended in between, and what is left then is found by its directory.
+        // The record first: a keeper may be ended in between, and what is left then is found by its
+        // directory.
         if let Some(state) = &state {
             record::remove(&state.id);
         }
@@ -183,8 +184,8 @@ fn end_processes(state: &State, deadline: Instant, report: &mut Report) {
             report.killed.push(describe(state, *process));
         }
     }
-    // What ended in order has waited for its own children. Looking for others takes a look at all processes of the
-    // machine, and that in each of its parts when a job has many there.
+    // What ended in order has waited for its own children. Looking for others takes a look at all
+    // processes of the machine, and that in each of its parts when a job has many there.
     let is_known = state.is_ready && !state.is_starting;
     if !is_whole || !is_known || !known.is_empty() {
         end_marked(state, &known, report);

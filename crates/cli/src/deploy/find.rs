@@ -1,8 +1,8 @@
 //! The jobs of this machine: those with a directory, and those that only a record knows.
 //!
-//! Jobs of this user are in its base directory, in records ([`super::record`]), and where its running
-//! services were started. Root also looks into the other users' bases and records; what it reads
-//! there it shows, and does nothing else with: see [`super::users`].
+//! Jobs of this user are in its base directory, in records ([`super::record`]), and where its
+//! running services were started. Root also looks into the other users' bases and records; what it
+//! reads there it shows, and does nothing else with: see [`super::users`].
 
 use super::job::{FindArgs, JobDir, default_base};
 use super::process;
@@ -116,8 +116,9 @@ pub(crate) fn own(base: Option<&Path>) -> (Vec<Job>, Vec<String>) {
     own_that(base, |_| true)
 }
 
-/// As [`own`], those whose name is wanted. Finding out how a job does takes a look at all processes: with hundreds of
-/// jobs, as a test of many nodes on one machine has, this is not done for others.
+/// As [`own`], those whose name is wanted. Finding out how a job does takes a look at all
+/// processes: with hundreds of jobs, as a test of many nodes on one machine has, this is not done
+/// for others.
 fn own_that(base: Option<&Path>, is_wanted: impl Fn(&str) -> bool) -> (Vec<Job>, Vec<String>) {
     let user = rustix::process::geteuid().as_raw();
     let (records, trouble) = record::all();

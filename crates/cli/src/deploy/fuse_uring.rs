@@ -1,8 +1,8 @@
 //! Switching FUSE over `io_uring` on for a machine, and back when the last job that asked ends.
 //!
 //! The switch is a parameter of the kernel's module, so it is the machine's and not a mount's: root
-//! alone may change it, `up --fuse-uring` names the change, and `down` undoes it. A file per job says
-//! which jobs ask; another has what the switch was before the first.
+//! alone may change it, `up --fuse-uring` names the change, and `down` undoes it. A file per job
+//! says which jobs ask; another has what the switch was before the first.
 
 use anyhow::{Context, bail};
 use std::fs::File;
@@ -26,7 +26,8 @@ pub(crate) fn ask(id: &str) -> anyhow::Result<Option<String>> {
             return Ok(None);
         }
         bail!(
-            "--fuse-uring changes {SWITCH}, which is off and which only root may switch: leave the option out, or be root"
+            "--fuse-uring changes {SWITCH}, which is off and which only root may switch: leave the \
+             option out, or be root"
         );
     }
     let _lock = lock()?;

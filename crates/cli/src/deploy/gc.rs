@@ -33,7 +33,8 @@ pub(crate) struct Collected {
     pub(crate) left: Vec<String>,
 }
 
-/// Removes what this user's dead jobs left, below `base` if one is chosen; only looks with `is_dry`.
+/// Removes what this user's dead jobs left, below `base` if one is chosen; only looks with
+/// `is_dry`.
 pub(crate) fn collect(base: Option<&Path>, is_dry: bool, within: Duration) -> Collected {
     let mut all = Collected::default();
     let (jobs, trouble) = find::own(base);

@@ -165,7 +165,8 @@ impl Spot {
     /// This machine's.
     ///
     /// # Errors
-    /// A site's file that cannot be used, or a network for data in which the machine has no address.
+    /// A site's file that cannot be used, or a network for data in which the machine has no
+    /// address.
     pub(crate) fn here(peers: &[IpAddr]) -> anyhow::Result<Spot> {
         let data = match Site::read()?.data_network {
             Some(subnet) => Some(subnet.own_address().with_context(|| {
@@ -238,9 +239,9 @@ mod tests {
         assert!(error.contains("hosts:2") && error.contains("color"), "{error}");
     }
 
-    /// Goal: a node whose name stands for loopback here gets the address of its route to the others,
-    /// else the one at which ssh reached it; nodes of one machine may stay on loopback, others are
-    /// refused with the way out.
+    /// Goal: a node whose name stands for loopback here gets the address of its route to the
+    /// others, else the one at which ssh reached it; nodes of one machine may stay on loopback,
+    /// others are refused with the way out.
     #[test]
     fn loopback_is_for_one_machine_only() {
         let hosts = read("localhost,me@192.0.2.7").unwrap();

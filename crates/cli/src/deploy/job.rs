@@ -89,8 +89,8 @@ impl JobDir {
         JobDir::new(Some(job), Some(base))
     }
 
-    /// Refuses a directory in which another user has a say: whoever wrote a job's state decides what
-    /// `down` removes and ends.
+    /// Refuses a directory in which another user has a say: whoever wrote a job's state decides
+    /// what `down` removes and ends.
     fn check(&self) -> anyhow::Result<()> {
         place::check(&self.path, self.trust())?;
         let user = rustix::process::geteuid().as_raw();

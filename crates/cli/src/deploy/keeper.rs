@@ -1,14 +1,14 @@
 //! The keeper: a process that looks after a job's part on one machine.
 //!
-//! - It starts again what dies: the metadata service and nodes. What dies three times in a minute stays dead.
-//! - It takes the job down when its owner is gone: the owning process or Slurm job has ended, the lease has
-//!   lapsed, or
-//!   `tsumugi up` has died before it was done. Only such evidence counts: a service that does not answer is
-//!   no reason to remove a backing file.
+//! - It starts again what dies: the metadata service and nodes. What dies three times in a minute
+//!   stays dead.
+//! - It takes the job down when its owner is gone: the owning process or Slurm job has ended, the
+//!   lease has lapsed, or `tsumugi up` has died before it was done. Only such evidence counts: a
+//!   service that does not answer is no reason to remove a backing file.
 //!
-//! On the machine where `tsumugi up --nodes` ran, the keeper has no services. There it renews the leases of the
-//! job's other machines as long as the owning process lives, and takes all of them down when that has ended.
-//! If this machine itself dies, the leases of the others lapse.
+//! On the machine where `tsumugi up --nodes` ran, the keeper has no services. There it renews the
+//! leases of the job's other machines as long as the owning process lives, and takes all of them
+//! down when that has ended. If this machine itself dies, the leases of the others lapse.
 
 mod deaths;
 mod record;
@@ -40,8 +40,8 @@ pub(crate) use record::KeeperRecord;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The least: what died is not started again in a tight loop.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time for nodes to end before they are killed. What they commit goes with the job, and the metadata service that they
-/// wait for may have died with the owner.
+/// Time for nodes to end before they are killed. What they commit goes with the job, and the
+/// metadata service that they wait for may have died with the owner.
 const DOWN_WITHIN: Duration = Duration::from_secs(10);
 /// Pause between two tries to take down what could not be removed, and how often.
 const DOWN_AGAIN: (Duration, u32) = (Duration::from_secs(5), 120);
@@ -172,7 +172,8 @@ impl Keeper {
         }
     }
 
-    /// Asks Slurm from time to time about the run that owns the job, and about the step when its `srun` has ended.
+    /// Asks Slurm from time to time about the run that owns the job, and about the step when its
+    /// `srun` has ended.
     fn ask_slurm(&mut self, state: &State) -> Option<String> {
         let run = state.owner_run.as_ref().filter(|_| self.asked.elapsed() >= slurm::ASK_EVERY);
         let is_silent = |step: &&SlurmStep| {
@@ -207,7 +208,8 @@ impl Keeper {
         ExitCode::FAILURE
     }
 
-    /// Says on the job's other machines that its owner lives. Those that cannot be reached lapse in the end.
+    /// Says on the job's other machines that its owner lives. Those that cannot be reached lapse in
+    /// the end.
     fn renew_others(&mut self, state: &State) {
         let Some(lasts) = state.lease() else { return };
         let is_due = self.renewed.elapsed() >= lasts / RENEWALS;

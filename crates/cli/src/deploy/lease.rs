@@ -1,7 +1,7 @@
 //! The lease of a job: who owns it says from time to time that it is still wanted.
 //!
-//! Until when it lasts is in a file of the job's directory, as time since the machine's boot, suspended time
-//! included. A job does not survive a reboot, so that no other clock is needed.
+//! Until when it lasts is in a file of the job's directory, as time since the machine's boot,
+//! suspended time included. A job does not survive a reboot, so that no other clock is needed.
 
 use super::job::JobDir;
 use super::place;
@@ -32,7 +32,8 @@ pub(crate) fn renew(dir: &JobDir, lasts: Duration) -> anyhow::Result<()> {
     result.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// How long the lease lasts from now on; nothing once it has lapsed, `None` if it was never written.
+/// How long the lease lasts from now on; nothing once it has lapsed, `None` if it was never
+/// written.
 ///
 /// # Errors
 /// If its file cannot be read, or says something else.

@@ -1,7 +1,7 @@
 //! The file by which a service shows that it lives: locked as long as its process does.
 //!
-//! It names the process, however that was started, so that `status` and `down` also know one that was
-//! started again by hand. A process that dies gives up the lock, whatever killed it.
+//! It names the process, however that was started, so that `status` and `down` also know one that
+//! was started again by hand. A process that dies gives up the lock, whatever killed it.
 
 use super::place;
 use super::process::Process;
@@ -15,9 +15,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a lock is tried for. A process that looks at the lock holds it for a moment. A killed process
-/// keeps it until the kernel has closed its files, which on a busy machine takes longer than the
-/// process is to be seen.
+/// How long a lock is tried for. A process that looks at the lock holds it for a moment. A killed
+/// process keeps it until the kernel has closed its files, which on a busy machine takes longer
+/// than the process is to be seen.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 /// Longest content.
@@ -200,9 +200,9 @@ fn read(mut file: &File) -> Option<Life> {
 mod tests {
     use super::*;
 
-    /// Goal: the lock of a process that is gone, but whose files the kernel has not closed yet, is not
-    /// taken for a process that runs out of sight. Input: a lock under the name of no process, which is
-    /// given up after a while. Expected: it is waited for.
+    /// Goal: the lock of a process that is gone, but whose files the kernel has not closed yet, is
+    /// not taken for a process that runs out of sight. Input: a lock under the name of no process,
+    /// which is given up after a while. Expected: it is waited for.
     #[test]
     fn a_killed_process_keeps_its_lock_for_a_while() {
         let base = tempfile::tempdir().unwrap();

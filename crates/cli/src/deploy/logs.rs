@@ -1,7 +1,7 @@
 //! Keeping a job's logs when it is taken down.
 //!
-//! They lie in the job's directory, which goes. They are opened before, and copied when everything has ended: so they
-//! have what services said at their end.
+//! They lie in the job's directory, which goes. They are opened before, and copied when everything
+//! has ended: so they have what services said at their end.
 
 use super::job::JobDir;
 use super::place;
@@ -37,8 +37,8 @@ impl Logs {
         Ok(Logs(logs))
     }
 
-    /// Copies them into a directory, which is made if it is missing, under the names JOB.PART.log. Returns how many
-    /// there were.
+    /// Copies them into a directory, which is made if it is missing, under the names JOB.PART.log.
+    /// Returns how many there were.
     pub(crate) fn keep(self, job: &str, to: &Path) -> anyhow::Result<usize> {
         std::fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
         let count = self.0.len();
@@ -59,7 +59,8 @@ impl Logs {
 mod tests {
     use super::*;
 
-    /// Goal: logs are kept with what is written to them after the look, though their directory goes.
+    /// Goal: logs are kept with what is written to them after the look, though their directory
+    /// goes.
     #[test]
     fn logs_outlive_their_directory() {
         let base = tempfile::tempdir().unwrap();

@@ -53,8 +53,8 @@ pub(crate) fn all() -> anyhow::Result<Vec<Mount>> {
     Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
-/// Device numbers (`st_dev`) of the file systems of one type that are mounted here; none if the list of mounts
-/// cannot be read.
+/// Device numbers (`st_dev`) of the file systems of one type that are mounted here; none if the
+/// list of mounts cannot be read.
 pub(crate) fn devices(kind: &str) -> BTreeSet<u64> {
     let mounts = all().unwrap_or_default().into_iter().filter(|mount| mount.kind == kind);
     // FUSE file systems have no block device, and the major number 0.
@@ -125,8 +125,8 @@ pub(crate) fn below(path: &Path) -> anyhow::Result<Vec<Mount>> {
     Ok(all()?.into_iter().filter(|mount| mount.path.starts_with(path)).collect())
 }
 
-/// Takes down every FUSE mount at `path`, lazily, its connection aborted first so that whoever hangs
-/// in it gets an error. Says whether there was one.
+/// Takes down every FUSE mount at `path`, lazily, its connection aborted first so that whoever
+/// hangs in it gets an error. Says whether there was one.
 pub(crate) fn take_down(path: &Path) -> anyhow::Result<bool> {
     for round in 0..STACKED_MAX {
         let found = all()?.into_iter().rev().find(|mount| mount.path == path);

@@ -20,7 +20,8 @@ const WRITABLE_BY_GROUP: u32 = 0o020;
 /// How much is asked of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// The user chose it: below directories that everybody may write, all is root's or the user's own.
+    /// The user chose it: below directories that everybody may write, all is root's or the user's
+    /// own.
     Chosen,
     /// The program chose it, or root acts on it: all of it is root's or the user's own.
     Own,

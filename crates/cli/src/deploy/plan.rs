@@ -1,5 +1,5 @@
-//! What one machine is to do for a job. `up` makes a plan per machine; [`super::machine`] carries it
-//! out, here or at the other end of ssh.
+//! What one machine is to do for a job. `up` makes a plan per machine; [`super::machine`] carries
+//! it out, here or at the other end of ssh.
 
 use super::process::Process;
 use super::slurm::SlurmRun;
@@ -107,8 +107,8 @@ impl Plan {
         self.owner.clone().unwrap_or_else(User::current)
     }
 
-    /// Where this machine's backing files and the metadata store are made: not in the job's directory, which may
-    /// well be in memory.
+    /// Where this machine's backing files and the metadata store are made: not in the job's
+    /// directory, which may well be in memory.
     pub(crate) fn device_dir(&self) -> PathBuf {
         self.device_dir.clone().unwrap_or_else(|| format!("/var/tmp/tsumugi-{}", self.id).into())
     }
@@ -146,8 +146,8 @@ pub(crate) enum DevicePlan {
         /// Bytes.
         size: u64,
     },
-    /// The first of some block devices, files and directories that is free; nobody removes a device or file.
-    /// In a directory a backing file is made.
+    /// The first of some block devices, files and directories that is free; nobody removes a device
+    /// or file. In a directory a backing file is made.
     Existing {
         /// Their patterns.
         patterns: Vec<String>,

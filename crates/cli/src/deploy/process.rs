@@ -68,8 +68,8 @@ fn stat(pid: i32) -> io::Result<(char, u64)> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/PID/stat is not as known"))
 }
 
-/// Reads a file of `/proc`. Such files have no size, so that `std::fs::read` asks for them in small pieces: dozens of
-/// calls for an environment.
+/// Reads a file of `/proc`. Such files have no size, so that `std::fs::read` asks for them in small
+/// pieces: dozens of calls for an environment.
 fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = std::fs::File::open(path)?;
     let mut text = Vec::with_capacity(PIECE_BYTES);
@@ -136,8 +136,8 @@ pub(crate) fn wait_for_end(processes: &[Process], deadline: Instant) -> Vec<Proc
     }
 }
 
-/// Identifies the PID namespace of this process, in which process numbers have their meaning. A container
-/// usually has one of its own. 0 if `/proc` does not show it.
+/// Identifies the PID namespace of this process, in which process numbers have their meaning. A
+/// container usually has one of its own. 0 if `/proc` does not show it.
 pub(crate) fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |data| data.ino())
 }

@@ -15,8 +15,8 @@ pub(crate) struct ReachArgs {
     /// The program on the hosts [default: the site's, else tsumugi]
     #[arg(long, value_name = "PATH")]
     remote_binary: Option<String>,
-    /// Number of hosts that each host reaches directly; more hosts are reached as a tree [default: the
-    /// site's, else 16]
+    /// Number of hosts that each host reaches directly; more hosts are reached as a tree [default:
+    /// the site's, else 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
     fan_out: Option<u16>,
 }

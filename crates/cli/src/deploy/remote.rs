@@ -1,9 +1,9 @@
 //! Jobs on machines that ssh or, in a Slurm allocation, srun reaches.
 //!
 //! `up` starts `tsumugi up --agent` on each, which carries out orders that come as lines of JSON on
-//! its standard input and answers the same way. As long as it has not been told that all is ready, an
-//! agent whose connection ends undoes what it made: so a killed `up` leaves nothing on any machine.
-//! Afterwards no connection stays open; `status` and `down` ask the machines anew.
+//! its standard input and answers the same way. As long as it has not been told that all is ready,
+//! an agent whose connection ends undoes what it made: so a killed `up` leaves nothing on any
+//! machine. Afterwards no connection stays open; `status` and `down` ask the machines anew.
 
 mod agent;
 mod conversation;
@@ -100,7 +100,8 @@ impl Way {
 pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow::Result<Outcome> {
     let hosts = way.hosts()?;
     let mut plan = args.bare_plan(Vec::new())?;
-    // Should this machine die, nobody else knows of the owning process. A step's agents end with it.
+    // Should this machine die, nobody else knows of the owning process. A step's agents end with
+    // it.
     let is_owned = plan.owner_process.is_some() && way.run().is_none();
     plan.lease_seconds = plan.lease_seconds.or(is_owned.then_some(OWNED_LEASE.as_secs()));
     let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
@@ -171,8 +172,8 @@ fn undo_all(dir: &JobDir, state: &State) {
     }
 }
 
-/// Each machine's plan; the first has the metadata service. The job's new key is forgotten here when the machines
-/// have their parts.
+/// Each machine's plan; the first has the metadata service. The job's new key is forgotten here
+/// when the machines have their parts.
 fn plans(
     args: &UpArgs,
     dir: &JobDir,
@@ -281,8 +282,8 @@ fn start_all(
     Ok(nodes)
 }
 
-/// Renews a job's lease here and on its machines, for as long as it was made for or `lasts`. Returns what
-/// could not be renewed.
+/// Renews a job's lease here and on its machines, for as long as it was made for or `lasts`.
+/// Returns what could not be renewed.
 pub(crate) fn renew(dir: &JobDir, lasts: Option<Duration>) -> anyhow::Result<Vec<String>> {
     let state = State::read(dir)?;
     let state = state.with_context(|| format!("there is no job {}", dir.job()))?;

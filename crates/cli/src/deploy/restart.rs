@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 /// How the metadata service is named.
 pub(crate) const META: &str = "meta";
 
-/// Starts what is dead of this machine's part of the job, or of it the parts that are named. Returns
-/// the names of what was started.
+/// Starts what is dead of this machine's part of the job, or of it the parts that are named.
+/// Returns the names of what was started.
 pub(crate) fn here(
     dir: &JobDir,
     parts: &[String],

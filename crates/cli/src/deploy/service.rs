@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often the log is looked at, as a part of the time that was waited, and the least and most. Hundreds of nodes that
-/// start on one machine would keep it busy with looking else.
+/// How often the log is looked at, as a part of the time that was waited, and the least and most.
+/// Hundreds of nodes that start on one machine would keep it busy with looking else.
 const LOOK_PART: u32 = 8;
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 /// Lines of a log that an error shows.
@@ -27,8 +27,8 @@ const TAIL_BYTES: usize = 4096;
 /// The commands that outlive the `up` that starts them.
 const SERVICES: [&str; 3] = ["keep", "meta", "node"];
 
-/// Closes what a service of a job has inherited from those who ran `up`: they may wait for the end of a pipe, or hold
-/// a lock by an open file. To be called before anything else.
+/// Closes what a service of a job has inherited from those who ran `up`: they may wait for the end
+/// of a pipe, or hold a lock by an open file. To be called before anything else.
 pub(crate) fn drop_inherited() {
     let command = std::env::args_os().nth(1);
     let is_service = command.is_some_and(|command| SERVICES.iter().any(|name| command == *name));
@@ -54,8 +54,8 @@ pub(crate) struct Service {
 
 impl Service {
     /// Starts this program with other arguments, in a process group of its own, so that Ctrl-C
-    /// reaches `up` alone and things end in order. An engine is what the job insists on, unless this
-    /// process does on another.
+    /// reaches `up` alone and things end in order. An engine is what the job insists on, unless
+    /// this process does on another.
     pub(crate) fn start(
         dir: &JobDir,
         id: &str,

@@ -225,8 +225,8 @@ mod tests {
         }
     }
 
-    /// Goal: only what Slurm reports ends a pool; a controller that does not answer, and what is not
-    /// understood, do not.
+    /// Goal: only what Slurm reports ends a pool; a controller that does not answer, and what is
+    /// not understood, do not.
     #[test]
     fn a_job_is_over_only_by_evidence() {
         let run = SlurmRun { job: 7, restarts: 1 };

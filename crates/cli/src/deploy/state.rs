@@ -1,9 +1,9 @@
 //! The state file of a job: what was made, or was about to be made, on this machine.
 //!
 //! It is replaced as a whole (written beside, then renamed), so that a reader sees one state or the
-//! next, whoever was killed when. It is not flushed: after a power cut there is nothing left to undo
-//! but files, and those are named by the last state that reached the disk or are in the job's own
-//! directory.
+//! next, whoever was killed when. It is not flushed: after a power cut there is nothing left to
+//! undo but files, and those are named by the last state that reached the disk or are in the job's
+//! own directory.
 
 use super::job::JobDir;
 use super::life::Holder;
@@ -90,7 +90,8 @@ pub(crate) struct State {
     /// The keeper's process.
     #[serde(default)]
     pub(crate) keeper: Option<Process>,
-    /// A process is being started, and may run without being written down. Earlier versions did not say.
+    /// A process is being started, and may run without being written down. Earlier versions did not
+    /// say.
     #[serde(default = "is_unknown")]
     pub(crate) is_starting: bool,
 }
@@ -255,8 +256,8 @@ impl State {
         }
     }
 
-    /// Starts a process by `start`, which returns it, and by `keep` writes it down; the state says in between that
-    /// there may be one.
+    /// Starts a process by `start`, which returns it, and by `keep` writes it down; the state says
+    /// in between that there may be one.
     pub(crate) fn start<T>(
         &mut self,
         dir: &JobDir,
@@ -285,8 +286,8 @@ impl State {
         }))
     }
 
-    /// Reads the file, or else the copy of a job that root made for this user; and whether it was the
-    /// file.
+    /// Reads the file, or else the copy of a job that root made for this user; and whether it was
+    /// the file.
     pub(crate) fn read_any(dir: &JobDir) -> anyhow::Result<Option<(State, bool)>> {
         match (State::read(dir), read_file(&dir.join(SHOWN))) {
             (Ok(state), _) => Ok(state.map(|state| (state, true))),
@@ -333,8 +334,8 @@ impl State {
         Holder::of(&self.node_life(node)).process().or_else(|| self.living(node.process))
     }
 
-    /// Whether anything of the job may still run or be at work: on this machine, or on others that it
-    /// reaches.
+    /// Whether anything of the job may still run or be at work: on this machine, or on others that
+    /// it reaches.
     pub(crate) fn is_in_use(&self) -> bool {
         !self.hosts.is_empty()
             || (!self.is_ready && self.living(Some(self.up)).is_some())
@@ -349,7 +350,8 @@ impl State {
             || self.nodes.iter().any(|node| unknown(self.node_life(node)))
     }
 
-    /// Whether the job has living processes in another PID namespace. From here they seem to be dead.
+    /// Whether the job has living processes in another PID namespace. From here they seem to be
+    /// dead.
     pub(crate) fn lives_elsewhere(&self) -> bool {
         let is_held = |path: PathBuf| Holder::of(&path) != Holder::Nobody;
         let node_lives = || self.nodes.iter().any(|node| is_held(self.node_life(node)));
@@ -371,7 +373,8 @@ impl State {
         Ok(())
     }
 
-    /// Whether the job was started in another PID namespace, where its process numbers have their meaning.
+    /// Whether the job was started in another PID namespace, where its process numbers have their
+    /// meaning.
     pub(crate) fn is_of_another_namespace(&self) -> bool {
         let unknown = 0;
         ![unknown, process::pid_namespace()].contains(&self.pid_namespace)

@@ -49,7 +49,8 @@ impl User {
             .with_context(|| format!("there is no user {text} on this machine"))
     }
 
-    /// Returns the user of this process. Containers often have no entry for it: then its number is its name.
+    /// Returns the user of this process. Containers often have no entry for it: then its number is
+    /// its name.
     pub(crate) fn current() -> User {
         let uid = rustix::process::geteuid().as_raw();
         User::find(&uid.to_string()).unwrap_or_else(|_| User {

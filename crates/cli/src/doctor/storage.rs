@@ -238,7 +238,8 @@ impl Aligned {
 mod tests {
     use super::*;
 
-    /// Goal: what is missing or slow is said with what to do; a machine's own directory is measured.
+    /// Goal: what is missing or slow is said with what to do; a machine's own directory is
+    /// measured.
     #[test]
     fn storage_is_looked_at() {
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -1,8 +1,10 @@
-//! What a service answers about itself: HTTP/1.1, GET alone, one request a connection, all of it bounded.
+//! What a service answers about itself: HTTP/1.1, GET alone, one request a connection, all of it
+//! bounded.
 //!
-//! It runs on threads of its own, which sleep while nobody asks: a service whose own threads are stuck still shows in
-//! what. `/metrics` is for Prometheus; `/snapshot` and `/trace` are for the commands of this program, and only at the
-//! socket in the job's directory: they name processes and inodes.
+//! It runs on threads of its own, which sleep while nobody asks: a service whose own threads are
+//! stuck still shows in what. `/metrics` is for Prometheus; `/snapshot` and `/trace` are for the
+//! commands of this program, and only at the socket in the job's directory: they name processes and
+//! inodes.
 
 use super::socket;
 use super::text::{self, Part};
@@ -193,7 +195,8 @@ fn requested(stream: &mut impl Read) -> io::Result<Option<String>> {
 fn whole(stream: &mut impl Write, status: &str, kind: &str, text: &str) -> io::Result<()> {
     let bytes = text.len();
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n"
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {bytes}\r\nConnection: \
+         close\r\n\r\n"
     );
     stream.write_all(head.as_bytes())?;
     stream.write_all(text.as_bytes())

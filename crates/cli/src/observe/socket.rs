@@ -1,4 +1,5 @@
-//! Unix sockets by name, however long their path is: the kernel takes 107 bytes, and jobs may have longer directories.
+//! Unix sockets by name, however long their path is: the kernel takes 107 bytes, and jobs may have
+//! longer directories.
 
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
@@ -57,8 +58,8 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
-    /// Goal: long paths work, only the owner can open the socket, and a later process takes the place of a dead one,
-    /// but not that of another file.
+    /// Goal: long paths work, only the owner can open the socket, and a later process takes the
+    /// place of a dead one, but not that of another file.
     #[test]
     fn sockets_have_any_path() {
         let base = tempfile::tempdir().unwrap();

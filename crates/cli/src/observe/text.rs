@@ -1,4 +1,5 @@
-//! A snapshot in Prometheus' text form (`OpenMetrics` 1.0), by the Prometheus project's own library.
+//! A snapshot in Prometheus' text form (`OpenMetrics` 1.0), by the Prometheus project's own
+//! library.
 
 use metrics::{Counts, Family, Snapshot, Value};
 use prometheus_client::collector::Collector;
@@ -149,8 +150,8 @@ mod tests {
     use metrics::Point;
     use std::time::Duration;
 
-    /// Goal: the text has each operation of each process with its buckets, sums that agree, and labels; numbers of one
-    /// name stand together.
+    /// Goal: the text has each operation of each process with its buckets, sums that agree, and
+    /// labels; numbers of one name stand together.
     #[test]
     fn prometheus_gets_its_text() {
         let begun = reactor::time::now() - Duration::from_millis(3);

@@ -1,4 +1,5 @@
-//! Progress through data: a bar with rate and time left on a terminal, a line now and then elsewhere.
+//! Progress through data: a bar with rate and time left on a terminal, a line now and then
+//! elsewhere.
 
 use crate::deploy::size::human;
 use indicatif::{ProgressBar, ProgressStyle};

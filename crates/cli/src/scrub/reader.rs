@@ -1,7 +1,8 @@
 //! Reads all data of a running pool, as a session of its own, and compares it with its checksums.
 //!
-//! The session reads as a mount does: what it finds, a mount's read would find. It goes through the tree, so files
-//! that have no name any more are left out. Rights that writers hold are recalled for a moment, file by file.
+//! The session reads as a mount does: what it finds, a mount's read would find. It goes through the
+//! tree, so files that have no name any more are left out. Rights that writers hold are recalled
+//! for a moment, file by file.
 
 use crate::deploy::admin::Access;
 use ::meta::check::data::Wrongness;
@@ -96,8 +97,8 @@ impl Pace {
     }
 }
 
-/// Reads all data of a pool, at most `rate` bytes a second. `watch` is called twice a second and at the end, and says
-/// whether to go on.
+/// Reads all data of a pool, at most `rate` bytes a second. `watch` is called twice a second and at
+/// the end, and says whether to go on.
 ///
 /// # Errors
 /// In words why it was not read to the end.
@@ -305,8 +306,8 @@ async fn next(running: &mut VecDeque<JoinHandle<anyhow::Result<()>>>) -> anyhow:
 mod tests {
     use super::*;
 
-    /// Goal: what is read at once by several is no faster than the rate allows for all of it, and time in which nothing
-    /// was read is not made up for.
+    /// Goal: what is read at once by several is no faster than the rate allows for all of it, and
+    /// time in which nothing was read is not made up for.
     #[test]
     fn a_rate_is_kept() {
         let mut simulation = reactor::sim::Simulation::new(1);

@@ -1,4 +1,5 @@
-//! What a scrub leaves in the job's directory for `tsumugi status`: how far it is, and what it has found.
+//! What a scrub leaves in the job's directory for `tsumugi status`: how far it is, and what it has
+//! found.
 
 use super::reader::Tally;
 use crate::deploy::job::JobDir;

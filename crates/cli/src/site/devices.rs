@@ -1,5 +1,5 @@
-//! Chooses a node's device among block devices, files and directories that match patterns. Devices that
-//! are in use or carry data are refused.
+//! Chooses a node's device among block devices, files and directories that match patterns. Devices
+//! that are in use or carry data are refused.
 
 use super::{Site, host_name};
 use crate::deploy::plan::{DevicePlan, Plan};
@@ -130,7 +130,8 @@ fn examine(path: &Path, destroy: bool, taken: &[PathBuf]) -> anyhow::Result<bool
     {
         [] => Ok(false),
         found => bail!(
-            "{shown} is not empty, it carries {}: --destroy uses it all the same, and all on it is lost",
+            "{shown} is not empty, it carries {}: --destroy uses it all the same, and all on it is \
+             lost",
             found.join(", ")
         ),
     }
@@ -172,8 +173,8 @@ fn signatures(path: &Path) -> anyhow::Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// Goal: a node gets the first free device; a device with a file system is refused without `destroy`;
-    /// two nodes never share a device.
+    /// Goal: a node gets the first free device; a device with a file system is refused without
+    /// `destroy`; two nodes never share a device.
     #[test]
     fn the_first_free_device_is_used() {
         let directory = tempfile::tempdir().unwrap();

@@ -57,8 +57,8 @@ impl Drop for Unfinished {
     }
 }
 
-/// Opens a regular file, and returns its attributes with it. Another program may have replaced it since it
-/// was listed: this neither follows a symbolic link nor waits for the writer of a FIFO.
+/// Opens a regular file, and returns its attributes with it. Another program may have replaced it
+/// since it was listed: this neither follows a symbolic link nor waits for the writer of a FIFO.
 ///
 /// # Errors
 /// The file cannot be opened, or it is no regular file any more.
@@ -192,8 +192,8 @@ fn tell(tally: Option<&Tally>, count: u64) {
     }
 }
 
-/// The next range that holds data; at the end of the file, an empty range there. Where a file system
-/// cannot tell, everything is data.
+/// The next range that holds data; at the end of the file, an empty range there. Where a file
+/// system cannot tell, everything is data.
 fn next_data(file: &File, offset: u64) -> anyhow::Result<(u64, u64)> {
     let size = file.metadata().context("cannot look at it")?.len();
     if offset >= size {
@@ -238,8 +238,8 @@ pub(crate) fn set_attributes(pair: &Pair, data: &Metadata, xattrs: bool) -> anyh
         // The change of owner may have cleared bits.
         mode = 0;
     }
-    // After the owner, whose change takes a file's capabilities away, and before the mode, which may
-    // forbid it.
+    // After the owner, whose change takes a file's capabilities away, and before the mode, which
+    // may forbid it.
     if xattrs {
         xattrs::copy(&pair.source, path)?;
     }

@@ -1,9 +1,10 @@
 //! Small files that go to a Tsumugi mount, many at a time.
 //!
-//! The mount has files made whole, with their data and attributes, when [`FILES_XATTR`] of their directory is
-//! set: one request and one call to the metadata service for dozens of files, instead of a dozen requests and
-//! three calls for each. All files of a group appear, or none. A group that is refused, as when a name is there
-//! already, is copied file by file, which also finds out what is wrong.
+//! The mount has files made whole, with their data and attributes, when [`FILES_XATTR`] of their
+//! directory is set: one request and one call to the metadata service for dozens of files, instead
+//! of a dozen requests and three calls for each. All files of a group appear, or none. A group that
+//! is refused, as when a name is there already, is copied file by file, which also finds out what
+//! is wrong.
 
 use super::file::{Copier, open_source};
 use super::scan::Task;
@@ -42,8 +43,8 @@ fn bytes_in_group(task: &Task) -> Option<usize> {
 }
 
 impl Group {
-    /// Adds a task, on its way to this mount if to any. Returns what is to be copied before: nothing if the
-    /// task joined the group.
+    /// Adds a task, on its way to this mount if to any. Returns what is to be copied before:
+    /// nothing if the task joined the group.
     pub(crate) fn add(&mut self, task: Task, mount: Option<u64>) -> Option<Group> {
         let bytes = mount.and_then(|_| bytes_in_group(&task));
         let joins = |bytes: usize| {
@@ -167,8 +168,8 @@ mod tests {
         Task { source: source.path().into(), target: target.into(), data }
     }
 
-    /// Goal: small files of one directory of a mount go together until the value would be too long; all else
-    /// goes alone, in order.
+    /// Goal: small files of one directory of a mount go together until the value would be too long;
+    /// all else goes alone, in order.
     #[test]
     fn small_files_of_a_directory_go_together() {
         let mut group = Group::default();

@@ -1,9 +1,9 @@
 //! Extended attributes: those that belong to a file's user, and as root those that programs trust.
 //!
-//! Copied are `user.*`, and by root `trusted.*` and `security.capability`. Labels of security modules
-//! are the machine's own affair, and access control lists are not known to Tsumugi's mounts, so
-//! neither is copied. A file system that lacks extended attributes gives an error that names the
-//! option to leave them out: losing them silently would be found out much later.
+//! Copied are `user.*`, and by root `trusted.*` and `security.capability`. Labels of security
+//! modules are the machine's own affair, and access control lists are not known to Tsumugi's
+//! mounts, so neither is copied. A file system that lacks extended attributes gives an error that
+//! names the option to leave them out: losing them silently would be found out much later.
 
 use anyhow::{Context, anyhow};
 use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};

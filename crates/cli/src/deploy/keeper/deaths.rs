@@ -93,8 +93,8 @@ impl Deaths {
         }
     }
 
-    /// How a part ended, as far as is known: by its status, if this process had started it, else by what its
-    /// log says at the end.
+    /// How a part ended, as far as is known: by its status, if this process had started it, else by
+    /// what its log says at the end.
     fn cause(&mut self, part: &str, pid: Option<i32>) -> String {
         let status = pid.and_then(|pid| self.ended.remove(&pid));
         let said = service::last_error(&self.dir.join(&format!("{part}.log")));

@@ -1,7 +1,8 @@
 //! `tsumugi up --agent` and `tsumugi agent`: carry out orders on one machine.
 //!
-//! The first, by ssh, ends when all machines are ready. The second stays in the foreground, for launchers as srun
-//! that end what a step leaves behind: it takes its machine's part of the job down when it is told to end.
+//! The first, by ssh, ends when all machines are ready. The second stays in the foreground, for
+//! launchers as srun that end what a step leaves behind: it takes its machine's part of the job
+//! down when it is told to end.
 
 use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply, lines};
 use super::tree::{Sink, Tree, line};
@@ -31,14 +32,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Least time between two tellings of progress.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
-/// How long services may take to end when their step does. Slurm has asked them to end, too, the metadata service
-/// included, so that nodes may wait in vain for it, and what they have not committed goes with the job anyway.
+/// How long services may take to end when their step does. Slurm has asked them to end, too, the
+/// metadata service included, so that nodes may wait in vain for it, and what they have not
+/// committed goes with the job anyway.
 const DOWN_WITHIN: Duration = Duration::from_secs(3);
 
 /// How long an `up` whose agent ends may take to end, too.
 const UP_WITHIN: Duration = Duration::from_secs(2);
 
-/// The name under which an agent is talked to, as its orders and answers go together with those of others.
+/// The name under which an agent is talked to, as its orders and answers go together with those of
+/// others.
 #[derive(Clone, Debug)]
 struct Voice {
     node: String,
@@ -47,8 +50,9 @@ struct Voice {
     below: Arc<OnceLock<Tree>>,
 }
 
-/// Carries out orders from standard input, and passes those for other machines on to the agents below. Ends at the
-/// order to finish. If the input ends without that order, it undoes what it has made.
+/// Carries out orders from standard input, and passes those for other machines on to the agents
+/// below. Ends at the order to finish. If the input ends without that order, it undoes what it has
+/// made.
 pub(crate) fn serve(dir: &JobDir, stop: &Stop, node: &str) -> ExitCode {
     let voice = Voice { node: node.into(), is_step: false, below: Arc::default() };
     let Ok(_machine) = listen(dir, stop, &voice) else { return ExitCode::FAILURE };
@@ -57,9 +61,10 @@ pub(crate) fn serve(dir: &JobDir, stop: &Stop, node: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// As [`serve`], as one task of a step, and stays then: until the job is taken down, or this process is told to end
-/// and takes it down itself. On the machine where `up` runs, this removes the directory of the whole job, too: Slurm
-/// kills what a job's script has left behind, and gives only steps the time to clean up.
+/// As [`serve`], as one task of a step, and stays then: until the job is taken down, or this
+/// process is told to end and takes it down itself. On the machine where `up` runs, this removes
+/// the directory of the whole job, too: Slurm kills what a job's script has left behind, and gives
+/// only steps the time to clean up.
 pub(crate) fn serve_step(whole: &JobDir, dir: &JobDir, stop: &Stop, node: &str) -> ExitCode {
     let voice = Voice { node: node.into(), is_step: true, below: Arc::default() };
     let Ok(machine) = listen(dir, stop, &voice) else {
@@ -78,8 +83,8 @@ pub(crate) fn serve_step(whole: &JobDir, dir: &JobDir, stop: &Stop, node: &str) 
     if end_whole(whole) && is_gone { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Takes down the directory of the whole job, if it is here, was made in this Slurm job, and nothing works on it.
-/// Returns whether nothing is left.
+/// Takes down the directory of the whole job, if it is here, was made in this Slurm job, and
+/// nothing works on it. Returns whether nothing is left.
 fn end_whole(whole: &JobDir) -> bool {
     let deadline = Instant::now() + UP_WITHIN;
     loop {
@@ -233,7 +238,8 @@ impl Voice {
                 return;
             };
             if addressed.node != self.node {
-                // An agent below that has ended has reported so in its last answer. A step has no agents below it.
+                // An agent below that has ended has reported so in its last answer. A step has no
+                // agents below it.
                 self.below.get().iter().for_each(|tree| {
                     let _ = tree.pass(&addressed.node, line.as_bytes());
                 });

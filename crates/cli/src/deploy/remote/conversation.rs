@@ -105,7 +105,8 @@ pub(crate) struct Conversation {
 #[derive(Debug)]
 pub(super) struct Inbox {
     replies: Receiver<Reply>,
-    /// The latest report of progress. Reports come without an order, so that they would fill a queue.
+    /// The latest report of progress. Reports come without an order, so that they would fill a
+    /// queue.
     progress: Arc<Mutex<Option<(u64, u64)>>>,
 }
 
@@ -126,7 +127,8 @@ pub(super) enum Link {
 }
 
 impl Conversation {
-    /// Starts the agents of a job on machines that ssh reaches, and returns a conversation with each.
+    /// Starts the agents of a job on machines that ssh reaches, and returns a conversation with
+    /// each.
     pub(crate) fn start(job: &str, hosts: &[HostState]) -> Vec<Conversation> {
         let (slots, inboxes) = inboxes(hosts);
         let sink: Sink = Arc::new(move |line| deal(line, &slots));
@@ -231,7 +233,8 @@ impl Conversation {
     }
 }
 
-/// The ways to the conversations with these machines by node, and their ends in the order of the machines.
+/// The ways to the conversations with these machines by node, and their ends in the order of the
+/// machines.
 pub(super) fn inboxes(hosts: &[HostState]) -> (BTreeMap<String, Slot>, Vec<Inbox>) {
     let made = hosts.iter().map(|host| {
         let (sender, replies) = sync_channel(REPLIES_MAX);
@@ -242,14 +245,15 @@ pub(super) fn inboxes(hosts: &[HostState]) -> (BTreeMap<String, Slot>, Vec<Inbox
     made.unzip()
 }
 
-/// Hands an answer to the conversation that waits for it. Other lines come from shells and task prologs.
+/// Hands an answer to the conversation that waits for it. Other lines come from shells and task
+/// prologs.
 pub(super) fn deal(line: &str, slots: &BTreeMap<String, Slot>) {
     let Ok(answer) = serde_json::from_str::<Addressed<Reply>>(line) else { return };
     let Some(slot) = slots.get(&answer.node) else { return };
     match answer.content {
         Reply::Progress { done, all } => *locked(&slot.progress) = Some((done, all)),
-        // A conversation that is over, or not listened to, does not keep the others waiting. An agent answers orders,
-        // one at a time: there is room for that.
+        // A conversation that is over, or not listened to, does not keep the others waiting. An
+        // agent answers orders, one at a time: there is room for that.
         reply => drop(slot.replies.try_send(reply)),
     }
 }

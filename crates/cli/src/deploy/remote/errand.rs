@@ -1,8 +1,9 @@
-//! Asking all machines of a job for something, over a tree as [`super::tree`] has it: `tsumugi errand` on a machine
-//! runs a command for its own part of the job, asks those below it at the same time, and prints all answers.
+//! Asking all machines of a job for something, over a tree as [`super::tree`] has it: `tsumugi
+//! errand` on a machine runs a command for its own part of the job, asks those below it at the same
+//! time, and prints all answers.
 //!
-//! If a machine is dead or cannot reach those below it, their answers are missing. The first machine then asks them
-//! itself.
+//! If a machine is dead or cannot reach those below it, their answers are missing. The first
+//! machine then asks them itself.
 
 use super::conversation::{Addressed, lines};
 use super::tree::{branches, line};
@@ -95,8 +96,9 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks machines, and passes each answer to `tell`. If the root cannot reach a machine, it reports that at once, because
-/// a second attempt would take as long and fail too. Other machines leave it to the root, which may reach it.
+/// Asks machines, and passes each answer to `tell`. If the root cannot reach a machine, it reports
+/// that at once, because a second attempt would take as long and fail too. Other machines leave it
+/// to the root, which may reach it.
 fn send(
     hosts: &[HostState],
     errand: &Errand,

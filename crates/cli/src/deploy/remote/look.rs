@@ -1,5 +1,5 @@
-//! Asking the machines of a job where they are in the network, which is their first order: here it shows which are
-//! reached.
+//! Asking the machines of a job where they are in the network, which is their first order: here it
+//! shows which are reached.
 
 use super::BEGIN_WITHIN;
 use super::conversation::{Conversation, Order, Reply};

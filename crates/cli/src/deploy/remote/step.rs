@@ -1,12 +1,14 @@
 //! Agents that are the tasks of one Slurm step: `srun` with one task on each node.
 //!
-//! srun copies its standard input to all tasks, and their output to its own. So each order names the node that it
-//! is for, and each answer the node that it comes from. The step goes on when `up` has ended, and with it the
-//! agents, which stay in the foreground: when Slurm ends the step, each agent gets SIGTERM and takes its node's part
-//! of the job down. That the orders end is no evidence that the job is over, so the agents do not mind.
+//! srun copies its standard input to all tasks, and their output to its own. So each order names
+//! the node that it is for, and each answer the node that it comes from. The step goes on when `up`
+//! has ended, and with it the agents, which stay in the foreground: when Slurm ends the step, each
+//! agent gets SIGTERM and takes its node's part of the job down. That the orders end is no evidence
+//! that the job is over, so the agents do not mind.
 //!
-//! `scancel` of a step, and an agent or srun that is killed, kill all of the step at once. The keeper beside `up`
-//! then learns from Slurm that the step is over, and runs `tsumugi down` on each node by another step.
+//! `scancel` of a step, and an agent or srun that is killed, kill all of the step at once. The
+//! keeper beside `up` then learns from Slurm that the step is over, and runs `tsumugi down` on each
+//! node by another step.
 
 use super::conversation::{Conversation, LINE_BYTES_MAX, Link, deal, inboxes, lines};
 use crate::deploy::process::Process;
@@ -90,7 +92,8 @@ impl Step {
 }
 
 impl Drop for Step {
-    /// The end of their orders makes agents that have not been told to stay undo what they made, and end.
+    /// The end of their orders makes agents that have not been told to stay undo what they made,
+    /// and end.
     fn drop(&mut self) {
         *self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
         if self.is_kept.load(Ordering::Relaxed) {

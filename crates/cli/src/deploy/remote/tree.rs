@@ -1,12 +1,13 @@
-//! A job's machines as a tree: this machine reaches some of them, and each of those reaches some of the rest.
+//! A job's machines as a tree: this machine reaches some of them, and each of those reaches some of
+//! the rest.
 //!
-//! Reaching a machine by ssh costs tens of milliseconds of processor time on both ends. From one machine, hundreds
-//! would wait for that machine's processors; in a tree the machines share the work, and the time grows with the
-//! tree's depth. Orders go down as lines that name their node, answers come up the same way, and each machine on the
-//! way passes on what is not its own.
+//! Reaching a machine by ssh costs tens of milliseconds of processor time on both ends. From one
+//! machine, hundreds would wait for that machine's processors; in a tree the machines share the
+//! work, and the time grows with the tree's depth. Orders go down as lines that name their node,
+//! answers come up the same way, and each machine on the way passes on what is not its own.
 //!
-//! A machine whose ssh does not reach the others is no reason to fail: what was not reached is reported as such, and
-//! the root reaches it by itself.
+//! A machine whose ssh does not reach the others is no reason to fail: what was not reached is
+//! reported as such, and the root reaches it by itself.
 
 use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply, lines};
 use crate::deploy::state::HostState;
@@ -22,7 +23,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// Time for agents that shall not stay to undo what they have made. A machine that ssh does not reach takes as long.
+/// Time for agents that shall not stay to undo what they have made. A machine that ssh does not
+/// reach takes as long.
 const UNDO_WITHIN: Duration = Duration::from_secs(10);
 /// How often their end is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -53,8 +55,9 @@ struct Branch {
 }
 
 impl Tree {
-    /// Starts the agents of a job on these machines. What they print goes to `sink`, and so does a last answer for
-    /// each machine when its branch has ended. `is_root`: no machine above can try those that this one does not reach.
+    /// Starts the agents of a job on these machines. What they print goes to `sink`, and so does a
+    /// last answer for each machine when its branch has ended. `is_root`: no machine above can try
+    /// those that this one does not reach.
     pub(super) fn start(job: &str, hosts: &[HostState], is_root: bool, sink: &Sink) -> Tree {
         let mut started = Vec::new();
         for hosts in branches(hosts) {
@@ -92,7 +95,8 @@ impl Tree {
 }
 
 impl Drop for Tree {
-    /// Closes the agents' input instead of killing them, so that an agent without the order to stay can undo its work.
+    /// Closes the agents' input instead of killing them, so that an agent without the order to stay
+    /// can undo its work.
     fn drop(&mut self) {
         self.end_orders();
         let deadline = Instant::now() + UNDO_WITHIN;
@@ -163,8 +167,8 @@ fn complaint(mut errors: ChildStderr) -> String {
     String::from_utf8_lossy(&text).trim().into()
 }
 
-/// The last answers of a branch: of machines that were heard, that they have ended; of others, that they were not
-/// reached.
+/// The last answers of a branch: of machines that were heard, that they have ended; of others, that
+/// they were not reached.
 fn lament(hosts: &[HostState], heard: &BTreeSet<String>, is_root: bool, why: &str, sink: &Sink) {
     for (index, host) in hosts.iter().enumerate() {
         let is_lost = heard.contains(&host.name) || (is_root && index == 0);
@@ -220,7 +224,8 @@ mod tests {
         (widest, deepest)
     }
 
-    /// Goal: a tree has all machines, no machine reaches more than the fan-out, and hundreds are a few steps away.
+    /// Goal: a tree has all machines, no machine reaches more than the fan-out, and hundreds are a
+    /// few steps away.
     #[test]
     fn trees_are_flat_and_narrow() {
         assert_eq!(shape(&hosts(0, 16)), (0, 0));
@@ -235,8 +240,8 @@ mod tests {
         }
     }
 
-    /// Goal: of a branch whose first machine does not answer, the root says that this one has failed, and that the
-    /// others are to be reached in another way.
+    /// Goal: of a branch whose first machine does not answer, the root says that this one has
+    /// failed, and that the others are to be reached in another way.
     #[test]
     fn machines_behind_a_dead_one_are_unreached() {
         for is_root in [true, false] {
