@@ -1,5 +1,5 @@
-//! Connections under TLS with the keys of admissions: each opens its own session's way to one target, as long as the
-//! admission lasts, and nothing else.
+//! Connections under TLS with the keys of admissions: each key admits only its own session to one
+//! target, and only during the admission.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use auth::TlsKey;
@@ -30,7 +30,7 @@ fn host(number: u8) -> HostId {
     HostId([number; 16])
 }
 
-/// The name under which a session connects to a namespace.
+/// Returns the name under which a session connects to a namespace.
 fn name(host: HostId) -> Nqn {
     Nqn::new(&format!("{}:1", Nqn::from_uuid(host.0).as_str())).unwrap()
 }
@@ -61,7 +61,7 @@ impl Served {
         self.target.admissions().admit_with_key(host, epoch, lapse, key).await.unwrap();
     }
 
-    /// How a host of this identifier and name connects with a key that is of that name.
+    /// Returns the options of a host with this identifier and name, whose key belongs to that name.
     fn options(&self, hostid: HostId, hostnqn: Nqn, key: &TlsKey) -> ConnectOptions {
         let tls = TlsOptions::of_admission(key.clone(), &hostnqn, &subsystem()).unwrap();
         let options = ConnectOptions::new(self.server.addresses()[0], subsystem());
@@ -77,8 +77,9 @@ impl Served {
 
 const LONG: Duration = Duration::from_mins(1);
 
-/// Goal: a session with its own key is served. Another session's key, the key that the same session has at another
-/// target, the right key under another session's name, and no TLS at all are refused.
+/// Goal: the target serves a session with its own key. It refuses another session's key, the key of
+/// the same session at another target, the right key under another session's name, and connections
+/// without TLS.
 #[test]
 fn a_key_is_one_sessions_at_one_target() {
     run(async {
@@ -93,9 +94,9 @@ fn a_key_is_one_sessions_at_one_target() {
         namespace.write(0, written.freeze()).await.unwrap();
         assert!(namespace.read(0, Buffer::zeroed(8192)).await.unwrap()[..] == [7; 8192]);
 
-        for (served, who, key) in [(&near, 1, 2), (&near, 2, 1), (&far, 1, 1), (&near, 3, 1)] {
-            let error = served.connect(host(who), &self::key(key)).await.unwrap_err();
-            assert!(matches!(error, Error::SecureChannel(_)), "{who} with key {key}: {error}");
+        for (served, number, key) in [(&near, 1, 2), (&near, 2, 1), (&far, 1, 1), (&near, 3, 1)] {
+            let error = served.connect(host(number), &self::key(key)).await.unwrap_err();
+            assert!(matches!(error, Error::SecureChannel(_)), "{number} with key {key}: {error}");
         }
         let mut plain = near.options(host(1), name(host(1)), &key(1));
         plain.tls = None;
@@ -105,8 +106,8 @@ fn a_key_is_one_sessions_at_one_target() {
     });
 }
 
-/// Goal: a session that shakes hands with its own key, and then connects by another session's identifier,
-/// gets no controller, and ends none of the other's.
+/// Goal: a session that uses its own key in the handshake, and then connects with another session's
+/// identifier, gets no controller and ends none of the other session's.
 #[test]
 fn a_session_cannot_pose_as_another() {
     run(async {
@@ -122,12 +123,12 @@ fn a_session_cannot_pose_as_another() {
         assert_eq!(served.target.controllers().len(), 1);
         assert_eq!(served.target.admissions().refused(), refused + 1);
         namespace.read(0, Buffer::zeroed(4096)).await.unwrap();
-        assert_eq!(victim.reconnects(), 0, "the thief has ended the victim's controller");
+        assert_eq!(victim.reconnects(), 0, "the other session has ended the controller");
     });
 }
 
-/// Goal: the end of an admission is that of its key: after a fence, also when the same host is admitted under a later
-/// epoch with another one, and after a lapse. A host whose key was refused does not try on.
+/// Goal: a key ends with its admission: after a fence, also if the same host is admitted under a
+/// later epoch with another key, and after a lapse. A host whose key was refused does not retry.
 #[test]
 fn a_key_ends_with_its_admission() {
     run(async {
@@ -155,7 +156,8 @@ fn a_key_ends_with_its_admission() {
     });
 }
 
-/// Goal: a target takes the keys of admissions only where they are controlled, and never beside those of hosts.
+/// Goal: a target accepts keys of admissions only if admissions are controlled, and never beside
+/// those of hosts.
 #[test]
 fn keys_of_hosts_and_of_admissions_are_not_mixed() {
     let target = |mode| Target::new(Limits::default(), Admissions::new(mode)).unwrap();

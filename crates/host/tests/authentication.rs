@@ -1,31 +1,19 @@
-//! Goal: a target with secrets serves only hosts that know theirs, on all queue pairs and in discovery; each
-//! side reports why it stops.
+//! Goal: a target with secrets serves only hosts that know their secrets, on all queue pairs and in
+//! discovery; each side reports its reason for a refusal.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod disk;
+
 use auth::{Fault, Group, Hash, Key, KeyPair, Policy};
-use block::MemoryBacking;
+use disk::{nqn, run};
 use host::{ConnectOptions, Controller, Error, Namespace};
 use nvme::auth::Reason;
 use nvme::{HostId, Nqn, Nsid, Status};
-use reactor::{Buffer, Runtime};
+use reactor::Buffer;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use target::{
-    AdmissionMode, Admissions, HostAccess, HostProof, Limits, Server, ServerOptions, Subsystem,
-    Target,
-};
-
-fn nqn(name: &str) -> Nqn {
-    Nqn::new(&format!("nqn.2026-11.test:{name}")).unwrap()
-}
-
-fn run<F: Future>(future: F) -> F::Output {
-    let mut runtime = Runtime::new(&reactor::Config::default()).unwrap();
-    runtime.block_on(async {
-        reactor::time::timeout(Duration::from_mins(2), future).await.expect("the test hangs")
-    })
-}
+use target::{AdmissionMode, Admissions, HostAccess, HostProof, Limits, Server, Target};
 
 fn key() -> Key {
     Key::generate(Some(Hash::Sha256), 32).unwrap()
@@ -35,18 +23,13 @@ fn keys() -> KeyPair {
     KeyPair { host: key(), controller: Some(key()) }
 }
 
-/// A target for the hosts "keyed", which has to prove itself by these keys, and "plain", which does not.
+/// Starts a target for the hosts "keyed", which has to prove itself by these keys, and "plain",
+/// which does not.
 fn start(keys: &KeyPair, policy: Policy, cores: usize) -> (Arc<Target>, Server) {
-    let target = Target::new(Limits::default(), Admissions::new(AdmissionMode::AnyHost)).unwrap();
     let access = HostAccess::List(BTreeSet::from([nqn("keyed"), nqn("plain")]));
-    let subsystem = Subsystem::new(nqn("disk"), "SERIAL", "Test", access);
-    let subsystem = target.add_subsystem(subsystem).unwrap();
-    let backing = Arc::new(MemoryBacking::new(1 << 20, 4096).unwrap());
-    subsystem.add_namespace(target::Namespace::new(Nsid(1), [5; 16], backing, false)).unwrap();
+    let target = disk::target(access, 1 << 20);
     target.require_proof(nqn("keyed"), HostProof { keys: keys.clone(), policy }).unwrap();
-    let listen = vec!["127.0.0.1:0".parse().unwrap()];
-    let options = ServerOptions { listen, cores, ..ServerOptions::default() };
-    let server = Server::start(&target, &options).unwrap();
+    let server = disk::serve(&target, cores);
     (target, server)
 }
 
@@ -62,8 +45,8 @@ async fn refusal(options: ConnectOptions) -> Error {
     Controller::connect(options).await.unwrap_err()
 }
 
-/// Goal: data goes over authenticated queue pairs in each group, on one core and on several, and still
-/// after they have been authenticated again.
+/// Goal: data is transferred over authenticated queue pairs with each group, on one core and on
+/// several, and also after a second authentication.
 #[test]
 fn keyed_hosts_are_served() {
     for (index, group) in Group::ALL.into_iter().enumerate() {
@@ -93,9 +76,10 @@ fn keyed_hosts_are_served() {
     }
 }
 
-/// Goal: discovery asks hosts with a secret for it where that is wanted, and shows them what is theirs.
+/// Goal: discovery demands the secret of hosts that have one, if configured, and shows them their
+/// subsystems.
 #[test]
-fn discovery_asks_too() {
+fn discovery_demands_proofs_too() {
     run(async {
         let keys = keys();
         let (target, server) = start(&keys, Policy::default(), 1);
@@ -134,10 +118,10 @@ fn strangers_are_refused() {
         let failed = Fault::Unacceptable(Reason::FAILED);
         assert!(matches!(error, Error::Authentication(fault) if fault == failed), "{error}");
         assert_eq!(error.to_errno(), 13);
-        // Who demands a proof does not go on without one.
+        // A host that demands a proof does not continue without one.
         let error = refusal(options(&server, "plain", Some(keys.clone()))).await;
         assert!(matches!(error, Error::Authentication(Fault::Unproved)), "{error}");
-        // A secret alone does no harm where it is not asked for.
+        // A secret does no harm if the target does not demand it.
         let one_way = KeyPair { controller: None, ..keys };
         let mild = Controller::connect(options(&server, "plain", Some(one_way))).await.unwrap();
         mild.disconnect().await.unwrap();
@@ -147,7 +131,8 @@ fn strangers_are_refused() {
     });
 }
 
-/// Goal: guesses are bounded and do not keep out a host that has authenticated once.
+/// Goal: the number of guesses is bounded, and they do not keep out a host that has authenticated
+/// once.
 #[test]
 fn guesses_are_bounded() {
     run(async {
@@ -162,7 +147,7 @@ fn guesses_are_bounded() {
             is_busy |= matches!(&error, Error::Refused { status, .. }
                 if status.is(Status::CONNECT_CONTROLLER_BUSY));
         }
-        assert!(is_busy, "guesses go on");
+        assert!(is_busy, "guesses are not bounded");
         loop {
             match Controller::connect(options(&server, "keyed", Some(keys.clone()))).await {
                 Ok(_) => break,
@@ -175,8 +160,8 @@ fn guesses_are_bounded() {
     });
 }
 
-/// Goal: sessions that an agent admits are not asked for proofs: their earlier controllers would end
-/// before the new one has proved itself.
+/// Goal: sessions that an agent admits give no proofs, because their earlier controllers would end
+/// before the proof of the new one.
 #[test]
 fn admitted_sessions_have_no_proofs() {
     let target =

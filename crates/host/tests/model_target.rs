@@ -1,6 +1,5 @@
-//! Goal: over real sockets, a host connects to a small model target, and everything that it offers
-//! (I/O of all sizes, digests, queues, discovery, events, reconnecting, deadlines) does what it
-//! says.
+//! Goal: over real sockets, a host connects to a small model target, and all its functions work:
+//! I/O of all sizes, digests, queues, discovery, events, reconnecting, deadlines.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod model;
@@ -50,7 +49,7 @@ impl Server {
         Self { address, streams, poke, accept }
     }
 
-    /// Ends listening and all connections.
+    /// Closes the listener and all connections.
     async fn kill(&self) {
         self.accept.abort();
         for stream in self.streams.take() {
@@ -117,8 +116,8 @@ async fn check_sizes(namespace: &Namespace) {
     }
 }
 
-/// Goal: no queue pair has more commands outstanding than the controller announces (MAXCMD), and a
-/// controller that announces none is used as deep as its queues are.
+/// Goal: no queue pair has more outstanding commands than the controller announces (MAXCMD); with a
+/// controller that announces no limit, the depth of the queues is used.
 #[test]
 fn queues_are_as_deep_as_the_controller_allows() {
     run(async {
@@ -136,7 +135,7 @@ fn queues_are_as_deep_as_the_controller_allows() {
     });
 }
 
-/// Goal: data comes back as written, whatever the sizes, digests, PDU limits and queue counts.
+/// Goal: reads return the written data, for all sizes, digests, PDU limits and queue counts.
 #[test]
 fn reads_return_what_writes_wrote() {
     for (digests, capsule, pieces, queues) in [
@@ -207,7 +206,7 @@ fn connecting_and_disconnecting_is_orderly() {
     });
 }
 
-/// Goal: wrong ranges are refused by the host with an error that says what is wrong.
+/// Goal: the host refuses invalid ranges with an error that states the fault.
 #[test]
 fn impossible_requests_are_refused() {
     run(async {
@@ -226,7 +225,8 @@ fn impossible_requests_are_refused() {
     });
 }
 
-/// Goal: statuses are reported with the command, transient ones are retried, Do Not Retry is not.
+/// Goal: errors contain the status of the command; transient ones are retried, those with Do Not
+/// Retry are not.
 #[test]
 fn statuses_decide_on_retries() {
     run(async {
@@ -245,7 +245,7 @@ fn statuses_decide_on_retries() {
     });
 }
 
-/// Goal: discovery gives all entries, also when the page changes between reads.
+/// Goal: discovery returns all entries, also when the page changes between reads.
 #[test]
 fn discovery_lists_what_is_there() {
     run(async {
@@ -281,7 +281,8 @@ fn events_are_reported() {
     });
 }
 
-/// Goal: a load survives the target's restart: every request succeeds, and reads are right.
+/// Goal: a load survives the target's restart: every request succeeds, and reads return the right
+/// data.
 #[test]
 fn a_restarted_target_interrupts_but_does_not_fail() {
     run(async {
@@ -321,7 +322,8 @@ fn a_restarted_target_interrupts_but_does_not_fail() {
     });
 }
 
-/// Goal: a target that comes back as another incarnation fails the handle until that is adopted.
+/// Goal: a target that returns as another incarnation fails the handle until that incarnation is
+/// adopted.
 #[test]
 fn a_new_incarnation_is_no_silent_loss() {
     run(async {
@@ -345,7 +347,7 @@ fn a_new_incarnation_is_no_silent_loss() {
     });
 }
 
-/// Goal: writes whose connection ended are not repeated if the user forbids it, reads are.
+/// Goal: writes whose connection ended are not repeated if the user forbids it; reads are repeated.
 #[test]
 fn interrupted_writes_may_be_failed_instead() {
     run(async {
@@ -395,7 +397,7 @@ fn a_silent_target_is_given_up_in_time() {
     });
 }
 
-/// Goal: a controller that stays away is given up after `ctrl_loss_tmo`, with all its requests.
+/// Goal: a controller that stays away is given up after `ctrl_loss_tmo`, and its requests fail.
 #[test]
 fn a_lost_controller_fails_its_requests() {
     run(async {
@@ -413,7 +415,7 @@ fn a_lost_controller_fails_its_requests() {
     });
 }
 
-/// Goal: more requests than slots wait their turn, and dropped ones do no harm.
+/// Goal: requests beyond the number of slots wait for their turn, and dropped ones do no harm.
 #[test]
 fn requests_beyond_the_queue_wait() {
     run(async {
@@ -430,7 +432,7 @@ fn requests_beyond_the_queue_wait() {
                 reactor::spawn(async move {
                     let request = namespace.read(index * 4096, blank(4096));
                     if index % 3 == 0 {
-                        // Given up at some point of its life.
+                        // Dropped at some point of its life.
                         let patience = Duration::from_micros(index * 20);
                         let _ = reactor::time::timeout(patience, request).await;
                     } else {

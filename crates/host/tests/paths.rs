@@ -1,6 +1,7 @@
-//! Goal: several paths to one namespace are one device: no error is seen while a path works, a path that comes
-//! back is used again, states of asymmetric access are obeyed, and what is no path to the same namespace is
-//! refused. Two targets of this project, on one memory device, over loopback.
+//! Goal: several paths to one namespace are one device. The user sees no error while a path works;
+//! a path that was repaired is used again; states of asymmetric access are obeyed; and a path that
+//! leads to another namespace is refused. Two targets of this project, on one memory device, over
+//! loopback.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use block::{Backing, MemoryBacking};
@@ -140,7 +141,7 @@ async fn all(tasks: Vec<reactor::JoinHandle<()>>) {
     }
 }
 
-/// Waits until the paths are as wanted.
+/// Waits until the paths have the wanted state.
 async fn until(namespace: &Namespace, is_so: impl Fn(&[PathStatus]) -> bool) {
     while !is_so(&namespace.paths()) {
         reactor::time::sleep(Duration::from_millis(5)).await;
@@ -151,8 +152,8 @@ fn commands(namespace: &Namespace) -> Vec<u64> {
     namespace.paths().iter().map(|path| path.commands).collect()
 }
 
-/// Goal: with each policy a load sees no error while one target after the other ends and comes back in its
-/// middle, what it reads is right, and a path that came back is used again.
+/// Goal: with each policy a load sees no error while one target after the other stops and restarts
+/// during the load; its reads return the right data, and a repaired path is used again.
 #[test]
 fn a_load_survives_each_target() {
     for policy in IoPolicy::ALL {
@@ -196,8 +197,9 @@ fn a_load_survives_each_target() {
     }
 }
 
-/// Goal: requests of several commands, whose parts take different paths, are right, also while a target ends, and
-/// while its group is closed under the parts that it still serves.
+/// Goal: requests of several commands, whose parts take different paths, return the right data,
+/// also while a target stops, and while its group becomes inaccessible and it still serves parts of
+/// them.
 #[test]
 fn long_requests_take_all_paths() {
     const LONG: usize = 5 << 20;
@@ -239,8 +241,8 @@ fn long_requests_take_all_paths() {
     });
 }
 
-/// Goal: round-robin and queue-depth use all optimized paths, numa one; a path that is not optimized is used only
-/// while no other one is.
+/// Goal: round-robin and queue-depth use all optimized paths, numa uses one; a path that is not
+/// optimized is used only while no optimized one works.
 #[test]
 fn policies_and_states_choose() {
     run(async {
@@ -274,8 +276,8 @@ fn policies_and_states_choose() {
     });
 }
 
-/// Goal: a load sees no error while groups become inaccessible, lost or change, on one path and on both; with
-/// none open it waits, and goes on as soon as one opens.
+/// Goal: a load sees no error while groups become inaccessible, lost or change, on one path and on
+/// both; while no path is open it waits, and it continues as soon as one opens.
 #[test]
 fn states_are_obeyed_under_load() {
     run(async {
@@ -314,8 +316,8 @@ fn states_are_obeyed_under_load() {
     });
 }
 
-/// Goal: without any path a request fails after `ctrl_loss_tmo` and not for ever; with a namespace handle that was
-/// dropped the controllers end.
+/// Goal: without any path a request fails after `ctrl_loss_tmo`; after a namespace handle was
+/// dropped, its controllers end.
 #[test]
 fn waiting_is_bounded() {
     run(async {
@@ -348,8 +350,8 @@ fn waiting_is_bounded() {
     });
 }
 
-/// Goal: what does not lead to the same namespace as the same host is refused, with the reason; a target that
-/// comes back with another namespace, or with other data, is not used.
+/// Goal: a path to another namespace, or of another host, is refused with the reason; a target that
+/// returns with another namespace, or with other data, is not used.
 #[test]
 fn other_namespaces_are_refused() {
     run(async {
@@ -399,7 +401,8 @@ fn other_namespaces_are_refused() {
     });
 }
 
-/// Goal: who wants to decide about interrupted writes gets them back, also with several paths.
+/// Goal: a user that wants to decide about interrupted writes gets them back, also with several
+/// paths.
 #[test]
 fn interrupted_writes_can_be_had_back() {
     run(async {

@@ -1,5 +1,6 @@
-//! Goal: the queue pair is right whatever a conforming target chooses and however the byte stream is
-//! split, and never panics, hangs a command or writes out of bounds if the target lies.
+//! Goal: the queue pair works with all choices of a conforming target and any split of the byte
+//! stream. If the target lies, it never panics, never leaves a command without an end and never
+//! writes out of bounds.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod model;
@@ -88,7 +89,7 @@ fn drain(pair: &mut QueuePair) -> Vec<u8> {
     bytes
 }
 
-/// Gives bytes to the queue pair in pieces, some of them straight into the destination.
+/// Passes bytes to the queue pair in pieces, some of them directly into the destination.
 fn deliver(pair: &mut QueuePair, mut bytes: &[u8], cuts: &mut impl Iterator<Item = usize>) {
     while !bytes.is_empty() {
         let n = cuts.next().unwrap_or(usize::MAX).clamp(1, bytes.len());
@@ -120,7 +121,7 @@ fn run(knobs: &Knobs, requests: &[Io], depth: u16, cuts: &[usize]) {
     assert_eq!(pair.state(), QueuePairState::Ready);
     let mut expected = vec![0_u8; (BLOCKS << BLOCK_SHIFT) as usize];
     for (round, batch) in requests.chunks(usize::from(depth)).enumerate() {
-        // Requests of one batch run at once: those that a write overlaps wait for the next round.
+        // Requests of one batch run at once. Those that overlap a write wait for the next round.
         let mut running: Vec<(CommandId, Io, Vec<u8>)> = Vec::new();
         for io in batch {
             let overlaps = running.iter().any(|(_, other, _)| {
@@ -200,7 +201,8 @@ proptest! {
         run(&knobs, &requests, depth, &cuts);
     }
 
-    /// Goal: random bytes are refused or waited on, and after closing no command is left.
+    /// Goal: random bytes are refused or the queue pair waits for more, and after closing no
+    /// command is left.
     #[test]
     fn random_bytes_do_no_harm(
         bytes in prop::collection::vec(any::<u8>(), 0..400),
@@ -268,9 +270,9 @@ proptest! {
     }
 }
 
-/// Goal: an answer to a command that is over is not taken for its successor's.
+/// Goal: an answer to a command that is over is not taken for an answer to its successor.
 #[test]
-fn stale_answers_are_told_apart() {
+fn stale_answers_are_distinguished() {
     let mut pair = initialized(1);
     let answer = |cid| {
         let mut out = [0; 64];
@@ -324,7 +326,7 @@ fn missing_data_is_noticed() {
     assert_eq!(outcome, Outcome::DataUnderrun { received_bytes: 512, expected_bytes: 4096 });
 }
 
-/// Goal: damaged data fails its command, and only that.
+/// Goal: damaged data fails only its own command.
 #[test]
 fn damaged_data_fails_its_command() {
     let mut pair = pair(2);

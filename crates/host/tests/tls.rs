@@ -1,33 +1,20 @@
-//! Goal: a target with TLS keys serves only hosts that know theirs, under TLS on all queue pairs and in
-//! discovery; bytes that are changed on the way end the connection and are never taken for data.
+//! Goal: a target with TLS keys serves only hosts that know their key, under TLS on all queue pairs
+//! and in discovery; bytes that change in transit end the connection and are never taken for data.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod disk;
+
 use auth::{Derivation, Hash, Key, KeyPair, Policy, TlsKey};
-use block::MemoryBacking;
+use disk::{nqn, pattern, run};
 use host::{ConnectOptions, ConnectionEnd, Controller, Error, Namespace, TlsOptions};
 use nvme::log_page::{security_type, transport_requirements};
-use nvme::{HostId, Nqn, Nsid};
-use reactor::{Buffer, Runtime};
+use nvme::{Nqn, Nsid};
+use reactor::Buffer;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-use target::{
-    AdmissionMode, Admissions, HostAccess, HostProof, HostTls, Limits, Server, ServerOptions,
-    Subsystem, Target,
-};
-
-fn nqn(name: &str) -> Nqn {
-    Nqn::new(&format!("nqn.2026-11.test:{name}")).unwrap()
-}
-
-fn run<F: Future>(future: F) -> F::Output {
-    let mut runtime = Runtime::new(&reactor::Config::default()).unwrap();
-    runtime.block_on(async {
-        reactor::time::timeout(Duration::from_mins(2), future).await.expect("the test hangs")
-    })
-}
+use target::{HostAccess, HostProof, HostTls, Server, Target};
 
 fn key(hash: Hash) -> TlsKey {
     TlsKey::generate(hash).unwrap()
@@ -37,48 +24,28 @@ fn tls(key: &TlsKey, derivation: Derivation) -> TlsOptions {
     TlsOptions { key: key.clone(), derivation, identity: None, is_refusal_final: false }
 }
 
-/// A target for the host "host", which connects under TLS by this key.
+/// Starts a target for the host "host", which connects under TLS by this key.
 fn start(tls: &TlsOptions, cores: usize) -> (Arc<Target>, Server) {
-    let target = Target::new(Limits::default(), Admissions::new(AdmissionMode::AnyHost)).unwrap();
-    let subsystem = Subsystem::new(nqn("disk"), "SERIAL", "Test", HostAccess::Any);
-    let subsystem = target.add_subsystem(subsystem).unwrap();
-    let backing = Arc::new(MemoryBacking::new(4 << 20, 4096).unwrap());
-    subsystem.add_namespace(target::Namespace::new(Nsid(1), [5; 16], backing, false)).unwrap();
+    let target = disk::target(HostAccess::Any, 4 << 20);
     let TlsOptions { key, derivation, .. } = tls.clone();
     target.require_tls(nqn("host"), HostTls { key, derivation }).unwrap();
-    let listen = vec!["127.0.0.1:0".parse().unwrap()];
-    let options = ServerOptions { listen, cores, ..ServerOptions::default() };
-    let server = Server::start(&target, &options).unwrap();
+    let server = disk::serve(&target, cores);
     (target, server)
 }
 
 fn options(address: SocketAddr, tls: Option<TlsOptions>) -> ConnectOptions {
-    let options = ConnectOptions::new(address, nqn("disk"));
-    let mut options = options.with_host(HostId([9; 16]), nqn("host"));
+    let mut options = disk::options(address, "host");
     options.tls = tls;
-    options.nr_io_queues = 2;
-    options.connect_timeout = Duration::from_secs(20);
     options
 }
 
-fn pattern(seed: usize, len: usize) -> Buffer {
-    let bytes: Vec<u8> = (0..len).map(|i| ((i / 512 + seed) * 13 + i * 7) as u8).collect();
-    Buffer::copy_from(&bytes)
-}
-
-/// Writes and reads in requests of many sizes.
 async fn exchange(namespace: &Namespace) {
-    for (seed, bytes) in
-        [4096, 8192, 12_288, 16_384, 20_480, 131_072, 135_168, 1 << 20].into_iter().enumerate()
-    {
-        let written = pattern(seed, bytes);
-        namespace.write(8192, Buffer::copy_from(&written).freeze()).await.unwrap();
-        let read = namespace.read(8192, Buffer::zeroed(bytes)).await.unwrap();
-        assert!(read[..] == written[..], "{bytes} bytes are not what was written");
-    }
+    let sizes = [4096, 8192, 12_288, 16_384, 20_480, 131_072, 135_168, 1 << 20];
+    disk::exchange(namespace, &sizes).await;
 }
 
-/// Goal: data goes under TLS with each kind of key, with digests and a second proof, on one core and on several.
+/// Goal: data is transferred under TLS with each kind of key, with digests and a second proof, on
+/// one core and on several.
 #[test]
 fn hosts_with_the_key_are_served() {
     let plain = key(Hash::Sha256).without_transform();
@@ -113,7 +80,7 @@ fn hosts_with_the_key_are_served() {
     }
 }
 
-/// Goal: discovery is under TLS too, and says that subsystems are.
+/// Goal: discovery is under TLS too, and reports that subsystems require it.
 #[test]
 fn discovery_names_the_requirement() {
     run(async {
@@ -138,7 +105,8 @@ fn discovery_names_the_requirement() {
     });
 }
 
-/// Goal: a host without a key, with another key, or with another host's key is refused, for each kind of key.
+/// Goal: a host without a key, with another key, or with another host's key is refused, for each
+/// kind of key.
 #[test]
 fn strangers_are_refused() {
     for hash in [Hash::Sha256, Hash::Sha384] {
@@ -162,8 +130,8 @@ fn strangers_are_refused() {
     }
 }
 
-/// Goal: the derivations of old and new libnvme find each other where identities differ, and where they do not,
-/// are what is said of them and nothing else.
+/// Goal: hosts and targets with the derivations of old and new libnvme can connect if the
+/// identities of these differ. If the identities are equal, only the configured derivation works.
 #[test]
 fn derivations_find_each_other() {
     run(async {
@@ -183,11 +151,7 @@ fn derivations_find_each_other() {
 #[test]
 fn targets_in_the_clear_are_refused() {
     run(async {
-        let target =
-            Target::new(Limits::default(), Admissions::new(AdmissionMode::AnyHost)).unwrap();
-        let listen = vec!["127.0.0.1:0".parse().unwrap()];
-        let server =
-            Server::start(&target, &ServerOptions { listen, ..ServerOptions::default() }).unwrap();
+        let server = disk::serve(&disk::empty_target(), 1);
         let tls = tls(&key(Hash::Sha256), Derivation::Standard);
         let error =
             Controller::connect(options(server.addresses()[0], Some(tls))).await.unwrap_err();
@@ -195,7 +159,7 @@ fn targets_in_the_clear_are_refused() {
     });
 }
 
-/// Copies bytes one way; flips one bit of each large piece while `is_hostile`.
+/// Copies bytes in one direction; flips one bit of a large piece if `is_hostile` is set.
 fn copy(mut from: TcpStream, mut to: TcpStream, is_hostile: &AtomicBool) {
     let mut bytes = vec![0; 65_536];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -210,8 +174,8 @@ fn copy(mut from: TcpStream, mut to: TcpStream, is_hostile: &AtomicBool) {
     let _ = from.shutdown(std::net::Shutdown::Both);
 }
 
-/// Goal: a bit that is changed on the way, in either direction, ends the connection; the host connects anew and
-/// reads and writes what is right.
+/// Goal: a bit that changes in transit, in either direction, ends the connection; the host
+/// reconnects, and reads and writes the right data.
 #[test]
 fn changed_records_are_refused() {
     let tls = tls(&key(Hash::Sha384), Derivation::Standard);
@@ -239,7 +203,7 @@ fn changed_records_are_refused() {
             direction.store(true, Ordering::SeqCst);
             namespace.write(0, Buffer::copy_from(&written).freeze()).await.unwrap();
             let read = namespace.read(0, Buffer::zeroed(65_536)).await.unwrap();
-            assert!(!direction.load(Ordering::SeqCst), "nothing was changed");
+            assert!(!direction.load(Ordering::SeqCst), "no bit was changed");
             assert!(read[..] == written[..], "changed bytes were taken for data");
             assert!(controller.reconnects() as usize > attempt, "the change was not noticed");
         }

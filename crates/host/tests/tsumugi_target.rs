@@ -1,6 +1,5 @@
-//! Goal: host and target of this project understand each other over loopback: data of all sizes,
-//! with and without digests, several queues, discovery, events, and the target's death and return in
-//! the middle of a load.
+//! Goal: host and target of this project work together over loopback: data of all sizes, with and
+//! without digests, several queues, discovery, events, and a restart of the target during a load.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use block::{Backing, Device, MemoryBacking};
@@ -79,9 +78,9 @@ fn pattern(seed: usize, len: usize) -> Buffer {
     Buffer::copy_from(&bytes)
 }
 
-/// Goal: data comes back as written, over every combination of digests and queue counts.
+/// Goal: reads return the written data, for every combination of digests and queue counts.
 #[test]
-fn data_survives_the_way() {
+fn data_survives_transport() {
     for (hdr_digest, data_digest, nr_io_queues) in
         [(false, false, 1), (true, false, 1), (false, true, 2), (true, true, 4)]
     {
@@ -137,7 +136,7 @@ fn a_namespace_is_a_device() {
         let buffer = filled.into_iter().next().and_then(Segment::into_buffer).unwrap();
         assert!(buffer[4096..] == bytes[..1 << 19]);
         assert_eq!(region.range(4096, 8192).to_buffer()[..], bytes[1 << 19..(1 << 19) + 8192]);
-        // The request is on its way before its future is polled.
+        // The request is sent before its future is polled.
         let write = device.write(0, Chunk::from(pattern(9, 4096)));
         reactor::time::sleep(Duration::from_millis(50)).await;
         let read = device.read(0, 4096).await.unwrap();
@@ -148,7 +147,7 @@ fn a_namespace_is_a_device() {
     });
 }
 
-/// Goal: discovery shows the subsystem where it is.
+/// Goal: discovery shows the subsystem and its address.
 #[test]
 fn discovery_finds_the_subsystem() {
     run(async {
@@ -168,7 +167,7 @@ fn discovery_finds_the_subsystem() {
     });
 }
 
-/// Goal: a namespace that is added shows up as an event and in the list.
+/// Goal: the user gets an event for an added namespace, and finds it in the list.
 #[test]
 fn a_new_namespace_is_announced() {
     run(async {
@@ -185,7 +184,7 @@ fn a_new_namespace_is_announced() {
     });
 }
 
-/// Goal: a load goes on over the target's restart if the device is the same incarnation.
+/// Goal: a load continues after the target's restart if the device is the same incarnation.
 #[test]
 fn a_load_survives_the_targets_restart() {
     run(async {
@@ -221,7 +220,7 @@ fn a_load_survives_the_targets_restart() {
     });
 }
 
-/// Goal: a target that comes back with another memory device is noticed.
+/// Goal: the host notices that a target has returned with another memory device.
 #[test]
 fn a_fresh_memory_device_is_not_taken_for_the_old_one() {
     run(async {
@@ -237,9 +236,9 @@ fn a_fresh_memory_device_is_not_taken_for_the_old_one() {
     });
 }
 
-/// Goal: a host that is not admitted gets the reason and does not retry forever.
+/// Goal: a host that is not admitted gets the reason and does not retry.
 #[test]
-fn strangers_are_told_why() {
+fn strangers_get_a_reason() {
     run(async {
         let admissions = Admissions::new(AdmissionMode::Controlled);
         let target = Target::new(Limits::default(), admissions).unwrap();

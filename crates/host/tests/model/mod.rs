@@ -1,5 +1,5 @@
-//! A small target for tests: a state machine without I/O that answers a host's bytes, with knobs for
-//! everything a target may choose: R2T or in-capsule data, sizes of PDUs, order, SUCCESS flag.
+//! A small target for tests: a state machine without I/O that answers a host's bytes. Its knobs set
+//! everything that a target may choose: R2T or in-capsule data, sizes of PDUs, order, SUCCESS flag.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -36,7 +36,7 @@ use std::rc::Rc;
 
 pub const BLOCK_SHIFT: u32 = 9;
 
-/// What a target may choose.
+/// The choices of a target.
 #[derive(Clone, Debug)]
 pub struct Knobs {
     pub has_header_digest: bool,
@@ -49,7 +49,7 @@ pub struct Knobs {
     pub mdts: u8,
     pub maxcmd: u16,
     pub cpda: u8,
-    /// Answers are kept until this many are there, then given in reverse.
+    /// The number of answers to hold before they are sent, in reverse order.
     pub hold: usize,
 }
 
@@ -71,18 +71,18 @@ impl Default for Knobs {
     }
 }
 
-/// What connections share.
+/// The state that connections share.
 pub struct Shared {
     pub knobs: Knobs,
     pub memory: RefCell<Vec<u8>>,
     pub incarnation: Cell<u128>,
     pub generation: Cell<u64>,
     pub entries: RefCell<Vec<DiscoveryEntry>>,
-    /// Commands of this opcode are swallowed without an answer.
+    /// The opcode of commands that get no answer.
     pub blackhole: Cell<Option<u8>>,
-    /// Completes the outstanding Asynchronous Event Request with this dword.
+    /// The dword that completes the outstanding Asynchronous Event Request.
     pub event: Cell<Option<u32>>,
-    /// The next I/O command ends with this status.
+    /// The status of the next I/O command.
     pub status: Cell<Option<Status>>,
     pub commands: Cell<u64>,
     pub flushes: Cell<u64>,
@@ -119,7 +119,7 @@ struct Write {
     asked: usize,
 }
 
-/// One connection's target side.
+/// The target's side of one connection.
 pub struct Model {
     shared: Rc<Shared>,
     parser: Parser,
@@ -149,12 +149,13 @@ impl Model {
         }
     }
 
-    /// For tests without Connect: an initialized I/O connection.
+    /// Makes this an initialized I/O connection, for tests without Connect.
     pub fn set_io(&mut self) {
         self.is_io = true;
     }
 
-    /// Takes bytes of the host; panics if they violate the protocol: the host is under test.
+    /// Takes bytes of the host. Panics if they violate the protocol, because the host is under
+    /// test.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
         let pending = std::mem::take(&mut self.pending);
@@ -203,7 +204,7 @@ impl Model {
         self.pending = rest.to_vec();
     }
 
-    /// Takes what is to be sent.
+    /// Takes the output.
     pub fn output(&mut self) -> Vec<u8> {
         if let (Some(dword), Some(cid)) = (self.shared.event.get(), self.aer) {
             self.shared.event.set(None);
@@ -217,7 +218,7 @@ impl Model {
         std::mem::take(&mut self.out)
     }
 
-    /// Gives all answers that are held.
+    /// Sends all held answers.
     pub fn release(&mut self) {
         for answer in self.held.drain(..).rev() {
             self.out.extend_from_slice(&answer);
