@@ -14,23 +14,24 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Most task polls between two looks at I/O.
+/// Most task polls between two checks for I/O.
 const POLLS_PER_TURN_MAX: usize = 1024;
-/// How long a runtime that ends waits for the kernel to give up its last operations.
+/// How long an ending runtime waits for the kernel to end its last operations.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How a [`Runtime`] is made.
+/// The configuration of a [`Runtime`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Submission queue entries of `io_uring` (8 … 32 768, rounded up to a power of two); the completion
-    /// queue is four times as long. More operations than this in one turn only cost more system calls.
+    /// Submission queue entries of `io_uring` (8 … 32 768, rounded up to a power of two); the
+    /// completion queue is four times as long. More operations than this in one turn only cost more
+    /// system calls.
     pub entries: u32,
     /// How long to spin for completions before sleeping.
     pub spin: Spin,
     /// 128-byte submission entries, for [`Handle::uring_cmd`](crate::Handle::uring_cmd).
     pub sqe128: bool,
-    /// Most threads, of the kernel or of the epoll engine, on which this thread's operations on files
-    /// that wait are carried out (syncs above all); 0 for four for each CPU. Syncs that wait for one
+    /// Most threads, of the kernel or of the epoll engine, that execute this thread's blocking
+    /// operations on files (above all syncs); 0 means four for each CPU. Syncs that wait for one
     /// flush of the disk share it only if they wait at the same time.
     pub blocking_max: u32,
     /// The engine; `None` for the process's choice.
@@ -51,10 +52,10 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// A runtime for this thread.
+    /// Makes a runtime for this thread.
     ///
     /// # Errors
-    /// If the engine that is insisted on cannot be had, with the cause; what making it answers.
+    /// If the required engine does not work here, with the cause; errors of making the engine.
     pub fn new(config: &Config) -> io::Result<Self> {
         let (engine, fd) = Engine::new(config)?;
         let context = Rc::new(Context {
@@ -67,11 +68,11 @@ impl Runtime {
         Ok(Self { context, spinner, reaped: Vec::new() })
     }
 
-    /// Runs `future` and all tasks until `future` has completed. Other tasks stay, and go on with
-    /// the next call.
+    /// Runs `future` and all tasks until `future` has completed. Other tasks stay, and continue
+    /// with the next call.
     ///
     /// # Panics
-    /// If the thread is inside of a runtime already, or the engine itself fails.
+    /// If the thread is inside a runtime already, or the engine itself fails.
     pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
         let context = Rc::clone(&self.context);
         let _entered = Entered::new(&context);
@@ -98,7 +99,7 @@ impl Runtime {
         engine_of(&self.context)
     }
 
-    /// The engine that it runs on.
+    /// Returns the engine of the runtime.
     pub fn engine_kind(&self) -> Kind {
         self.engine().borrow().kind()
     }
@@ -111,7 +112,8 @@ impl Runtime {
             self.reap();
             return Ok(());
         }
-        // One enter submits and works off what is ready; then perhaps there is no need to wait.
+        // One enter submits operations and processes ready ones; afterwards a wait may be
+        // unnecessary.
         let now_ns = monotonic_ns();
         match self.spinner.begin(now_ns) {
             Some(turn) => self.spin(turn),
@@ -139,12 +141,15 @@ impl Runtime {
                 self.spinner.gave_up(&turn, now_ns);
                 return self.sleep(turn.start);
             }
-            turn.offer_cpu(now_ns);
+            if turn.offer_cpu(now_ns) {
+                self.spinner.contended(monotonic_ns());
+                return self.sleep(turn.start);
+            }
             std::hint::spin_loop();
         }
     }
 
-    /// Sleeps until something happens; `idle_ns` is when there was nothing to do any more.
+    /// Sleeps until an event; `idle_ns` is the time since which there was nothing to do.
     fn sleep(&mut self, idle_ns: u64) -> io::Result<()> {
         if !self.context.executor.prepare_sleep() {
             return Ok(());
@@ -162,7 +167,7 @@ impl Runtime {
         result
     }
 
-    /// Hands out all completions; true if there were any.
+    /// Passes on all completions. Returns true if there were any.
     fn reap(&mut self) -> bool {
         engine_of(&self.context).borrow_mut().reap(&mut self.reaped);
         let got = !self.reaped.is_empty();
@@ -172,7 +177,7 @@ impl Runtime {
         got
     }
 
-    /// Wakes the owners of due timers; true if there were any.
+    /// Wakes the owners of due timers. Returns true if there were any.
     fn fire_timers(&self) -> bool {
         if self.context.timers.borrow().next_ns().is_none() {
             return false;
@@ -189,8 +194,8 @@ impl Runtime {
 }
 
 impl Drop for Runtime {
-    /// Drops all tasks and waits until the kernel has let go of their memory. Should it not within
-    /// ten seconds (a disk that does not answer), that memory is leaked rather than reused.
+    /// Drops all tasks and waits until the kernel no longer uses their memory. If that takes more
+    /// than ten seconds (a disk that does not answer), the memory is leaked and not reused.
     fn drop(&mut self) {
         let context = Rc::clone(&self.context);
         let entered = Entered::new(&context);
@@ -201,7 +206,7 @@ impl Drop for Runtime {
             self.engine().borrow_mut().cancel(key, generation);
         }
         let end_ns = monotonic_ns() + DRAIN_TIME_MAX.as_nanos() as u64;
-        // The kernel may still write into what operations, and the eventfd's read, own.
+        // The kernel may still write into memory of operations and of the eventfd's read.
         let is_busy = || {
             let is_read = engine_of(&context).borrow_mut().close();
             is_read || context.slots.borrow().in_flight() > 0
@@ -233,9 +238,10 @@ fn engine_of(context: &Context) -> &RefCell<Engine> {
     }
 }
 
-/// System calls of this thread's reactor so far that started something: numbers of operations (on
-/// `io_uring` those of the reactor itself included; on epoll each is a call of its own), and how often it
-/// were so many. Empty in a simulation.
+/// Histogram of the system calls of this thread's reactor that started operations so far: a number
+/// of operations, and the number of calls that started so many. On `io_uring` it includes
+/// operations of the reactor itself; on epoll each operation is a call of its own. Empty in a
+/// simulation.
 ///
 /// # Panics
 /// If the thread has no reactor.
@@ -268,7 +274,7 @@ impl Context {
         }
     }
 
-    /// Fills `bytes` from the simulation's generator; false if there is none.
+    /// Fills `bytes` from the simulation's generator. Returns false if there is none.
     pub(crate) fn random_fill(&self, bytes: &mut [u8]) -> bool {
         match &self.driver {
             Driver::Kernel(_) => false,

@@ -17,6 +17,14 @@ const FRUITLESS_SPINS_MAX: u32 = 8;
 /// a second; with it there is no loss. Offering it all the time costs 3 of 9 us per round trip on
 /// idle CPUs.)
 const YIELD_NS: u64 = 4_000;
+/// An offer of the CPU that returns later than this shows that other threads need the CPU. (A caller that uses the CPU
+/// between two requests returns it sooner.)
+const CONTENDED_NS: u64 = 500_000;
+/// Time without spins after the CPU was found to be needed by others. Each further time doubles it.
+const REST_NS_MIN: u64 = 10_000_000;
+const REST_NS_MAX: u64 = 1_000_000_000;
+/// Fruitful spins after which the rest is reset to its first length.
+const UNCONTENDED: u32 = 256;
 /// Idleness that ends within the spin time and this much (what waking a sleeping CPU costs) would
 /// have been a fruitful spin, so that spinning begins anew.
 const WAKE_UP_NS: u64 = 50_000;
@@ -140,6 +148,12 @@ pub(crate) struct Spinner {
     budget_ns: u64,
     /// When the budget was last filled.
     filled_ns: u64,
+    /// No spin before this time, because other threads need the CPU.
+    rest_until_ns: u64,
+    /// The length of the next rest.
+    rest_ns: u64,
+    /// Fruitful spins since the last rest.
+    fruitful: u32,
 }
 
 /// One spin; times are those of [`monotonic_ns`].
@@ -159,12 +173,16 @@ impl Turn {
         now_ns >= self.end
     }
 
-    /// Offers the CPU to whoever else could use it, if it is time for that: spinning is for idle CPUs only.
-    pub(crate) fn offer_cpu(&mut self, now_ns: u64) {
-        if now_ns >= self.next_yield {
-            rustix::thread::sched_yield();
-            self.next_yield = monotonic_ns() + YIELD_NS;
+    /// Offers the CPU to other threads, if it is time for that: spinning is for idle CPUs only. Returns whether another
+    /// thread used it for long.
+    pub(crate) fn offer_cpu(&mut self, now_ns: u64) -> bool {
+        if now_ns < self.next_yield {
+            return false;
         }
+        rustix::thread::sched_yield();
+        let back_ns = monotonic_ns();
+        self.next_yield = back_ns + YIELD_NS;
+        back_ns - now_ns > CONTENDED_NS
     }
 }
 
@@ -177,6 +195,9 @@ impl Spinner {
             mean_ns: 0,
             budget_ns: BUDGET_NS_MAX,
             filled_ns: now_ns,
+            rest_until_ns: 0,
+            rest_ns: REST_NS_MIN,
+            fruitful: 0,
         }
     }
 
@@ -186,6 +207,9 @@ impl Spinner {
 
     /// There is nothing to do: returns the spin to make before a sleep, if any.
     pub(crate) fn begin(&mut self, now_ns: u64) -> Option<Turn> {
+        if now_ns < self.rest_until_ns {
+            return None;
+        }
         match self.spin {
             Spin::Fixed(time) => {
                 let spins = !time.is_zero() && self.fruitless < FRUITLESS_SPINS_MAX;
@@ -210,7 +234,18 @@ impl Spinner {
     /// The spin found work.
     pub(crate) fn found(&mut self, turn: &Turn, now_ns: u64) {
         self.fruitless = 0;
+        self.fruitful = self.fruitful.saturating_add(1);
+        if self.fruitful == UNCONTENDED {
+            self.rest_ns = REST_NS_MIN;
+        }
         self.note(now_ns - turn.start);
+    }
+
+    /// Another thread needed the CPU during the spin. This thread sleeps now, and does not spin for a while.
+    pub(crate) fn contended(&mut self, now_ns: u64) {
+        self.rest_until_ns = now_ns + self.rest_ns;
+        self.rest_ns = (2 * self.rest_ns).min(REST_NS_MAX);
+        self.fruitful = 0;
     }
 
     /// The spin found nothing; the thread sleeps now.
@@ -312,6 +347,27 @@ mod tests {
         assert_eq!(vain, u64::from(FRUITLESS_SPINS_MAX) * 20_000);
         assert_eq!((all - vain, sleeps), (999 * 5_000, 1001));
         assert!(run(Spin::default(), (0..9).map(|_| 1)).1 == 0);
+    }
+
+    /// Goal: a thread whose CPU others need does not spin for a while, longer each time, and spins again later.
+    #[test]
+    fn a_needed_cpu_is_left_to_others() {
+        let mut spinner = Spinner::new(Spin::micros(50), 0);
+        let mut now = SECOND;
+        for rest in [REST_NS_MIN, 2 * REST_NS_MIN, 4 * REST_NS_MIN] {
+            spinner.contended(now);
+            assert_eq!(spinner.begin(now + rest - 1), None);
+            now += rest;
+            assert!(spinner.begin(now).is_some());
+        }
+        for _ in 0..UNCONTENDED {
+            let turn = spinner.begin(now).unwrap();
+            now += 1000;
+            spinner.found(&turn, now);
+        }
+        spinner.contended(now);
+        assert_eq!(spinner.begin(now + REST_NS_MIN - 1), None);
+        assert!(spinner.begin(now + REST_NS_MIN).is_some());
     }
 
     /// Goal: while work is near, the CPU is kept; later it is offered.
