@@ -1,35 +1,35 @@
-//! The pool's clusters: how many volumes name each, and which are free.
+//! The pool's clusters: the number of references to each, and which clusters are free.
 //!
-//! A reference that a volume gives up counts on until the commit that dropped it is durable, because a power
-//! cut would bring it back, and until no earlier command can touch the cluster. So a cluster with one
-//! reference may be written in place by the volume that has it, and one without is free.
+//! A dropped reference still counts until the commit that drops it is durable, because a power cut
+//! would restore it, and until no earlier command can access the cluster. So a volume may write a
+//! cluster with one reference in place, and a cluster without references is free.
 
 use std::collections::VecDeque;
 
-/// A reference that was given up.
+/// A dropped reference.
 #[derive(Clone, Copy, Debug)]
 struct Retired {
     cluster: u32,
     /// The change of the metadata that dropped it.
     change: u64,
-    /// The epoch from which on no command touches it.
+    /// From this epoch on no command accesses the cluster.
     grace: u64,
 }
 
-/// References of all clusters.
+/// The references of all clusters.
 #[derive(Debug)]
 pub(crate) struct Clusters {
     references: Vec<u16>,
-    /// A bit for each free cluster.
+    /// One bit for each cluster, set if it is free.
     free: Vec<u64>,
     free_count: u32,
-    /// The word of `free` where the search goes on.
+    /// The word of `free` where the next search starts.
     cursor: usize,
     retired: VecDeque<Retired>,
 }
 
 impl Clusters {
-    /// All clusters with their references.
+    /// Returns the clusters with these references.
     pub(crate) fn new(references: Vec<u16>) -> Self {
         let mut free = vec![0_u64; references.len().div_ceil(64)];
         let mut free_count = 0;
@@ -40,12 +40,12 @@ impl Clusters {
         Self { references, free, free_count, cursor: 0, retired: VecDeque::new() }
     }
 
-    /// Free clusters.
+    /// Returns the number of free clusters.
     pub(crate) fn free(&self) -> u32 {
         self.free_count
     }
 
-    /// Whether clusters will be free when the metadata are durable and commands have ended.
+    /// Whether clusters become free when the metadata are durable and commands have ended.
     pub(crate) fn has_retired(&self) -> bool {
         !self.retired.is_empty()
     }
@@ -54,7 +54,7 @@ impl Clusters {
         self.references[cluster as usize]
     }
 
-    /// Takes a free cluster, which then has one reference.
+    /// Allocates a free cluster, with one reference.
     pub(crate) fn allocate(&mut self) -> Option<u32> {
         if self.free_count == 0 {
             return None;
@@ -71,7 +71,7 @@ impl Clusters {
         Some(cluster)
     }
 
-    /// Gives a cluster back that nothing has named.
+    /// Frees a cluster that was never referenced by a table.
     pub(crate) fn give_back(&mut self, cluster: u32) {
         self.release(cluster);
     }
@@ -88,13 +88,13 @@ impl Clusters {
         *count += 1;
     }
 
-    /// Gives a reference up that the change `change` drops.
+    /// Drops a reference with the change `change`.
     pub(crate) fn retire(&mut self, cluster: u32, change: u64, grace: u64) {
         assert!(self.references[cluster as usize] > 0, "cluster {cluster} is free");
         self.retired.push_back(Retired { cluster, change, grace });
     }
 
-    /// Drops references whose changes are durable and that no command touches; returns how many.
+    /// Frees references whose changes are durable and that no command can use. Returns how many.
     pub(crate) fn reclaim(&mut self, durable: u64, epoch: u64) -> usize {
         let mut count = 0;
         while let Some(&Retired { cluster, change, grace }) = self.retired.front() {
@@ -125,7 +125,7 @@ impl Clusters {
 mod tests {
     use super::*;
 
-    /// Goal: a cluster is used again only when its drop is durable, and no command touches it.
+    /// Goal: a cluster is used again only after its drop is durable and no command accesses it.
     #[test]
     fn reuse_waits_for_both() {
         let mut clusters = Clusters::new(vec![0; 2]);

@@ -1,12 +1,13 @@
-//! Making metadata durable.
+//! Commits, which make metadata durable.
 //!
-//! A commit writes all changed pages to free slots and flushes the device: that makes the pages durable, and
-//! the data of the clusters that they name, which were acknowledged before the tables named them. Then it
-//! writes both copies of the next superblock, and flushes again. A power cut leaves the superblock before or
-//! this one, and the pages of both are there.
+//! A commit writes all changed pages to free slots and flushes the device. That makes the pages
+//! durable, and the acknowledged data of the clusters that they name. Then it writes both copies of
+//! the next superblock, and flushes again. After a power cut either the old or the new superblock
+//! is valid, and the pages of both exist.
 //!
-//! One commit runs at a time, for all flushes that wait. After a failure, or if its thread ends amid it,
-//! nothing is known of what the device has: every later commit and flush fails until the pool is opened anew.
+//! One commit runs at a time, for all flushes that wait. After a failure, or if its thread ends
+//! during a commit, the state of the device is unknown: every later commit and flush fails until
+//! the pool is opened again.
 
 use crate::layout::{Layout, PAGE_BYTES};
 use crate::page::{self, Encoded, Kind, Pointer};
@@ -20,20 +21,20 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Pages in flight.
+/// Largest number of page writes in flight.
 const WRITES_MAX: usize = 64;
 
-/// What a commit writes.
+/// The writes of a commit.
 struct Job {
     pages: Vec<(u32, Vec<u8>)>,
     superblock: Superblock,
-    /// Changes that are durable after it.
+    /// All changes up to this one are durable after the commit.
     change: u64,
-    /// Slots that are free after it.
+    /// Slots that are free after the commit.
     released: Vec<u32>,
 }
 
-/// What a flush does.
+/// What a flush has to do.
 enum Turn {
     /// It commits.
     Own,
@@ -42,7 +43,7 @@ enum Turn {
     Failed(block::Error),
 }
 
-/// The right to commit. Dropped before the end, it makes the pool fail.
+/// The right to commit. If it is dropped before the commit ends, the pool fails.
 struct Committing {
     shared: Arc<Shared>,
     result: Option<Result<(), block::Error>>,
@@ -66,10 +67,10 @@ fn aborted() -> block::Error {
     block::Error::Io { access: Access::Flush, offset: 0, len: 0, source: Arc::new(source) }
 }
 
-/// Makes all durable that has been acknowledged: data and metadata.
+/// Makes all acknowledged data and metadata durable.
 ///
 /// # Errors
-/// If the device fails, or anything failed before.
+/// If the device fails, or a commit or flush failed before.
 pub(crate) async fn flush(
     shared: &Arc<Shared>,
     device: &Rc<dyn Device>,
@@ -94,7 +95,7 @@ pub(crate) async fn flush(
         Turn::Over => device.flush().await,
         Turn::Own => {
             let committing = Committing { shared: Arc::clone(shared), result: None };
-            // A task of its own: it goes on if the caller goes away.
+            // A separate task, which continues if the caller is dropped.
             let task = reactor::spawn(run(committing, Rc::clone(device)));
             task.await.unwrap_or_else(|_| Err(aborted()))
         }
@@ -117,7 +118,7 @@ async fn run(mut committing: Committing, device: Rc<dyn Device>) -> Result<(), b
     result
 }
 
-/// Encodes all that has changed and names it.
+/// Encodes all changed pages and enters their pointers.
 fn build(shared: &Shared, state: &mut State) -> Job {
     let generation = state.generation + 1;
     state.generation = generation;
@@ -129,7 +130,7 @@ fn build(shared: &Shared, state: &mut State) -> Job {
     };
     for key in std::mem::take(&mut state.dirty) {
         let (Key::Record(id) | Key::Map(id, _)) = key;
-        // The page may be gone since.
+        // The page may have been removed meanwhile.
         let Some(volume) = state.volumes.get(&id) else { continue };
         let (position, encoded) = match key {
             Key::Record(_) => {

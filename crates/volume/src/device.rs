@@ -15,14 +15,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// The use of a volume: while there is one, the volume is neither removed nor made smaller.
+/// A use of a volume. While one exists, the volume is neither removed nor shrunk.
 #[derive(Debug, Default)]
 pub(crate) struct Usage;
 
-/// A volume in use, with the size that it had when it was opened.
+/// A volume in use, with its size when it was opened.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Held by all that were opened, whatever size the volume had.
+    /// Shared by all users of the volume, whatever its size was when they opened it.
     pub(crate) usage: Arc<Usage>,
     pub(crate) id: u64,
     pub(crate) uuid: Uuid,
@@ -31,7 +31,7 @@ pub(crate) struct Opened {
     pub(crate) map: Arc<Map>,
 }
 
-/// A volume that threads share.
+/// An open volume, which threads can share.
 #[derive(Clone)]
 pub struct VolumeBacking {
     shared: Arc<Shared>,
@@ -39,7 +39,7 @@ pub struct VolumeBacking {
 }
 
 impl VolumeBacking {
-    /// Opens the volume of this number, if there is one.
+    /// Opens the volume with this number, if it exists.
     pub(crate) fn open(shared: &Arc<Shared>, id: u64) -> Option<Self> {
         let mut state = shared.lock();
         let volume = state.volumes.get_mut(&id)?;
@@ -61,7 +61,7 @@ impl VolumeBacking {
         Some(Self { shared: Arc::clone(shared), volume: opened })
     }
 
-    /// Its UUID.
+    /// Returns its UUID.
     pub fn uuid(&self) -> Uuid {
         self.volume.uuid
     }
@@ -80,7 +80,7 @@ fn geometry(shared: &Shared, volume: &Opened) -> Geometry {
         block_size,
         blocks: size / u64::from(block_size),
         discard: DiscardEffect::Zeroes,
-        // Changes of the table are durable after a flush only.
+        // Changes of the table are durable only after a flush.
         has_volatile_cache: true,
     }
 }
@@ -90,7 +90,7 @@ impl Backing for VolumeBacking {
         geometry(&self.shared, &self.volume)
     }
 
-    /// The volume as it is now, which may have grown since this was opened.
+    /// Returns the volume with its present size; it may have grown since this one was opened.
     fn resized(&self, size: u64) -> Result<Arc<dyn Backing>, Error> {
         let now = Self::open(&self.shared, self.volume.id);
         let now = now.filter(|it| it.geometry().size() == size).ok_or(Error::Geometry {
@@ -123,7 +123,7 @@ impl Backing for VolumeBacking {
     }
 }
 
-/// What a thread has of a volume.
+/// A thread's view of a volume.
 pub(crate) struct Parts {
     pub(crate) inner: Rc<dyn Device>,
     pub(crate) entrance: Rc<Entrance>,
@@ -134,30 +134,30 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// What a range of at least a byte is in the pool: its offset there if it is in one piece.
+    /// Returns the place of a range of at least one byte in the pool.
     #[inline]
-    pub(crate) fn range(&self, offset: u64, len: u64, is_write: bool) -> Place {
+    pub(crate) fn range(&self, offset: u64, len: u64, is_write: bool) -> Mapping {
         let shift = self.cluster_shift;
         let (first, last) = ((offset >> shift) as u32, ((offset + len - 1) >> shift) as u32);
         match self.volume.map.range(first, last, is_write) {
             Range::Whole(cluster) => {
                 let within = offset & ((1 << shift) - 1);
-                Place::At(self.shared.layout.cluster_offset(cluster) + within)
+                Mapping::At(self.shared.layout.cluster_offset(cluster) + within)
             }
-            Range::Hole => Place::Hole,
-            Range::Mixed => Place::Mixed,
+            Range::Hole => Mapping::Hole,
+            Range::Mixed => Mapping::Mixed,
         }
     }
 }
 
-/// Where a range is.
+/// The place of a range of a volume in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// At this byte of the pool's device, in one piece.
+pub(crate) enum Mapping {
+    /// One piece, at this byte of the pool's device.
     At(u64),
-    /// Nowhere: it is zeros.
+    /// Not mapped; the range reads as zeros.
     Hole,
-    /// In pieces.
+    /// Several pieces.
     Mixed,
 }
 
@@ -174,7 +174,7 @@ impl VolumeDevice {
         Ok(())
     }
 
-    /// Runs a command of the slow path as a task, which goes on if the caller goes away.
+    /// Runs a command of the slow path as a task, which continues if the caller is dropped.
     fn slowly<T: 'static, F>(
         &self,
         (access, offset, len): (Access, u64, u64),
@@ -192,7 +192,8 @@ impl VolumeDevice {
         })
     }
 
-    /// Writes what `chunks` holds: by `straight` where the range is the volume's own and in one piece.
+    /// Writes the content of `chunks`: with `straight` if the range is one piece and all of it is
+    /// the volume's own.
     fn write_with<C>(
         &self,
         (offset, len): (u64, u64),
@@ -207,7 +208,7 @@ impl VolumeDevice {
         }
         let Parts { inner, entrance, .. } = &*self.0;
         let token = entrance.enter();
-        if let Place::At(place) = self.0.range(offset, len, true) {
+        if let Mapping::At(place) = self.0.range(offset, len, true) {
             return straight(&**inner, place, chunks).watched(entrance, token);
         }
         entrance.ended(token);
@@ -233,13 +234,14 @@ impl Device for VolumeDevice {
         let Parts { inner, entrance, .. } = &*self.0;
         let token = entrance.enter();
         match self.0.range(offset, len as u64, false) {
-            // A view of the device could show another volume's bytes later.
-            Place::At(place) => inner.read(place, len).lasting().watched(entrance, token),
-            Place::Hole => {
+            // A view of the device's memory could show another volume's bytes later, so the data is
+            // copied.
+            Mapping::At(place) => inner.read(place, len).lasting().watched(entrance, token),
+            Mapping::Hole => {
                 entrance.ended(token);
                 IoFuture::ready(Ok(Buffer::zeroed(len).into()))
             }
-            Place::Mixed => {
+            Mapping::Mixed => {
                 entrance.ended(token);
                 self.slowly((Access::Read, offset, len as u64), slow::read)
             }
@@ -254,7 +256,7 @@ impl Device for VolumeDevice {
         }
         let Parts { inner, entrance, .. } = &*self.0;
         let token = entrance.enter();
-        if let Place::At(place) = self.0.range(offset, len as u64, false) {
+        if let Mapping::At(place) = self.0.range(offset, len as u64, false) {
             return inner.read_into(place, segments).watched(entrance, token);
         }
         entrance.ended(token);
@@ -311,8 +313,8 @@ mod tests {
 
     const CLUSTER: u64 = 64 << 10;
 
-    /// Goal: reads, and writes to clusters that are the volume's own, take no lock: they go on while it is
-    /// held. (Taking it again on one thread would panic or never end.)
+    /// Goal: reads, and writes to clusters of the volume's own, take no lock: they continue while
+    /// it is held. (Taking it again on one thread would panic or never end.)
     #[test]
     fn the_fast_path_takes_no_lock() {
         Runtime::new(&Config::default()).unwrap().block_on(async {
@@ -324,7 +326,8 @@ mod tests {
             let bytes = Buffer::copy_from(&vec![7; 2 * CLUSTER as usize]);
             device.write(0, bytes.into()).await.unwrap();
             device.flush().await.unwrap();
-            // A command starts when the method is called; memory has then done it.
+            // A command starts when the method is called; the memory device executes it
+            // immediately.
             let locked = pool.shared.lock();
             let bytes = Buffer::copy_from(&[9; 8192]);
             let write = device.write(CLUSTER - 4096, bytes.into());

@@ -1,6 +1,6 @@
-//! What can go wrong with a pool.
+//! Errors of pools.
 
-/// Why an operation on a pool failed.
+/// The reason why an operation on a pool failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -68,19 +68,19 @@ pub enum Error {
     /// The volume is open.
     #[error("volume {0} is in use")]
     InUse(String),
-    /// A clone is to be made of a volume that can change.
+    /// Only snapshots can be cloned, because a volume can change.
     #[error("{0} is not a snapshot: make a snapshot of it first, and clone that")]
     NotASnapshot(String),
-    /// A snapshot is to be changed.
+    /// A snapshot cannot be changed.
     #[error("{0} is a snapshot, which never changes: make a clone of it, and change that")]
     IsSnapshot(String),
-    /// The pool cannot have more of something.
+    /// A limit of the pool is reached.
     #[error("the pool is full: it has {what}")]
     Full {
-        /// What it has, and how much of it.
+        /// The limit that the pool has reached.
         what: String,
     },
-    /// Commands that began before do not end.
+    /// Earlier commands do not end.
     #[error("reads or writes of this volume do not end: the device does not answer")]
     Busy,
 }

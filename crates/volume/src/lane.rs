@@ -1,14 +1,16 @@
-//! Counts of commands that may touch the pool's clusters, for each thread's device in memory of its own.
+//! Counters of the commands that may access the pool's clusters. Each thread's device has its own,
+//! in memory of its own.
 //!
-//! A command enters before it looks at the table, and is counted under one of two indices, the pool's
-//! *epoch* modulo 2. Whoever changes a table (under the pool's lock) afterwards knows that no earlier command
-//! touches the old cluster once each count of each lane has been zero. The epoch is there so that counts
-//! become zero under steady load: it moves on when all counts of the other index are zero, and new commands
-//! are then counted there. After two moves both have been zero since the change.
+//! A command is counted before it reads the table, under one of two indices: the pool's *epoch*
+//! modulo 2. After a task has changed a table (under the pool's lock), no earlier command accesses
+//! the old cluster once each counter of each lane has been zero. The epoch exists so that counters
+//! become zero under steady load: it advances when all counters of the other index are zero, and
+//! new commands are then counted there. After two advances both counters have been zero since the
+//! change.
 //!
-//! Entering and loads of table words are sequentially consistent, as are changes of words and looks at
-//! counts: either the look sees the count, or the command sees the changed word. A look that sees the end of
-//! a command comes after all that the command did.
+//! Increments of counters, loads of table words, changes of words and checks of counters are
+//! sequentially consistent: either the check sees the count, or the command sees the changed word.
+//! When a check sees the end of a command, it also sees all effects of the command.
 
 use block::Watch;
 use std::rc::Rc;
@@ -19,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Epoch(AtomicU64);
 
-/// The counts of one device. Padded: threads do not share a cache line.
+/// The counters of one device. Padded, so that threads do not share a cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Lane {
@@ -38,7 +40,7 @@ impl Epoch {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Moves on if it can; under the pool's lock.
+    /// Advances the epoch if possible; under the pool's lock.
     pub(crate) fn advance(&self, lanes: &[Arc<Lane>]) {
         for _ in 0..2 {
             let epoch = self.now();
@@ -50,14 +52,14 @@ impl Epoch {
         }
     }
 
-    /// The epoch from which on no command runs that began before now.
+    /// Returns the epoch from which on no command runs that began before now.
     pub(crate) fn grace(&self) -> u64 {
         self.now() + 2
     }
 }
 
 impl Lane {
-    /// Whether the list of lanes alone has it, and no command is counted.
+    /// Whether only the list of lanes refers to it, and no command is counted.
     pub(crate) fn is_over(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) == 1
             && self.active.iter().all(|count| count.load(Ordering::SeqCst) == 0)
@@ -69,8 +71,8 @@ impl Entrance {
         Rc::new(Self { epoch, lane })
     }
 
-    /// Counts a command; [`Watch::ended`] with the answer ends it. A command that is never ended keeps
-    /// clusters from being used again until the pool is opened anew, which is safe.
+    /// Counts a command. [`Watch::ended`] with the returned index ends it. If that call never
+    /// comes, clusters are not used again until the pool is opened again, which is safe.
     #[inline]
     pub(crate) fn enter(&self) -> usize {
         let index = self.epoch.now() as usize % 2;
@@ -82,7 +84,7 @@ impl Entrance {
 impl Watch for Entrance {
     #[inline]
     fn ended(&self, token: usize) {
-        // One thread alone changes the counts of a lane.
+        // Only one thread changes the counters of a lane.
         let count = &self.lane.active[token];
         let before = count.load(Ordering::Relaxed);
         debug_assert!(before > 0, "a command ends once");

@@ -1,8 +1,8 @@
-//! Where what is on a pool's device.
+//! The layout of a pool's device.
 //!
-//! From the start: four superblocks of a page each (A, B, copy of A, copy of B), places (*slots*) for
-//! metadata pages, clusters of data from a multiple of the cluster size on. All of it follows from the
-//! device's size and the cluster size.
+//! From the start: four superblocks of a page each (A, B, copy of A, copy of B), places (*slots*)
+//! for metadata pages, then clusters of data, which begin at a multiple of the cluster size. All
+//! offsets follow from the device's size and the cluster size.
 
 use crate::error::Error;
 
@@ -21,20 +21,20 @@ pub const CLUSTER_BYTES_DEFAULT: u32 = 256 << 10;
 pub const CLUSTER_BYTES_MIN: u32 = 64 << 10;
 /// Largest cluster size in bytes.
 pub const CLUSTER_BYTES_MAX: u32 = 1 << 20;
-/// Most clusters of a pool, and of a volume.
+/// Largest number of clusters of a pool, and of a volume.
 pub const CLUSTERS_MAX: u32 = 1 << 27;
-/// Most volumes of a pool, snapshots and clones included.
+/// Largest number of volumes of a pool, including snapshots and clones.
 pub const VOLUMES_MAX: usize = 1024;
 
-/// Most map and volume pages: what one root page can name.
+/// Largest number of map and volume pages: the number that one root page can name.
 const POSITIONS_MAX: u64 = (POINTERS * POINTERS) as u64;
-/// A pool has room for this many times the map pages that name each of its clusters once, as snapshots
-/// and thin volumes need more than one.
+/// A pool has space for this many times the map pages that name each of its clusters once, because
+/// snapshots and thin volumes need more.
 const MAPS_OF_POOL: u64 = 8;
-/// More of them, for small pools.
+/// Least number of such pages, for small pools.
 const POSITIONS_MIN: u64 = 256;
 
-/// Where what is on a pool's device.
+/// The layout of a pool's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes of the device that the pool uses.
@@ -43,7 +43,7 @@ pub struct Layout {
     pub cluster_bytes: u32,
     /// Number of clusters.
     pub clusters: u32,
-    /// Map and volume pages that the pool can have.
+    /// Largest number of map and volume pages.
     pub positions: u32,
     /// Places for metadata pages.
     pub slots: u32,
@@ -51,8 +51,8 @@ pub struct Layout {
     pub data_start: u64,
 }
 
-/// Places for so many map and volume pages, and those that name them. A commit may write all pages anew while those of
-/// the commit before must stay.
+/// Returns the number of slots for this number of map and volume pages and for the pages that name
+/// them. A commit may rewrite all pages while those of the previous commit must stay.
 fn slots_for(positions: u64) -> u64 {
     2 * (positions + positions.div_ceil(POINTERS as u64) + 1)
 }
@@ -62,7 +62,7 @@ fn data_start_for(slots: u64, cluster_bytes: u64) -> u64 {
 }
 
 impl Layout {
-    /// The layout of a device of `size` bytes.
+    /// Returns the layout of a device of `size` bytes.
     ///
     /// # Errors
     /// [`Error::ClusterSize`], [`Error::PoolSize`].
@@ -98,12 +98,14 @@ impl Layout {
         })
     }
 
-    /// The layout of the same pool on a device that has become larger: the room for metadata stays.
+    /// Returns the layout of the same pool on a larger device. The space for metadata keeps its
+    /// size.
     ///
     /// # Errors
-    /// [`Error::PoolSize`] for more clusters than a pool can have, or a smaller device.
+    /// [`Error::PoolSize`] if the pool would have too many clusters, or the device is smaller.
     pub(crate) fn grown(&self, size: u64) -> Result<Self, Error> {
-        // Nothing is gained by a part of a cluster, and the layout of a pool that never grew stays that of its size.
+        // A part of a cluster adds nothing, and a pool that never grew must keep the layout of its
+        // size.
         let clusters = size.saturating_sub(self.data_start) / u64::from(self.cluster_bytes);
         if clusters == u64::from(self.clusters) {
             return Ok(*self);
@@ -123,7 +125,7 @@ impl Layout {
         Self::new(self.size, self.cluster_bytes).ok().as_ref() != Some(self)
     }
 
-    /// Whether a pool can have it: that of its size, or one that has grown to it.
+    /// Whether a pool can have this layout: that of its size, or one that it has grown to.
     pub(crate) fn is_possible(&self) -> bool {
         let Ok(full) = Self::new(self.size, self.cluster_bytes) else { return false };
         let Self { positions, slots, data_start, clusters, .. } = *self;
@@ -137,29 +139,29 @@ impl Layout {
                 == self.size.saturating_sub(data_start) / u64::from(self.cluster_bytes)
     }
 
-    /// Whether the other is the same pool's layout, though one may have grown.
+    /// Whether the other layout is of the same pool, except that one may have grown.
     pub(crate) fn is_same_but_size(&self, other: &Self) -> bool {
         Self { size: other.size, clusters: other.clusters, ..*self } == *other
     }
 
-    /// Number of index pages.
+    /// Returns the number of index pages.
     pub(crate) fn indexes(&self) -> usize {
         (self.positions as usize).div_ceil(POINTERS)
     }
 
-    /// Byte offset of a slot, which is counted from 1.
+    /// Returns the byte offset of a slot; slots are counted from 1.
     pub(crate) fn slot_offset(&self, slot: u32) -> u64 {
         assert!((1..=self.slots).contains(&slot), "slot {slot} of {}", self.slots);
         (SUPERBLOCKS + u64::from(slot) - 1) * PAGE_BYTES as u64
     }
 
-    /// Byte offset of a cluster.
+    /// Returns the byte offset of a cluster.
     pub(crate) fn cluster_offset(&self, cluster: u32) -> u64 {
         assert!(cluster < self.clusters, "cluster {cluster} of {}", self.clusters);
         self.data_start + u64::from(cluster) * u64::from(self.cluster_bytes)
     }
 
-    /// Largest size of a volume in bytes.
+    /// Returns the largest size of a volume in bytes.
     pub fn volume_bytes_max(&self) -> u64 {
         u64::from(CLUSTERS_MAX) * u64::from(self.cluster_bytes)
     }
@@ -190,7 +192,8 @@ mod tests {
         assert!(Layout::new(u64::MAX, 1 << 16).is_err());
     }
 
-    /// Goal: a pool that grew keeps its metadata's room, and its layout is told from one that cannot be.
+    /// Goal: a pool that grew keeps the space for its metadata, and impossible layouts are
+    /// detected.
     #[test]
     fn layouts_grow() {
         let small = Layout::new(64 << 20, 1 << 16).unwrap();

@@ -13,7 +13,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 use uuid::Uuid;
 
-/// The right to change the list of volumes, which one operation has at a time.
+/// The exclusive right to change the list of volumes.
 struct Managing(Arc<Shared>);
 
 impl Managing {
@@ -32,8 +32,8 @@ impl Drop for Managing {
     }
 }
 
-/// A volume to which writes wait that need a change of its table. Dropped before they may go on, it makes
-/// the pool fail: a copy of a cluster could miss a write that is still in flight.
+/// A volume whose writes wait if they change its table. If this is dropped before it is thawed, the
+/// pool fails, because a copy of a cluster could miss a write that is still in flight.
 struct Frozen<'a> {
     shared: &'a Shared,
     id: u64,
@@ -41,7 +41,7 @@ struct Frozen<'a> {
 }
 
 impl Frozen<'_> {
-    /// Lets writes go on.
+    /// Lets the waiting writes continue.
     fn thaw(mut self) {
         self.is_over = true;
         self.shared.lock().volume(self.id).is_frozen = false;
@@ -60,7 +60,7 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// What a copy is.
+/// The kind of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Copy {
     Snapshot,
@@ -68,8 +68,8 @@ enum Copy {
 }
 
 impl Pool {
-    /// Makes a volume of `size` bytes, a multiple of the cluster size, that reads as zeros and takes no
-    /// space.
+    /// Makes a volume of `size` bytes, a multiple of the cluster size. It reads as zeros and uses
+    /// no space.
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::Exists`], [`Error::Size`], [`Error::Full`], [`Error::Device`].
@@ -94,7 +94,7 @@ impl Pool {
         self.flush().await
     }
 
-    /// Removes a volume, snapshot or clone, and frees the clusters that no other has.
+    /// Removes a volume, snapshot or clone, and frees the clusters that no other volume has.
     ///
     /// # Errors
     /// [`Error::NoSuchVolume`], [`Error::InUse`], [`Error::Device`].
@@ -108,9 +108,10 @@ impl Pool {
         self.flush().await
     }
 
-    /// Changes a volume's size to `size` bytes, a multiple of the cluster size. What is cut off is lost, and
-    /// is zeros if the volume grows again. A volume that is in use can only grow: those who use it keep the former size
-    /// until they open it again ([`Backing::resized`](block::Backing::resized)).
+    /// Changes a volume's size to `size` bytes, a multiple of the cluster size. Data behind the new
+    /// end is lost, and reads as zeros if the volume grows again. A volume in use can only grow;
+    /// its users see the former size until they open it again
+    /// ([`Backing::resized`](block::Backing::resized)).
     ///
     /// # Errors
     /// [`Error::NoSuchVolume`], [`Error::InUse`], [`Error::IsSnapshot`], [`Error::Size`],
@@ -152,8 +153,9 @@ impl Pool {
         self.flush().await
     }
 
-    /// Makes a read-only copy of a volume as it is now. The volume may be in use: every write that was
-    /// acknowledged before is in the snapshot, and none that begins after it was acknowledged.
+    /// Makes a read-only copy of the present volume, which may be in use. The snapshot contains
+    /// every write that was acknowledged before the call, and no write that begins after the call
+    /// returns.
     ///
     /// # Errors
     /// [`Error::NoSuchVolume`], [`Error::Name`], [`Error::Exists`], [`Error::Full`], [`Error::Device`];
@@ -162,7 +164,7 @@ impl Pool {
         self.copy(source, name, Copy::Snapshot).await
     }
 
-    /// Makes a writable volume of a snapshot.
+    /// Makes a writable volume from a snapshot.
     ///
     /// # Errors
     /// As [`Self::snapshot`], and [`Error::NotASnapshot`].
@@ -172,7 +174,7 @@ impl Pool {
 
     async fn copy(&self, source: &str, name: &str, kind: Copy) -> Result<(), Error> {
         let (pool, source, name) = (self.clone(), source.to_owned(), name.to_owned());
-        // A task of its own: it goes on if the caller goes away.
+        // A separate task, which continues if the caller is dropped.
         let task = reactor::spawn(async move { pool.copy_now(&source, &name, kind).await });
         task.await.unwrap_or(Err(Error::Busy))
     }
@@ -189,7 +191,8 @@ impl Pool {
             id
         };
         let frozen = Frozen { shared, id, is_over: false };
-        // Writes that found the clusters unshared have to end before one is copied for a later write.
+        // Writes that saw the clusters as unshared must end before a later write copies one of
+        // them.
         if !reactor::mutant!("volume-snapshot-hurries") {
             shared.quiet().await?;
         }
@@ -222,7 +225,7 @@ impl Pool {
 }
 
 impl State {
-    /// The volume of a name, if it is not in use.
+    /// Returns the volume with this name, if it is not in use.
     fn find_closed(&mut self, name: &str) -> Result<u64, Error> {
         let id = self.find(name)?;
         if self.volume(id).usage.strong_count() > 0 {
@@ -231,7 +234,7 @@ impl State {
         Ok(id)
     }
 
-    /// Adds a volume in which nothing is mapped.
+    /// Adds a volume without mapped clusters.
     fn add(&mut self, record: Record) -> Result<u64, Error> {
         self.check_new(&record.name)?;
         let position = self.pages.take_position().ok_or_else(no_pages)?;
@@ -274,7 +277,7 @@ impl State {
         }
         let (map, parts) = (Arc::clone(&volume.map), volume.parts.len());
         self.check_new(name)?;
-        // All that can fail comes before the first change.
+        // Everything that can fail comes before the first change.
         if self.pages.free_positions() < parts + 1 {
             return Err(no_pages());
         }

@@ -1,8 +1,9 @@
 //! Metadata pages: a root page names index pages, these name map pages and volume pages.
 //!
-//! Bytes of a page (little endian): checksum of the rest at 0 (CRC-32C), kind at 4, generation of the commit
-//! that wrote it at 8, number of the volume at 16, its place among its kind at 24, entries in use at 28,
-//! content from 32 on. A pointer is a slot and the checksum of the page there; slot 0 means no page.
+//! Bytes of a page (little endian): checksum of the rest at 0 (CRC-32C), kind at 4, generation of
+//! the commit that wrote it at 8, number of the volume at 16, its index within its kind at 24,
+//! entries in use at 28, content from 32 on. A pointer is a slot and the checksum of the page
+//! there; slot 0 means no page.
 
 use crate::layout::{ENTRIES, PAGE_BYTES, POINTERS};
 use crc_fast::CrcAlgorithm;
@@ -14,14 +15,14 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Flag of a volume that is a snapshot.
 const FLAG_SNAPSHOT: u32 = 1;
 
-/// What a page holds.
+/// The kind of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Pointers to index pages.
     Root = 1,
     /// Pointers to volume and map pages.
     Index = 2,
-    /// A volume's name, size and so on.
+    /// A volume's name, size and other properties.
     Volume = 3,
     /// A part of a volume's table.
     Map = 4,
@@ -33,10 +34,10 @@ impl Kind {
     }
 }
 
-/// Where a page is, and its checksum.
+/// The slot of a page, and its checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pointer {
-    /// From 1 on; 0 is no page.
+    /// From 1 on; 0 means no page.
     pub(crate) slot: u32,
     pub(crate) crc: u32,
 }
@@ -49,7 +50,7 @@ impl Pointer {
     }
 }
 
-/// The start of a page, but for its checksum.
+/// The start of a page, without its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
@@ -60,7 +61,7 @@ pub(crate) struct Header {
     pub(crate) count: u32,
 }
 
-/// A volume as its page has it.
+/// A volume's properties, as stored in its page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) name: String,
@@ -68,11 +69,11 @@ pub(crate) struct Record {
     /// Its size.
     pub(crate) clusters: u32,
     pub(crate) is_snapshot: bool,
-    /// The volume that it descends from: only volumes of one family share clusters.
+    /// The first volume of its family: only volumes of one family share clusters.
     pub(crate) family: u64,
-    /// The volume that it was made of, or 0; that may be gone.
+    /// The volume that it was copied from, or 0. That volume may have been removed.
     pub(crate) origin: u64,
-    /// Clusters that it has.
+    /// Number of its mapped clusters.
     pub(crate) mapped: u32,
 }
 
@@ -122,7 +123,7 @@ fn encode(header: Header, fill: impl FnOnce(&mut [u8])) -> Encoded {
     Encoded { bytes, crc }
 }
 
-/// A root or index page.
+/// Returns a root or index page.
 pub(crate) fn encode_pointers(
     kind: Kind,
     generation: u64,
@@ -139,7 +140,7 @@ pub(crate) fn encode_pointers(
     })
 }
 
-/// A map page: for each cluster 0, or the number of the pool's cluster from 1 on.
+/// Returns a map page: for each cluster 0, or the number of the pool's cluster from 1 on.
 pub(crate) fn encode_map(generation: u64, owner: u64, index: u32, entries: &[u32]) -> Encoded {
     assert!(entries.len() <= ENTRIES, "{} entries", entries.len());
     let count = entries.iter().filter(|entry| **entry != 0).count() as u32;
@@ -150,7 +151,7 @@ pub(crate) fn encode_map(generation: u64, owner: u64, index: u32, entries: &[u32
     })
 }
 
-/// A volume page.
+/// Returns a volume page.
 pub(crate) fn encode_record(generation: u64, owner: u64, record: &Record) -> Encoded {
     assert!(is_name(&record.name), "{:?}", record.name);
     encode(Header { kind: Kind::Volume, generation, owner, index: 0, count: 1 }, |content| {
@@ -166,10 +167,10 @@ pub(crate) fn encode_record(generation: u64, owner: u64, record: &Record) -> Enc
     })
 }
 
-/// Reads a page's header; the page has to be the one that `pointer` names.
+/// Reads a page's header. The page must be the one that `pointer` names.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The defect of the page.
 pub(crate) fn decode(bytes: &[u8], pointer: Pointer) -> Result<Header, String> {
     assert_eq!(bytes.len(), PAGE_BYTES, "a page");
     let stored = get_u32(bytes, 0);
@@ -188,7 +189,7 @@ pub(crate) fn decode(bytes: &[u8], pointer: Pointer) -> Result<Header, String> {
     })
 }
 
-/// The pointers of a root or index page.
+/// Returns the pointers of a root or index page.
 pub(crate) fn decode_pointers(bytes: &[u8]) -> Vec<Pointer> {
     let content = &bytes[HEADER_BYTES..];
     let at =
@@ -196,16 +197,16 @@ pub(crate) fn decode_pointers(bytes: &[u8]) -> Vec<Pointer> {
     (0..POINTERS).map(at).collect()
 }
 
-/// The entries of a map page.
+/// Returns the entries of a map page.
 pub(crate) fn decode_map(bytes: &[u8]) -> Vec<u32> {
     let content = &bytes[HEADER_BYTES..];
     (0..ENTRIES).map(|index| get_u32(content, index * 4)).collect()
 }
 
-/// The volume of a volume page.
+/// Returns the properties in a volume page.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The defect of the page.
 pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record, String> {
     let content = &bytes[HEADER_BYTES..];
     let mut uuid = [0; 16];

@@ -1,14 +1,14 @@
-//! Where metadata pages are: positions name them, slots hold them.
+//! The places of metadata pages: positions identify them, slots contain them.
 //!
-//! A page keeps its position and is written to another slot each time. The slot before is free again only
-//! when the metadata that no longer name it are durable. There are twice as many slots as pages, so that a
-//! commit always finds free ones.
+//! A page keeps its position and is written to another slot each time. The former slot is free only
+//! when the metadata that no longer name it are durable. There are twice as many slots as pages, so
+//! a commit always finds free ones.
 
 use crate::layout::{Layout, POINTERS};
 use crate::page::Pointer;
 use std::collections::BTreeSet;
 
-/// Positions and slots of a pool.
+/// The positions and slots of a pool.
 #[derive(Debug)]
 pub(crate) struct Pages {
     /// By position.
@@ -23,8 +23,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Those of a pool whose metadata name `pointers` by `indexes` and `root`. `is_used` has an entry for
-    /// each slot, counted from 1; the first is not used.
+    /// Returns the pages of a pool with metadata that name `pointers` by `indexes` and `root`.
+    /// `is_used` has an entry for each slot, counted from 1; the first is not used.
     pub(crate) fn new(
         layout: &Layout,
         pointers: Vec<Pointer>,
@@ -48,12 +48,12 @@ impl Pages {
         }
     }
 
-    /// Positions that are not taken.
+    /// Returns the number of free positions.
     pub(crate) fn free_positions(&self) -> usize {
         self.free_positions.len()
     }
 
-    /// Positions that are taken: map and volume pages.
+    /// Returns the number of positions in use: map and volume pages.
     pub(crate) fn live(&self) -> u32 {
         (self.pointers.len() - self.free_positions.len()) as u32
     }
@@ -67,20 +67,20 @@ impl Pages {
         self.free_positions.push(position);
     }
 
-    /// Names the slot of a new version of a page.
+    /// Sets the slot of a new version of a page.
     pub(crate) fn point(&mut self, position: u32, pointer: Pointer) {
         let old = std::mem::replace(&mut self.pointers[position as usize], pointer);
         self.release(old);
         self.dirty_indexes.insert(position as usize / POINTERS);
     }
 
-    /// Names the slot of a new version of an index page.
+    /// Sets the slot of a new version of an index page.
     pub(crate) fn point_index(&mut self, index: usize, pointer: Pointer) {
         let old = std::mem::replace(&mut self.indexes[index], pointer);
         self.release(old);
     }
 
-    /// Names the slot of a new version of the root page.
+    /// Sets the slot of a new version of the root page.
     pub(crate) fn point_root(&mut self, pointer: Pointer) {
         let old = std::mem::replace(&mut self.root, pointer);
         self.release(old);
@@ -97,25 +97,25 @@ impl Pages {
         }
     }
 
-    /// Takes a slot that no durable metadata name.
+    /// Allocates a slot that no durable metadata name.
     ///
     /// # Panics
-    /// If there is none: there are twice as many as pages.
+    /// If there is none, which is impossible: there are twice as many as pages.
     pub(crate) fn take_slot(&mut self) -> u32 {
         self.free_slots.pop().expect("there are twice as many slots as pages")
     }
 
-    /// The slots that will be free when the metadata are durable.
+    /// Takes the slots that become free when the metadata are durable.
     pub(crate) fn take_released(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.released)
     }
 
-    /// Makes slots free.
+    /// Frees slots.
     pub(crate) fn free(&mut self, slots: Vec<u32>) {
         self.free_slots.extend(slots);
     }
 
-    /// The pointers of an index page.
+    /// Returns the pointers of an index page.
     pub(crate) fn of_index(&self, index: usize) -> &[Pointer] {
         let start = index * POINTERS;
         &self.pointers[start..(start + POINTERS).min(self.pointers.len())]

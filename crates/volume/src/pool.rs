@@ -1,4 +1,4 @@
-//! A pool: formatting, opening, checking, listing.
+//! Formatting, opening, checking and listing of a pool.
 
 use crate::commit;
 use crate::device::VolumeBacking;
@@ -14,28 +14,28 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use uuid::Uuid;
 
-/// An open pool; clones are the same one. The device under it must have no other user: a
-/// [`FileBacking`](block::FileBacking) sees to that by its lock.
+/// An open pool; clones refer to the same one. The device must have no other user; a
+/// [`FileBacking`](block::FileBacking) ensures this with its lock.
 ///
-/// All asynchronous functions need a reactor. Changes are durable when they return.
+/// All asynchronous functions need a reactor. When they return, their changes are durable.
 #[derive(Clone, Debug)]
 pub struct Pool {
     pub(crate) shared: Arc<Shared>,
     warnings: Vec<String>,
 }
 
-/// A pool without a claim on it: it is open as long as something else keeps it.
+/// A pool without a claim on it: it does not keep the pool open.
 #[derive(Clone, Debug)]
 pub struct WeakPool(Weak<Shared>);
 
 impl WeakPool {
-    /// The pool, if it is still open.
+    /// Returns the pool, if it is still open.
     pub fn upgrade(&self) -> Option<Pool> {
         self.0.upgrade().map(|shared| Pool { shared, warnings: Vec::new() })
     }
 }
 
-/// A volume as [`Pool::list`] shows it.
+/// A volume in the result of [`Pool::list`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeInfo {
     /// Its name.
@@ -46,32 +46,32 @@ pub struct VolumeInfo {
     pub size: u64,
     /// Whether it is a snapshot, which is read-only.
     pub is_snapshot: bool,
-    /// The volume that it was made of, if that is still there.
+    /// The volume that it was copied from, if that still exists.
     pub origin: Option<String>,
-    /// Bytes of the clusters that it has.
+    /// Bytes of its mapped clusters.
     pub mapped: u64,
-    /// Bytes of those that no other volume has: what removing it frees.
+    /// Bytes of the clusters that no other volume has: the space that its removal frees.
     pub own: u64,
 }
 
-/// How full a pool is, in bytes if not stated otherwise.
+/// The space of a pool, in bytes unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// The pool's UUID.
     pub uuid: Uuid,
     /// Its layout.
     pub layout: Layout,
-    /// All clusters.
+    /// Size of all clusters.
     pub size: u64,
-    /// Clusters that are free.
+    /// Size of the free clusters.
     pub free: u64,
-    /// Map and volume pages in use, a number.
+    /// Number of map and volume pages in use.
     pub pages: u32,
-    /// Map and volume pages that there can be, a number.
+    /// Largest number of map and volume pages.
     pub pages_max: u32,
 }
 
-/// Whether there is a pool on a device, be it damaged.
+/// Whether a device has a pool, even a damaged one.
 ///
 /// # Errors
 /// If the device cannot be read.
@@ -92,8 +92,8 @@ pub async fn has_pool(backing: &dyn Backing) -> Result<bool, Error> {
 }
 
 impl Pool {
-    /// Makes a pool without volumes; everything on the device is lost. A pool that was not finished is
-    /// none.
+    /// Makes a pool without volumes; all data on the device is lost. If this does not complete, the
+    /// device has no pool.
     ///
     /// # Errors
     /// [`Error::ClusterSize`], [`Error::PoolSize`], [`Error::BlockSize`], [`Error::Device`].
@@ -104,7 +104,7 @@ impl Pool {
             return Err(Error::BlockSize(geometry.block_size));
         }
         let layout = Layout::new(geometry.size(), cluster_bytes)?;
-        // Space for metadata must not lack later, also where the file is sparse.
+        // Allocates the space for metadata now, because a sparse file could lack it later.
         device.write_zeroes(0, layout.data_start).await?;
         device.flush().await?;
         let pointers = vec![Pointer::NONE; layout.indexes()];
@@ -159,12 +159,12 @@ impl Pool {
         Ok(walk(&*backing.attach()).await?.0)
     }
 
-    /// Damage that was found when the pool was opened, and that it makes good for by a second copy.
+    /// Returns the damage found at the opening that a second copy repairs.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// How full it is.
+    /// Returns the space in use.
     pub fn usage(&self) -> Usage {
         let state = self.shared.lock();
         let layout = self.shared.layout;
@@ -179,7 +179,7 @@ impl Pool {
         }
     }
 
-    /// All volumes by their names.
+    /// Returns all volumes, ordered by their names.
     pub fn list(&self) -> Vec<VolumeInfo> {
         let state = self.shared.lock();
         let cluster = u64::from(self.shared.layout.cluster_bytes);
@@ -202,7 +202,7 @@ impl Pool {
         volumes
     }
 
-    /// Opens a volume; several may use it.
+    /// Opens a volume; it may have several users.
     ///
     /// # Errors
     /// [`Error::NoSuchVolume`].
@@ -211,7 +211,7 @@ impl Pool {
         VolumeBacking::open(&self.shared, id).ok_or_else(|| Error::NoSuchVolume(name.into()))
     }
 
-    /// Makes everything durable, of all volumes.
+    /// Makes all data of all volumes durable.
     ///
     /// # Errors
     /// If the device fails, or has failed before.
@@ -219,7 +219,7 @@ impl Pool {
         Ok(commit::flush(&self.shared, &self.device()).await?)
     }
 
-    /// Makes everything durable and gives the pool up. It stays open as long as its volumes are.
+    /// Makes all data durable and drops the pool. It stays open as long as volumes are.
     ///
     /// # Errors
     /// As [`Self::flush`].
@@ -227,8 +227,8 @@ impl Pool {
         self.flush().await
     }
 
-    /// Makes the pool use all of its device, which has become larger. It must not be open. Metadata keep their room.
-    /// Returns the layout before and after.
+    /// Makes the pool use the whole device, which has become larger. The pool must not be open. The
+    /// space for metadata keeps its size. Returns the layouts before and after.
     ///
     /// # Errors
     /// As [`Self::open`]; [`Error::PoolSize`] if there are too many clusters for one pool.
@@ -245,7 +245,7 @@ impl Pool {
         if layout.clusters == before.clusters {
             return Ok((before, before));
         }
-        // After a power cut the latest generation counts, whichever it is.
+        // After a power cut either generation may be the latest, so both are written.
         for generation in [superblock.generation + 1, superblock.generation + 2] {
             let superblock = Superblock { generation, layout, ..superblock };
             commit::write_superblock(&*device, &superblock).await?;
@@ -254,7 +254,7 @@ impl Pool {
         Ok((before, layout))
     }
 
-    /// The same pool, without keeping it open.
+    /// Returns a reference to the pool that does not keep it open.
     pub fn downgrade(&self) -> WeakPool {
         WeakPool(Arc::downgrade(&self.shared))
     }

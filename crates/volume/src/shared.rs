@@ -1,4 +1,4 @@
-//! What all users of an open pool share.
+//! The shared state of an open pool.
 
 use crate::error::Error;
 use crate::lane::{Entrance, Epoch, Lane};
@@ -15,9 +15,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How long commands may take that others wait for.
+/// Longest wait for commands in flight.
 const QUIET_PATIENCE: Duration = Duration::from_secs(30);
-/// Pause between two looks.
+/// Pause between two checks.
 const QUIET_PAUSE: Duration = Duration::from_millis(1);
 
 /// An open pool.
@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     pub(crate) inner: Arc<dyn Backing>,
     pub(crate) layout: Layout,
     pub(crate) uuid: Uuid,
-    /// Of this opening: changes that are not durable are lost with the process.
+    /// Changes with each opening, because changes that are not durable are lost with the process.
     pub(crate) incarnation: Incarnation,
     pub(crate) epoch: Arc<Epoch>,
     state: Mutex<State>,
@@ -55,7 +55,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether all is durable but for data in place, and nothing has failed.
+    /// Whether everything is durable except data written in place, and nothing has failed.
     pub(crate) fn is_clean(&self) -> bool {
         self.durable.load(Ordering::SeqCst) == self.changes.load(Ordering::SeqCst)
             && !self.has_failed.load(Ordering::SeqCst)
@@ -69,24 +69,24 @@ impl Shared {
         self.durable.load(Ordering::SeqCst)
     }
 
-    /// Counts a change of the metadata; returns its number.
+    /// Counts a change of the metadata. Returns its number.
     pub(crate) fn changed(&self, _locked: &mut State) -> u64 {
         self.changes.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// All changes up to this one are durable.
+    /// Records that all changes up to this one are durable.
     pub(crate) fn set_durable(&self, locked: &mut State, change: u64) {
         self.durable.store(change, Ordering::SeqCst);
         self.reclaim(locked);
     }
 
-    /// From now on nothing becomes durable.
+    /// Makes all later commits and flushes fail.
     pub(crate) fn fail(&self, locked: &mut State, error: block::Error) {
         locked.failure.get_or_insert(error);
         self.has_failed.store(true, Ordering::SeqCst);
     }
 
-    /// Makes clusters free that can be by now; returns how many references went.
+    /// Frees the clusters that can be freed now. Returns how many references were dropped.
     pub(crate) fn reclaim(&self, locked: &mut State) -> usize {
         if !locked.clusters.has_retired() {
             return 0;
@@ -96,12 +96,12 @@ impl Shared {
         locked.clusters.reclaim(self.durable(), self.epoch.now())
     }
 
-    /// Gives up a reference that the last change dropped.
+    /// Drops a reference as a part of the last change.
     pub(crate) fn retire(&self, locked: &mut State, cluster: u32, change: u64) {
         locked.clusters.retire(cluster, change, self.epoch.grace());
     }
 
-    /// A lane for the calling thread.
+    /// Returns a lane for the calling thread.
     pub(crate) fn entrance(&self) -> Rc<Entrance> {
         let lane = Arc::new(Lane::default());
         let mut state = self.lock();
@@ -133,7 +133,8 @@ impl Shared {
         }
     }
 
-    /// Waits until `f` has an answer; it is asked again after each change that others may wait for.
+    /// Waits until `f` returns a value. It is called again after each change that a task may wait
+    /// for.
     pub(crate) fn until<T, F: FnMut(&mut State) -> Option<T> + Unpin>(&self, f: F) -> Until<'_, F> {
         Until { shared: self, f }
     }

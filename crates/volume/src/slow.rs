@@ -1,11 +1,12 @@
-//! Commands that change a volume's table, or touch several places of the pool.
+//! Commands that change a volume's table, or access several places of the pool.
 //!
-//! A change of a cluster of a volume holds a *claim* on it; others wait. Writes that take the fast path need
-//! no claim: they see the cluster as their own, and only a snapshot can change that, which waits for them.
-//! No command waits for anything while it is counted in its lane, because reuse of clusters waits for lanes.
+//! A task that changes a cluster of a volume holds a *claim* on it; others wait. Writes on the fast
+//! path need no claim: they see the cluster as the volume's own, and only a snapshot can change
+//! that; it waits for them. No command waits for anything while it is counted in its lane, because
+//! reuse of clusters waits for lanes.
 
 use crate::commit;
-use crate::device::{Parts, Place};
+use crate::device::{Mapping, Parts};
 use crate::map::Entry;
 use crate::shared::Shared;
 use block::{Access, Error, IoFuture, Watch};
@@ -14,10 +15,10 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-/// Clusters that are cleared before other tasks of the thread have their turns.
+/// Number of clusters that are cleared before other tasks of the thread run.
 const CLUSTERS_PER_TURN: u32 = 1024;
 
-/// A command and what its thread has of the volume.
+/// A command and its thread's view of the volume.
 pub(crate) struct Work {
     pub(crate) parts: Rc<Parts>,
     pub(crate) access: Access,
@@ -25,7 +26,7 @@ pub(crate) struct Work {
     pub(crate) len: u64,
 }
 
-/// Bytes to write, of which parts can be taken.
+/// Bytes to write, which can be taken in parts.
 #[derive(Debug)]
 pub(crate) struct Pieces(Vec<reactor::Shared>);
 
@@ -38,7 +39,7 @@ impl Pieces {
         Self(vec![chunk.into_shared()])
     }
 
-    /// At most the largest cluster's length of zeros.
+    /// Returns zeros; the buffer has at most the largest cluster's length.
     fn zeroes(len: usize) -> Self {
         static ZEROES: OnceLock<reactor::Shared> = OnceLock::new();
         let all = ZEROES
@@ -60,14 +61,14 @@ impl Pieces {
     }
 }
 
-/// The sole right to change a cluster of a volume.
+/// The exclusive right to change a cluster of a volume.
 struct Claim {
     shared: Arc<Shared>,
     key: (u64, u32),
 }
 
 impl Claim {
-    /// Waits for it; fails if the pool has failed.
+    /// Waits for the claim. Fails if the pool has failed.
     async fn of(parts: &Parts, cluster: u32) -> Result<Self, Error> {
         let key = (parts.volume.id, cluster);
         let claimed = parts.shared.until(|state| {
@@ -98,7 +99,7 @@ impl Work {
         Error::NoSpace { access: self.access, offset: self.offset, len: self.len }
     }
 
-    /// The part of the command that lies in the cluster of `at`: the cluster and the bytes in it.
+    /// Returns the part of the command in the cluster of `at`: the cluster and the bytes in it.
     fn step(&self, at: u64) -> (u32, Range<usize>) {
         let shift = self.parts.cluster_shift;
         let (cluster, size) = (at >> shift, 1_u64 << shift);
@@ -106,14 +107,14 @@ impl Work {
         (cluster as u32, (at & (size - 1)) as usize..end as usize)
     }
 
-    /// Where the longest stretch from `at` on is that is in one piece, and its length. Without such, the
-    /// part in the cluster of `at`.
-    fn stretch(&self, at: u64, is_write: bool) -> (Place, u64) {
+    /// Returns the place and length of the longest range from `at` on that is one piece. Without
+    /// one, returns the part in the cluster of `at`.
+    fn stretch(&self, at: u64, is_write: bool) -> (Mapping, u64) {
         let (shift, end) = (self.parts.cluster_shift, self.offset + self.len);
         let upto = |clusters: u64| (((at >> shift) + clusters) << shift).min(end) - at;
         let mut clusters = 1;
         let mut place = self.parts.range(at, upto(1), is_write);
-        while place != Place::Mixed && at + upto(clusters) < end {
+        while place != Mapping::Mixed && at + upto(clusters) < end {
             let longer = self.parts.range(at, upto(clusters + 1), is_write);
             if longer != place {
                 break;
@@ -125,7 +126,7 @@ impl Work {
     }
 }
 
-/// Reads a range that is in several pieces.
+/// Reads a range in several pieces.
 pub(crate) async fn read(work: Work) -> Result<Chunk, Error> {
     let Parts { inner, entrance, .. } = &*work.parts;
     let token = entrance.enter();
@@ -134,8 +135,8 @@ pub(crate) async fn read(work: Work) -> Result<Chunk, Error> {
     while at < work.offset + work.len {
         let (place, len) = work.stretch(at, false);
         let read = match place {
-            Place::At(place) => Some(inner.read(place, len as usize)),
-            Place::Hole | Place::Mixed => None,
+            Mapping::At(place) => Some(inner.read(place, len as usize)),
+            Mapping::Hole | Mapping::Mixed => None,
         };
         reads.push((len, read));
         at += len;
@@ -149,7 +150,7 @@ pub(crate) async fn read(work: Work) -> Result<Chunk, Error> {
             buffer[start..].fill(0);
             continue;
         };
-        // All have to end before the command does.
+        // All reads must end before the command does.
         match read.await {
             Ok(chunk) => buffer.extend_from_chunk(&chunk, 0..len as usize),
             Err(error) => result = result.and(Err(error)),
@@ -159,14 +160,14 @@ pub(crate) async fn read(work: Work) -> Result<Chunk, Error> {
     result.map(|()| buffer.into())
 }
 
-/// Writes a range of which not every cluster is the volume's own.
+/// Writes a range with at least one cluster that is not the volume's own.
 pub(crate) async fn write(work: Work, pieces: Pieces) -> Result<(), Error> {
     let Parts { inner, entrance, .. } = &*work.parts;
     let mut at = work.offset;
     while at < work.offset + work.len {
         let start = (at - work.offset) as usize;
         let token = entrance.enter();
-        if let (Place::At(place), len) = work.stretch(at, true) {
+        if let (Mapping::At(place), len) = work.stretch(at, true) {
             let data = pieces.slice(start..start + len as usize);
             let result = inner.write_chunks(place, data).await;
             entrance.ended(token);
@@ -183,7 +184,7 @@ pub(crate) async fn write(work: Work, pieces: Pieces) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes a range read as zeros, and gives up the clusters that lie in it.
+/// Makes a range read as zeros, and drops the clusters that lie completely in it.
 pub(crate) async fn clear(work: Work) -> Result<(), Error> {
     let parts = &*work.parts;
     let mut at = work.offset;
@@ -204,7 +205,7 @@ pub(crate) async fn clear(work: Work) -> Result<(), Error> {
             continue;
         }
         let token = parts.entrance.enter();
-        if let Place::At(place) = parts.range(here, range.len() as u64, true) {
+        if let Mapping::At(place) = parts.range(here, range.len() as u64, true) {
             let result = parts.inner.write_zeroes(place, range.len() as u64).await;
             parts.entrance.ended(token);
             result?;
@@ -217,7 +218,7 @@ pub(crate) async fn clear(work: Work) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes a part of a cluster that is not mapped, or shared.
+/// Writes a part of a cluster that is unmapped or shared.
 async fn write_cluster(
     work: &Work,
     cluster: u32,
@@ -248,7 +249,8 @@ async fn write_cluster(
     result
 }
 
-/// Where a cluster is, if it is the volume's own; it becomes so when no other volume has it any more.
+/// Returns the offset of a cluster if it is the volume's own. A shared cluster becomes the volume's
+/// own when no other volume has it any more.
 fn own(parts: &Parts, cluster: u32) -> Option<u64> {
     let entry = parts.volume.map.entry(cluster);
     let place = entry.cluster()?;
@@ -263,7 +265,7 @@ fn own(parts: &Parts, cluster: u32) -> Option<u64> {
     Some(parts.shared.layout.cluster_offset(place))
 }
 
-/// Writes all of a new cluster: what is to be written, and the old bytes or zeros around it.
+/// Writes a whole new cluster: the new bytes, with the old bytes or zeros around them.
 async fn fill(
     parts: &Parts,
     (old, new): (Option<u32>, u32),
@@ -290,7 +292,7 @@ async fn fill(
     parts.inner.write_chunks(layout.cluster_offset(new), chunks).await
 }
 
-/// Changes a cluster of the table, and gives up what was there. The caller has the claim.
+/// Changes an entry of the table, and drops the former cluster. The caller has the claim.
 fn replace(parts: &Parts, cluster: u32, entry: Entry) -> Result<(), crate::Error> {
     let mut state = parts.shared.lock();
     let old = parts.volume.map.entry(cluster).cluster();
@@ -305,7 +307,7 @@ fn replace(parts: &Parts, cluster: u32, entry: Entry) -> Result<(), crate::Error
     Ok(())
 }
 
-/// Takes a free cluster. If there is none, those are made free that volumes have given up.
+/// Allocates a free cluster. If there is none, it first frees clusters that volumes have dropped.
 async fn allocate(work: &Work) -> Result<u32, Error> {
     let Parts { shared, inner, .. } = &*work.parts;
     loop {

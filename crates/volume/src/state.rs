@@ -1,4 +1,4 @@
-//! What a pool's lock protects: volumes, clusters, pages, and who waits for what.
+//! The state under a pool's lock: volumes, clusters, pages, and waiting tasks.
 
 use crate::clusters::Clusters;
 use crate::device::{Opened, Usage};
@@ -26,17 +26,18 @@ pub(crate) struct Volume {
     pub(crate) record: Record,
     pub(crate) map: Arc<Map>,
     pub(crate) position: u32,
-    /// For each part of the table its position and how many clusters are mapped; no part without.
+    /// For each part of the table with mapped clusters: its position and the number of mapped
+    /// clusters.
     pub(crate) parts: BTreeMap<usize, (u32, u32)>,
-    /// A snapshot is being made, which waits for earlier writes: later ones wait for it.
+    /// Whether a snapshot is being made, which waits for earlier writes. Later writes wait for it.
     pub(crate) is_frozen: bool,
-    /// The volume as it was opened last.
+    /// The volume as last opened.
     pub(crate) opened: Weak<Opened>,
-    /// Its use, whatever size it had when it was opened.
+    /// Its use, whatever its size was when it was opened.
     pub(crate) usage: Weak<Usage>,
 }
 
-/// What the lock protects.
+/// The state under the lock.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) volumes: BTreeMap<u64, Volume>,
@@ -46,17 +47,17 @@ pub(crate) struct State {
     pub(crate) generation: u64,
     pub(crate) dirty: BTreeSet<Key>,
     pub(crate) lanes: Vec<Arc<Lane>>,
-    /// Clusters of volumes that a command of the slow path changes.
+    /// Clusters of volumes that a command of the slow path is changing.
     pub(crate) claims: BTreeSet<(u64, u32)>,
     pub(crate) is_committing: bool,
     pub(crate) is_managing: bool,
-    /// Why nothing can be made durable any more.
+    /// The failure after which nothing can become durable.
     pub(crate) failure: Option<block::Error>,
     pub(crate) waiters: Vec<Waker>,
 }
 
 impl State {
-    /// A state without commands.
+    /// Returns a state without commands.
     pub(crate) fn new(
         volumes: BTreeMap<u64, Volume>,
         next_id: u64,
@@ -80,7 +81,7 @@ impl State {
         }
     }
 
-    /// The volume of a name.
+    /// Returns the volume with this name.
     ///
     /// # Errors
     /// [`Error::NoSuchVolume`].
@@ -89,18 +90,19 @@ impl State {
         found.map(|(id, _)| *id).ok_or_else(|| Error::NoSuchVolume(name.into()))
     }
 
-    /// A volume.
+    /// Returns a volume.
     ///
     /// # Panics
-    /// If there is none: open volumes are not removed.
+    /// If it does not exist; open volumes are not removed.
     pub(crate) fn volume(&mut self, id: u64) -> &mut Volume {
         self.volumes.get_mut(&id).expect("a volume that is in use stays")
     }
 
-    /// Changes a cluster of a volume and the numbers that follow from it. References are up to the caller.
+    /// Changes an entry of a volume and the counts that follow from it. The caller changes the
+    /// references.
     ///
     /// # Errors
-    /// [`Error::Full`] if that takes a map page and there is none; nothing has changed then.
+    /// [`Error::Full`] if this needs a map page and none is free; nothing has changed then.
     pub(crate) fn set(&mut self, id: u64, cluster: u32, entry: Entry) -> Result<(), Error> {
         let part = Map::part_of(cluster);
         let volume = self.volumes.get_mut(&id).expect("a volume that is in use stays");
@@ -124,13 +126,13 @@ impl State {
         Ok(())
     }
 
-    /// Wakes all that wait for something.
+    /// Wakes all waiting tasks.
     pub(crate) fn wake(&mut self) {
         self.waiters.drain(..).for_each(Waker::wake);
     }
 }
 
-/// The error of a pool without free metadata pages.
+/// Returns the error of a pool without free metadata pages.
 pub(crate) fn no_pages() -> Error {
     Error::Full { what: "no free metadata page; remove a snapshot or volume".into() }
 }

@@ -1,8 +1,8 @@
-//! The superblock: what a pool is, and where its root page is.
+//! The superblock: the properties of a pool, and the place of its root page.
 //!
-//! Its content fits into 512 bytes, which no device tears, so that one with a wrong checksum is damage and
-//! not what a power cut left. Generation `n` is written to pages `n % 2` and `n % 2 + 2`; the other two
-//! keep the generation before. The highest valid generation counts.
+//! Its content fits into 512 bytes, which a device writes atomically. So a wrong checksum means
+//! damage, and not a power cut. Generation `n` is written to pages `n % 2` and `n % 2 + 2`; the
+//! other two contain the previous generation. The highest valid generation counts.
 
 use crate::layout::{Layout, PAGE_BYTES};
 use crate::page::{Pointer, crc, get_u32, get_u64, put};
@@ -13,7 +13,7 @@ const MAGIC: &[u8; 8] = b"tsmgpool";
 pub(crate) const VERSION: u32 = 2;
 /// The version of pools that have not grown, which earlier versions of this program can use too.
 const VERSION_FIRST: u32 = 1;
-/// Bytes that have content and are under the checksum.
+/// Size of the content, which the checksum covers.
 const CONTENT_BYTES: usize = 512;
 
 /// A superblock.
@@ -21,30 +21,30 @@ const CONTENT_BYTES: usize = 512;
 pub(crate) struct Superblock {
     pub(crate) generation: u64,
     pub(crate) uuid: Uuid,
-    /// As stored; has to be [possible](Layout::is_possible).
+    /// As stored; it must be [possible](Layout::is_possible).
     pub(crate) layout: Layout,
     pub(crate) root: Pointer,
     /// The number of the next volume.
     pub(crate) next_id: u64,
-    /// Map and volume pages.
+    /// Number of map and volume pages.
     pub(crate) pages: u32,
     pub(crate) volumes: u32,
-    /// Mapped clusters of all volumes.
+    /// Number of mapped clusters of all volumes.
     pub(crate) mapped: u64,
 }
 
-/// Why a page is not a superblock.
+/// The reason why a page is not a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// Something else is there.
+    /// The page contains something else.
     Magic,
-    /// The checksum does not agree.
+    /// The checksum does not match.
     Checksum,
-    /// Another version.
+    /// The version is unknown.
     Version(u32),
 }
 
-/// The pages that a generation is written to.
+/// Returns the pages to which a generation is written.
 pub(crate) fn places(generation: u64) -> [u64; 2] {
     [generation % 2, generation % 2 + 2]
 }
@@ -74,7 +74,7 @@ impl Superblock {
         bytes
     }
 
-    /// Reads a superblock of a page.
+    /// Decodes a superblock from a page.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Flaw> {
         assert_eq!(bytes.len(), PAGE_BYTES, "a page");
         if bytes[..8] != *MAGIC {

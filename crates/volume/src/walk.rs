@@ -1,8 +1,9 @@
-//! Reading all metadata of a pool and checking it: for opening it and for `check`.
+//! Reads and checks all metadata of a pool, for opening it and for `check`.
 //!
-//! Everything that is read is bounded and compared with all that it has to agree with: checksums, kinds,
-//! numbers, that no slot or cluster is used twice (but by volumes of one family, for the same cluster of
-//! theirs), sums. What disagrees is a [`Finding`]. A pool with a fatal one is not opened.
+//! Everything that is read is bounded and compared with related data: checksums, kinds, numbers,
+//! sums. No slot or cluster may be used twice, except a cluster by volumes of one family for the
+//! same cluster of theirs. Each mismatch is a [`Finding`]. A pool with a fatal finding is not
+//! opened.
 
 mod superblocks;
 mod tables;
@@ -18,39 +19,39 @@ use block::{Device, IoFuture};
 use reactor::Chunk;
 use tables::Tables;
 
-/// Pages that are read at a time.
+/// Number of pages that are read at a time.
 const READS_MAX: usize = 64;
-/// Findings that are kept; more are only counted.
+/// Largest number of findings that are stored; further ones are only counted.
 const FINDINGS_MAX: usize = 200;
 
-/// Something that is wrong with a pool.
+/// A defect of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What is wrong, in words.
+    /// The defect, in words.
     pub text: String,
-    /// Whether the pool cannot be opened with it.
+    /// Whether it prevents opening the pool.
     pub is_fatal: bool,
 }
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What is wrong; the first 200.
+    /// The defects; the first 200.
     pub findings: Vec<Finding>,
-    /// Number of findings.
+    /// Number of all findings.
     pub count: usize,
-    /// Volumes that were read.
+    /// Number of volumes read.
     pub volumes: usize,
-    /// Metadata pages that were read.
+    /// Number of metadata pages read.
     pub pages: usize,
-    /// Clusters that some volume has.
+    /// Number of clusters that volumes have.
     pub used: u64,
 }
 
 impl Report {
     fn add(&mut self, is_fatal: bool, text: String) {
         self.count += 1;
-        // The first fatal one is what an error shows.
+        // The first fatal one is stored in any case, because an error shows it.
         if self.findings.len() < FINDINGS_MAX || (is_fatal && self.fatal().is_none()) {
             self.findings.push(Finding { text, is_fatal });
         }
@@ -60,13 +61,13 @@ impl Report {
         self.add(true, text);
     }
 
-    /// The first finding with which the pool cannot be opened.
+    /// Returns the first finding that prevents opening the pool.
     pub fn fatal(&self) -> Option<&Finding> {
         self.findings.iter().find(|finding| finding.is_fatal)
     }
 }
 
-/// A pool as it was read.
+/// The content of a pool.
 pub(crate) struct Loaded {
     pub(crate) superblock: Superblock,
     pub(crate) state: State,
@@ -79,19 +80,19 @@ struct Leaf {
     bytes: Vec<u8>,
 }
 
-/// What a walk knows.
+/// The state of a walk.
 struct Walk<'a> {
     device: &'a dyn Device,
     superblock: Superblock,
-    /// By slot, from 1 on.
+    /// For each slot, from 1 on.
     is_used: Vec<bool>,
     report: Report,
 }
 
-/// Reads and checks a pool. There is no state if damage hides it.
+/// Reads and checks a pool. Returns no state if damage hides it.
 ///
 /// # Errors
-/// [`Error::NotAPool`], [`Error::Version`], [`Error::BlockSize`]. All else are findings.
+/// [`Error::NotAPool`], [`Error::Version`], [`Error::BlockSize`]. Everything else is a finding.
 pub(crate) async fn walk(device: &dyn Device) -> Result<(Report, Option<Loaded>), Error> {
     let mut report = Report::default();
     let Some(superblock) = superblocks::read(device, &mut report).await? else {
@@ -200,7 +201,10 @@ impl Walk<'_> {
             return Err(format!("it is a {:?} page", header.kind));
         }
         if header.generation > self.superblock.generation {
-            return Err(format!("it is of generation {}, which is to come", header.generation));
+            return Err(format!(
+                "it is of generation {}, which is in the future",
+                header.generation
+            ));
         }
         if !is_leaf && (header.index != at || header.owner != 0) {
             return Err(format!("it is number {}", header.index));
@@ -209,7 +213,7 @@ impl Walk<'_> {
     }
 }
 
-/// All pointers that name a page, with their places.
+/// Returns all pointers that name a page, with their indices.
 fn named(pointers: &[Pointer]) -> Vec<(u32, Pointer)> {
     (0..).zip(pointers.iter().copied()).filter(|(_, pointer)| !pointer.is_none()).collect()
 }
@@ -223,7 +227,7 @@ fn name(kind: Kind, at: u32, pointer: Pointer) -> String {
     }
 }
 
-/// The layout that a superblock states, if a pool can have it.
+/// Returns the layout in a superblock, if a pool can have it.
 fn layout_of(superblock: &Superblock) -> Option<Layout> {
     let layout = superblock.layout;
     layout.is_possible().then_some(layout)

@@ -1,5 +1,6 @@
-//! What a volume costs for each command, beside its device. Run it in a release build, on a quiet machine:
-//! `cargo test --release -p tsumugi-volume --test cost -- --ignored --nocapture`.
+//! Measures the cost of a volume for each command, in addition to its device. Run it in a release
+//! build, on a quiet machine: `cargo test --release -p tsumugi-volume --test cost -- --ignored
+//! --nocapture`.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -11,11 +12,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const COMMANDS: u64 = 500;
-/// Little enough for a CPU's cache, so that the cost is not that of memory.
+/// Small enough for a CPU's cache, so that the cost is not that of memory.
 const VOLUME_BYTES: u64 = 512 << 10;
 const ROUNDS: usize = 3000;
 
-/// Nanoseconds of a command: 4 KiB at a random place, as a device of memory does it.
+/// Returns the nanoseconds of a command: 4 KiB at a random place of a memory device.
 async fn cost(device: &Rc<dyn Device>, is_write: bool, shift: u64) -> f64 {
     let (start, mut random) = (reactor::time::now(), Random(1));
     let bytes = Buffer::zeroed(BLOCK as usize).freeze();
@@ -32,7 +33,7 @@ async fn cost(device: &Rc<dyn Device>, is_write: bool, shift: u64) -> f64 {
     took.as_nanos() as f64 / COMMANDS as f64
 }
 
-/// Prints the cost with and without a volume; there is nothing to assert.
+/// Prints the cost with and without a volume; it asserts nothing.
 #[test]
 #[ignore = "a measurement: run it alone, optimised, with --ignored"]
 fn cost_of_a_command() {
@@ -44,7 +45,7 @@ fn cost_of_a_command() {
             write(&volume, cluster * CLUSTER / BLOCK, &[1]).await.unwrap();
         }
         let plain = memory.attach();
-        // The same bytes: the volume's clusters are the pool's first ones.
+        // The same bytes on the device: the volume's clusters are the pool's first ones.
         let start = pool.usage().layout.data_start;
         for (name, is_write) in [("write", true), ("read", false)] {
             let (mut with, mut without) = (f64::MAX, f64::MAX);

@@ -1,4 +1,4 @@
-//! Volumes against arrays in memory, under random operations from seeds.
+//! Compares volumes with arrays in memory, under random operations from seeds.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -48,7 +48,7 @@ impl Scene {
         Rc::clone(self.devices.entry(name.into()).or_insert_with(attach))
     }
 
-    /// A volume's name and a range of its blocks, mostly short.
+    /// Returns a volume's name and a range of its blocks, usually short.
     fn range(&mut self) -> Option<(String, u64, u64)> {
         let name = self.name()?;
         let blocks = self.models[&name].blocks.len() as u64;
@@ -88,7 +88,7 @@ impl Scene {
             Err(block::Error::ReadOnly { .. }) => assert!(model.is_snapshot),
             Err(block::Error::NoSpace { .. }) => {
                 self.full += 1;
-                // Some clusters may have been written before space ran out.
+                // Some clusters may have been written before the space ran out.
                 let now = read(&device, start, len).await;
                 for ((known, now), new) in model.blocks[range].iter_mut().zip(now).zip(values) {
                     assert!(now == *known || now == new);
@@ -221,7 +221,7 @@ impl Scene {
         }
     }
 
-    /// All bytes of all volumes are as they should be.
+    /// Compares all bytes of all volumes with the model.
     async fn compare_all(&mut self) {
         for (name, model) in self.models.clone() {
             let device = self.device(&name);
@@ -230,7 +230,8 @@ impl Scene {
     }
 }
 
-/// Goal: volumes, snapshots and clones behave as arrays of bytes, over reopening, and in a full pool.
+/// Goal: volumes, snapshots and clones behave like arrays of bytes, also after reopening and in a
+/// full pool.
 #[test]
 fn volumes_follow_the_model() {
     let mut full = 0;
@@ -258,7 +259,7 @@ fn volumes_follow_the_model() {
     assert!(full > 0, "no pool was full");
 }
 
-/// Goal: a full pool fails writes that need space, and nothing else; what is discarded can be used again.
+/// Goal: in a full pool only writes that need space fail, and discarded space can be used again.
 #[test]
 fn a_full_pool_goes_on() {
     run(async {
@@ -283,7 +284,7 @@ fn a_full_pool_goes_on() {
     });
 }
 
-/// Goal: what cannot be is refused with the reason, and changes nothing.
+/// Goal: impossible requests are refused with the reason, and change nothing.
 #[test]
 fn wrong_requests_are_refused() {
     run(async {

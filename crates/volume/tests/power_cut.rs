@@ -1,6 +1,6 @@
-//! Power cuts at random moments, and metadata that are damaged.
+//! Power cuts at random moments, and damaged metadata.
 //!
-//! The device loses any writes that no flush covers, or any blocks of them.
+//! The device loses any writes that no flush covers, or any of their blocks.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -18,7 +18,7 @@ const VOLUME_BLOCKS: u64 = 12 * CLUSTER / BLOCK;
 
 type Content = BTreeMap<String, Vec<u64>>;
 
-/// An operation: events of the log before and after it, and the contents after it.
+/// An operation: positions in the log before and after it, and the contents after it.
 struct Done {
     start: usize,
     end: usize,
@@ -50,7 +50,7 @@ impl Scene {
         Self { log, pool, devices, content, done: vec![first], random, next: 1 }
     }
 
-    /// A name and whether it is a snapshot's.
+    /// Returns a random name and whether it is a snapshot's.
     fn pick(&mut self) -> Option<String> {
         let count = self.content.len() as u64;
         if count == 0 {
@@ -84,7 +84,7 @@ impl Scene {
                 Err(error) => panic!("{error}"),
             }
         } else {
-            // Whole clusters, which are given up.
+            // Discards whole clusters.
             let per = CLUSTER / BLOCK;
             let first = start / per * per;
             device.discard(first * BLOCK, CLUSTER).await.unwrap();
@@ -92,7 +92,7 @@ impl Scene {
         }
     }
 
-    /// Does something; returns whether all is durable after it.
+    /// Runs a random operation. Returns whether everything is durable after it.
     async fn act(&mut self) -> bool {
         let name = self.pick();
         match (self.random.below(100), name) {
@@ -147,8 +147,8 @@ impl Scene {
         }
     }
 
-    /// What a cut after `prefix` events may leave: the last durable contents, and those of each later
-    /// operation that had begun.
+    /// Returns the contents that a cut after `prefix` events may leave: the last durable ones, and
+    /// those of each later operation that had begun.
     fn allowed(&self, prefix: usize) -> Vec<&Content> {
         let last =
             self.done.iter().rposition(|done| done.is_durable && done.end <= prefix).unwrap();
@@ -159,7 +159,7 @@ impl Scene {
     }
 }
 
-/// Each block of each volume is one that it may be, and snapshots are whole.
+/// Checks that each block of each volume has an allowed content, and that snapshots are whole.
 async fn verify(pool: &Pool, allowed: &[&Content]) {
     let names: Vec<String> = pool.list().into_iter().map(|volume| volume.name).collect();
     let is_allowed = allowed.iter().any(|content| content.keys().eq(names.iter()));
@@ -197,8 +197,9 @@ fn survival(random: &mut Random, len: usize) -> Survival {
     }
 }
 
-/// Goal: after a power cut at any moment the pool is sound, all that was flushed is there, snapshots are
-/// as they were, and no block has what no write to it has put there. Then all goes on, up to the next cut.
+/// Goal: after a power cut at any moment the pool is sound, all flushed data is there, snapshots
+/// are unchanged, and each block has the content of one of its writes. Then everything continues,
+/// up to the next cut.
 #[test]
 fn flushed_data_survive_power_cuts() {
     for seed in seeds(8) {
@@ -215,7 +216,7 @@ fn flushed_data_survive_power_cuts() {
                 for cut in 0..12 {
                     let prefix = random.below(scene.log.len() as u64 + 1) as usize;
                     let mut image = before.clone();
-                    // A cut that loses all, and one that loses nothing, are among them.
+                    // The cuts include one that loses everything, and one that loses nothing.
                     scene.log.replay(prefix, &mut image, |_, _, len| match cut {
                         0 => Survival::Lost,
                         1 => Survival::Whole,
@@ -235,7 +236,7 @@ fn flushed_data_survive_power_cuts() {
     }
 }
 
-/// Goal: whatever bit of the metadata flips, the pool is refused, or has the right bytes.
+/// Goal: after a flip of any bit of the metadata, the pool is refused or has the right bytes.
 #[test]
 fn damage_is_found_or_harmless() {
     let (mut refused, mut opened) = (0, 0);
@@ -259,7 +260,7 @@ fn damage_is_found_or_harmless() {
             for _ in 0..120 {
                 let page = used[random.below(used.len() as u64) as usize];
                 let mut damaged = image.clone();
-                // The first bytes of a page matter most.
+                // The first bytes of a page are the most important.
                 let reach = [64, 512, BLOCK][random.below(3) as usize];
                 let at = page * BLOCK as usize + random.below(reach) as usize;
                 damaged[at] ^= 1 << random.below(8);
@@ -283,7 +284,7 @@ fn damage_is_found_or_harmless() {
     assert!(refused > 0 && opened > 0, "{refused} refused, {opened} opened");
 }
 
-/// Goal: the older superblock does not pass for the latest when that is gone.
+/// Goal: if the latest superblock is lost, the older one is not mistaken for it.
 #[test]
 fn a_lost_superblock_is_noticed() {
     run(async {
@@ -312,7 +313,8 @@ fn a_lost_superblock_is_noticed() {
     });
 }
 
-/// Goal: a pool uses a device that became larger, keeps what it has, and survives a power cut in the midst of that.
+/// Goal: a pool uses a larger device after growing, keeps its content, and survives a power cut
+/// meanwhile.
 #[test]
 fn a_pool_grows() {
     run(async {
@@ -338,13 +340,13 @@ fn a_pool_grows() {
         };
         let before = pages().await;
         assert_eq!(Pool::grow(&*small).await.map(|(old, new)| old == new).ok(), Some(true));
-        assert_eq!(pages().await, before, "nothing is written if nothing grows");
+        assert_eq!(pages().await, before, "growing by nothing writes nothing");
         let (old, new) = Pool::grow(&device).await.unwrap();
         assert!(new.clusters > 3 * old.clusters && new.data_start == old.data_start);
         let after = pages().await;
         let generation = |page: &Vec<u8>| u64::from_le_bytes(page[16..24].try_into().unwrap());
         let first = (0..2).min_by_key(|page| generation(&after[*page])).unwrap();
-        // A cut leaves any of the two pages in flight.
+        // A cut may keep either of the two pages in flight.
         for (whole, torn) in [(None, first), (Some(first), 1 - first)] {
             for kept in 0..4 {
                 for page in 0..4 {

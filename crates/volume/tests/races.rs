@@ -16,11 +16,11 @@ use volume::Pool;
 const PER: u64 = CLUSTER / BLOCK;
 const A_WHILE: Duration = Duration::from_millis(30);
 
-/// A backing whose writes wait while it is closed, and then change the device only when it opens.
+/// A backing with writes that wait while it is closed, and change the device only when it opens.
 #[derive(Clone)]
 struct Gate {
     inner: MemoryBacking,
-    /// Writes that will wait.
+    /// Number of writes that will wait.
     closed: Arc<AtomicUsize>,
     is_open: Arc<AtomicBool>,
 }
@@ -30,7 +30,7 @@ impl Gate {
         Self { inner, closed: Arc::default(), is_open: Arc::new(AtomicBool::new(true)) }
     }
 
-    /// The next write waits.
+    /// Makes the next write wait.
     fn hold_next(&self) {
         self.is_open.store(false, Ordering::SeqCst);
         self.closed.store(1, Ordering::SeqCst);
@@ -111,13 +111,13 @@ async fn gated(size: u64) -> (Gate, Pool) {
     (gate, pool)
 }
 
-/// Writes in a task.
+/// Starts a task that writes.
 fn begin(device: &Rc<dyn Device>, block: u64, stamp: u64) -> reactor::JoinHandle<()> {
     let device = Rc::clone(device);
     reactor::spawn(async move { write(&device, block, &[stamp]).await.unwrap() })
 }
 
-/// Goal: a write in flight when a snapshot is taken is not lost by the copy that a later write makes.
+/// Goal: a write in flight when a snapshot is taken is also in the copy that a later write makes.
 #[test]
 fn a_snapshot_waits_for_writes_in_flight() {
     run(async {
@@ -145,7 +145,7 @@ fn a_snapshot_waits_for_writes_in_flight() {
     });
 }
 
-/// Goal: two writes to one shared cluster, and to one that is not mapped, are both there.
+/// Goal: of two writes to one shared cluster, or to one unmapped cluster, neither is lost.
 #[test]
 fn two_writes_to_one_cluster_both_count() {
     run(async {
@@ -171,8 +171,8 @@ fn two_writes_to_one_cluster_both_count() {
     });
 }
 
-/// Goal: a cluster that is discarded while a write to it is in flight, is not given to another volume before
-/// the write has ended, also when the caller of the write has gone.
+/// Goal: if a cluster is discarded while a write to it is in flight, it is not given to another
+/// volume before the write has ended, even if the caller of the write was dropped.
 #[test]
 fn reuse_waits_for_writes_in_flight() {
     for is_dropped in [false, true] {
@@ -209,7 +209,7 @@ fn reuse_waits_for_writes_in_flight() {
     }
 }
 
-/// What one thread does to its blocks of the volume: every third block from `thread` on.
+/// Reads and writes one thread's blocks of the volume: every third block from `thread` on.
 async fn hammer(backing: volume::VolumeBacking, thread: u64, steps: u64, blocks: u64) {
     let device = backing.attach();
     let mut random = Random(thread + 77);
@@ -237,8 +237,8 @@ async fn hammer(backing: volume::VolumeBacking, thread: u64, steps: u64, blocks:
     device.flush().await.unwrap();
 }
 
-/// Goal: threads that write different blocks of the same clusters, while snapshots come and go and others
-/// discard, each find what they wrote.
+/// Goal: threads write different blocks of the same clusters while snapshots come and go and others
+/// discard. Each thread reads back what it wrote.
 #[test]
 fn threads_share_a_volume() {
     let plan = FaultPlan {
@@ -284,7 +284,7 @@ fn threads_share_a_volume() {
     });
 }
 
-/// Goal: after a failed commit nothing claims to be durable, and nothing that was durable is harmed.
+/// Goal: after a failed commit nothing is reported as durable, and durable data is unharmed.
 #[test]
 fn a_failed_commit_is_sticky() {
     run(async {
@@ -311,9 +311,10 @@ fn a_failed_commit_is_sticky() {
     });
 }
 
-/// Goal: a volume grows while it is in use. What was opened before keeps its size and goes on; what is written by one is
-/// read by the other, in old and new clusters, whichever path the command takes; a snapshot covers both. It
-/// does not shrink, and is not removed, while even the former is in use.
+/// Goal: a volume grows while it is in use. Users who opened it before keep its former size and
+/// continue. Data written through either device can be read through the other, in old and new
+/// clusters, on both paths, and a snapshot covers both. The volume does not shrink, and cannot be
+/// removed, while the former device is in use.
 #[test]
 fn a_volume_grows_in_use() {
     run(async {
@@ -328,7 +329,7 @@ fn a_volume_grows_in_use() {
         let grown = former.resized(4096 * CLUSTER).unwrap();
         let new = grown.attach();
         assert_eq!(read(&new, 0, 1).await, [1]);
-        // A part of the table that neither had, a cluster that is there, and one behind the former end.
+        // A part of the table that neither had, an existing cluster, and one behind the former end.
         write(&new, PER, &[2]).await.unwrap();
         write(&old, 2 * PER, &[3]).await.unwrap();
         write(&new, 4000 * PER, &[4]).await.unwrap();

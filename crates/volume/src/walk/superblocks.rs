@@ -1,4 +1,4 @@
-//! Finding the superblock that counts.
+//! Finds the valid superblock with the highest generation.
 
 use super::{Report, layout_of};
 use crate::error::Error;
@@ -6,7 +6,8 @@ use crate::layout::{PAGE_BYTES, SUPERBLOCKS};
 use crate::superblock::{Flaw, Superblock, VERSION};
 use block::Device;
 
-/// No pool counts further: a commit each nanosecond would take two centuries.
+/// Largest valid generation and volume number: with a commit each nanosecond a pool would need more
+/// than a century to reach it.
 const NUMBER_MAX: u64 = 1 << 62;
 const NAMES: [&str; SUPERBLOCKS as usize] = ["A", "B", "copy of A", "copy of B"];
 
@@ -44,7 +45,8 @@ pub(super) async fn read(
     Ok(choose(&good, geometry.size(), report))
 }
 
-/// A superblock is never torn, so that a bad one is damage. The other copy does as well.
+/// Reports damaged superblocks. A superblock is never torn, so a bad one is damage, which the other
+/// copy repairs.
 fn note_flaws(found: &[Result<Superblock, Flaw>], report: &mut Report) {
     for (name, flaw) in NAMES.iter().zip(found).filter_map(|(name, it)| Some((name, it.err()?))) {
         let text = match flaw {
@@ -56,7 +58,7 @@ fn note_flaws(found: &[Result<Superblock, Flaw>], report: &mut Report) {
     }
     for (one, other) in [(0, 2), (1, 3)] {
         if found[one].is_err() && found[other].is_err() {
-            // It may have been the latest.
+            // The damaged one may have been the latest.
             let (one, other) = (NAMES[one], NAMES[other]);
             report.damage(format!(
                 "superblock {one} and the {other} are damaged: the latest is unknown"
@@ -67,7 +69,8 @@ fn note_flaws(found: &[Result<Superblock, Flaw>], report: &mut Report) {
 
 fn choose(good: &[Superblock], size: u64, report: &mut Report) -> Option<Superblock> {
     let latest = *good.iter().max_by_key(|superblock| superblock.generation)?;
-    // A power cut while the pool was growing leaves the layout before in the generation before.
+    // After a power cut while the pool was growing, the previous generation has the previous
+    // layout.
     let is_of_pool = |it: &&Superblock| {
         let (layout, latest) = (&it.layout, &latest);
         it.uuid == latest.uuid

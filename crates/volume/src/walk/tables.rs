@@ -1,4 +1,4 @@
-//! Volumes and their tables, put together from pages.
+//! Volumes and their tables, built from pages.
 
 use super::{Leaf, Report};
 use crate::layout::{CLUSTERS_MAX, ENTRIES, VOLUMES_MAX};
@@ -9,14 +9,14 @@ use crate::superblock::Superblock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
-/// What names a cluster first.
+/// The first user of a cluster.
 #[derive(Clone, Copy, Default)]
 struct User {
     id: u64,
     cluster: u32,
 }
 
-/// Volumes as far as they are read.
+/// The volumes that were read so far.
 pub(super) struct Tables<'a> {
     superblock: &'a Superblock,
     report: &'a mut Report,
@@ -32,7 +32,7 @@ impl<'a> Tables<'a> {
         Self { superblock, report, volumes: BTreeMap::new(), references: vec![0; clusters], users }
     }
 
-    /// Adds all pages.
+    /// Adds pages.
     pub(super) fn add(&mut self, leaves: Vec<Leaf>) {
         let (volumes, maps): (Vec<Leaf>, Vec<Leaf>) =
             leaves.into_iter().partition(|leaf| leaf.header.kind == Kind::Volume);
@@ -50,7 +50,7 @@ impl<'a> Tables<'a> {
         let id = leaf.header.owner;
         let record = page::decode_record(&leaf.bytes)?;
         if id == 0 || id >= self.superblock.next_id || self.volumes.contains_key(&id) {
-            return Err(format!("number {id} of volume {} cannot be", record.name));
+            return Err(format!("number {id} of volume {} is impossible", record.name));
         }
         if record.clusters == 0 || record.clusters > CLUSTERS_MAX {
             return Err(format!("volume {} cannot have {} clusters", record.name, record.clusters));
@@ -128,7 +128,7 @@ impl<'a> Tables<'a> {
         Ok(())
     }
 
-    /// Compares sums and returns volumes and references.
+    /// Compares sums. Returns volumes and references.
     pub(super) fn finish(mut self) -> (BTreeMap<u64, Volume>, Vec<u16>) {
         self.check_sums();
         let mut names = BTreeSet::new();

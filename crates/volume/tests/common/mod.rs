@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers for the tests.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use block::{Backing, Device, MemoryBacking};
@@ -32,14 +32,14 @@ pub(crate) fn run<F: Future>(future: F) -> F::Output {
     Runtime::new(&Config::default()).unwrap().block_on(future)
 }
 
-/// Seeds to run: `SEEDS` of them, or `default`.
+/// Returns the seeds to run: `SEEDS` of them, or `default`.
 pub(crate) fn seeds(default: u64) -> std::ops::Range<u64> {
     let count = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     let first = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     first..first + count
 }
 
-/// Memory that has garbage in it, as a disk in use has.
+/// Returns memory with random content, like a used disk.
 pub(crate) async fn dirty_memory(size: u64) -> MemoryBacking {
     let memory = MemoryBacking::new(size, BLOCK as u32).unwrap();
     let garbage = Buffer::copy_from(&vec![0xa5; size as usize]);
@@ -54,12 +54,12 @@ pub(crate) async fn pool(size: u64) -> (MemoryBacking, Pool) {
     (memory, pool)
 }
 
-/// A block that is `stamp` all over.
+/// Returns a block filled with `stamp`.
 pub(crate) fn block(stamp: u64) -> Vec<u8> {
     stamp.to_le_bytes().repeat(BLOCK as usize / 8)
 }
 
-/// The stamps of blocks; each has to be one all over.
+/// Returns the stamps of blocks; each block must be filled with one.
 pub(crate) fn stamps(bytes: &[u8]) -> Vec<u64> {
     let of = |block: &[u8]| {
         let stamp = u64::from_le_bytes(block[..8].try_into().unwrap());
@@ -83,7 +83,7 @@ pub(crate) async fn write(
     device.write(first * BLOCK, Buffer::copy_from(&bytes).into()).await
 }
 
-/// The pool has no findings at all.
+/// Checks that the pool has no findings.
 pub(crate) async fn assert_sound(backing: &dyn Backing) {
     let report = Pool::check(backing).await.unwrap();
     assert!(report.findings.is_empty(), "{:#?}", report.findings);
