@@ -1,8 +1,8 @@
 //! Checks a metadata store: that all records agree with each other (`Core::check`).
 //!
-//! usage: `check_store DIRECTORY`, of a metadata service that has ended or was cut off; prints a
-//! line for each contradiction, and fails if there is one. What opening a store does after a loss of
-//! power is done here too: its sessions are void then.
+//! usage: `check_store DIRECTORY`, for the store of a metadata service that has ended or crashed.
+//! It prints a line for each contradiction, and fails if there is one. As always when a store is
+//! opened after a loss of power, its sessions become void.
 
 use meta::store::{FjallStore, Opening};
 use meta::tree::{Boot, Core};

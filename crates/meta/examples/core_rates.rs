@@ -1,5 +1,5 @@
-//! Rates of the transaction core alone, on the embedded store: how fast the metadata service can be
-//! at best. Usage: `cargo run --release --example core_rates [DIRECTORY]`.
+//! Rates of the transaction core alone, on the embedded store: an upper bound for the metadata
+//! service. Usage: `cargo run --release --example core_rates [DIRECTORY]`.
 //!
 //! Calls are committed in groups, as the service does with the calls of one loop turn.
 
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use uuid::Uuid;
 
-/// Files that are made.
+/// Number of new files.
 const FILES: u64 = 40_000;
 
 /// Commits of 22 strided records each.
@@ -40,7 +40,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// One call as the service does it: slot, conflicts, execution, reply; a flush per group.
+    /// Processes one call as the service does: slot, conflicts, execution, reply; a flush per
+    /// group.
     fn call(&mut self, call: &Call) -> Result<Answer, Box<dyn Error>> {
         let slot = Slot { slot: (self.in_group % 256) as u16, sequence: self.sequence };
         if call.changes() {
@@ -172,7 +173,7 @@ fn run(directory: &Path) -> Result<(), Box<dyn Error>> {
     let opened = begin.elapsed().as_secs_f64() * 1e3;
     let (core, _) = Core::open(Box::new(store), &boot)?;
     let loaded = begin.elapsed().as_secs_f64() * 1e3;
-    println!("open, after that: {loaded:.1} ms, of which the store {opened:.1} ms");
+    println!("open, after that: {loaded:.1} ms, {opened:.1} ms of it in the store");
     let problems = core.check()?;
     println!("check: {} problems {:?}", problems.len(), problems.first());
     Ok(())
@@ -239,7 +240,7 @@ fn data_rates(bench: &mut Bench) -> Result<(), Box<dyn Error>> {
     let inode = bench.create(InodeId::ROOT, "interleaved".to_owned())?;
     let begin = Instant::now();
     for i in 0..COMMITS {
-        // Two writers, each a far way from the other, records of both in turn.
+        // Two writers, far apart from each other, with their records in turn.
         let first = i / 2 * u64::from(RECORDS) * stride + i % 2 * u64::from(RECORD_BYTES);
         bench.commit(inode, first, stride)?;
     }

@@ -1,5 +1,5 @@
-//! Measures what reads and scans cost beside a record that is rewritten often: of the embedded store
-//! as it is, and with the index over it that the service uses.
+//! Measures the cost of reads and scans beside a record that is rewritten often: for the embedded
+//! store alone, and with the index over it that the service uses.
 //!
 //! `hot_keys DIRECTORY [REWRITES]`; the directory must be empty.
 
@@ -14,7 +14,7 @@ const LOOKS: u32 = 50;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// As the service has them: a tag and an inode, then a number.
+/// The form of the service's keys: a tag and an inode, then a number.
 fn key(number: u64) -> Vec<u8> {
     [b"pinode-12".as_slice(), format!("{number:08}").as_bytes()].concat()
 }

@@ -66,9 +66,9 @@ struct Load {
     connection: Connection<Connector<Client>>,
     directory: InodeId,
     sequences: RefCell<[u64; 256]>,
-    /// Files made so far, by number.
+    /// Files created so far, by number.
     files: RefCell<Vec<Attr>>,
-    /// Blocks that may be named in commits.
+    /// Blocks that commits may name.
     blocks: RefCell<Vec<(AllocationId, Incarnation)>>,
 }
 
@@ -131,7 +131,7 @@ impl Load {
         })
     }
 
-    /// Calls, in a slot that has no other call under way.
+    /// Sends a call in a slot that has no other call under way.
     async fn call(&self, slot: u16, call: Call) -> Result<Answer, Failure> {
         let slot = call.changes().then(|| {
             let sequence = &mut self.sequences.borrow_mut()[usize::from(slot)];
@@ -213,7 +213,7 @@ impl Load {
     }
 }
 
-/// Runs one kind of call from all clients until the end; how many were answered.
+/// Runs one kind of call from all clients until the end; returns the number of answers.
 async fn measure(
     clients: &[Rc<Load>],
     kind: &'static str,

@@ -1,7 +1,7 @@
-//! What the chain of commits and the watermark cost: commits and syncs of the store beside the bare
-//! engine's, in turn.
+//! The cost of the chain of commits and the watermark: commits and syncs of the store beside the
+//! bare engine's, in turn.
 //!
-//! usage: `store_cost DIRECTORY [ROUNDS]`, on the file system that counts.
+//! usage: `store_cost DIRECTORY [ROUNDS]`, on the file system to measure.
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use meta::store::{Batch, FjallStore, Opening, Store};
@@ -13,7 +13,7 @@ use std::time::Instant;
 const COMMITS: u32 = 2000;
 /// Syncs of a round, each after one commit.
 const SYNCS: u32 = 40;
-/// Records of a commit, as a create makes.
+/// Records of a commit, as for a create.
 const RECORDS: u32 = 5;
 
 fn batch(number: u32) -> Batch {
@@ -32,7 +32,7 @@ fn bare(database: &Database, records: &Keyspace, number: u32) -> Result<(), fjal
     writes.commit()
 }
 
-/// Microseconds that one of `count` takes.
+/// Returns the microseconds that one of `count` runs takes.
 fn measure<E>(count: u32, mut run: impl FnMut(u32) -> Result<(), E>) -> Result<f64, E> {
     let begin = Instant::now();
     for number in 0..count {

@@ -1,6 +1,6 @@
-//! Counts the records of a metadata store, by kind: what `bench/strided` reports of the store.
+//! Counts the records of a metadata store, by kind: `bench/strided` reports these numbers.
 //!
-//! usage: `store_use DIRECTORY`, of a metadata service that has ended; prints JSON.
+//! usage: `store_use DIRECTORY`, for the store of a metadata service that has ended; prints JSON.
 
 use meta::store::{Direction, FjallStore, Opening, Scan, Store};
 use std::collections::BTreeMap;

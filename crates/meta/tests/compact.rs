@@ -1,4 +1,4 @@
-//! Compaction in the core: which exchanges of extents are carried out, and which are refused.
+//! Compaction in the core: which exchanges of extents are executed, and which are refused.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks of the file.
 const BLOCKS: u64 = 8;
 
-/// What a client asks for when it has copied the whole file to blocks side by side.
+/// The request of a client that has copied the whole file to adjacent blocks.
 struct Copied {
     inode: InodeId,
     generation: Generation,
@@ -49,7 +49,7 @@ fn extents(fixture: &mut Fixture, inode: InodeId) -> Vec<Extent> {
     }
 }
 
-/// A file whose blocks lie each in a place of its own.
+/// Creates a file whose blocks are all apart on the device.
 fn worn(fixture: &mut Fixture) -> InodeId {
     let inode = fixture.file("a");
     for at in (0..BLOCKS).rev() {
@@ -58,7 +58,7 @@ fn worn(fixture: &mut Fixture) -> InodeId {
     inode
 }
 
-/// Copies what a file has.
+/// Copies the content of a file.
 fn copied(fixture: &mut Fixture, inode: InodeId) -> Copied {
     let old = extents(fixture, inode);
     let blocks: Vec<AllocationId> = (0..BLOCKS).map(|_| fixture.take_block()).collect();
@@ -81,8 +81,9 @@ fn allocated(fixture: &mut Fixture) -> u64 {
     fixture.core.device_use(DeviceId(0)).unwrap().allocated()
 }
 
-/// Goal: a file in pieces lies in one piece afterwards, is the same file with the same bytes, and holds no
-/// block of before (P9). Others hear of it before, as of any change of extents (T1).
+/// Goal: afterwards a file in pieces is in one piece, is the same file with the same bytes, and
+/// holds none of its old blocks (P9). Other sessions are asked before, as for any change of extents
+/// (T1).
 #[test]
 fn pieces_are_exchanged_for_one() {
     let mut fixture = Fixture::new();
@@ -90,15 +91,15 @@ fn pieces_are_exchanged_for_one() {
     let before = fixture.core.attr(inode).unwrap();
     let copied = copied(&mut fixture, inode);
     assert_eq!(copied.old.len() as u64, BLOCKS);
-    let told = fixture.core.conflicts(fixture.session, &copied.call()).unwrap();
+    let conflicts = fixture.core.conflicts(fixture.session, &copied.call()).unwrap();
     let kind = ConflictKind::Recall(Rights::READ | Rights::SOLE);
-    assert_eq!(told, [Conflict { inode, kind }]);
+    assert_eq!(conflicts, [Conflict { inode, kind }]);
     assert_eq!(fixture.call(&copied.call()), Ok(Answer::Attr(before)));
     assert_eq!(extents(&mut fixture, inode), copied.new);
     assert_eq!(allocated(&mut fixture), BLOCKS);
 }
 
-/// Goal: a range in the middle is exchanged beside what it leaves alone, however its extents were cut.
+/// Goal: a range in the middle is exchanged without its neighbours, for any cuts of its extents.
 #[test]
 fn a_part_is_exchanged() {
     let mut fixture = Fixture::new();
@@ -108,7 +109,7 @@ fn a_part_is_exchanged() {
     let clip = |extents: &[Extent]| -> Vec<Extent> {
         extents.iter().filter_map(|extent| extent.clip(start, end)).collect()
     };
-    // Cut at another place than the service would.
+    // Cut at another offset than the service would.
     let old = clip(&copied.old);
     let halves = |extent: &Extent| {
         let middle = extent.offset + 50;
@@ -120,12 +121,12 @@ fn a_part_is_exchanged() {
     let after = extents(&mut fixture, inode);
     assert_eq!(clip(&after), copied.new);
     assert_eq!(after.len() as u64, 2 + 1 + 3);
-    // The blocks that are named lie in one allocation; those that no extent touches are free again.
+    // The named blocks lie in one allocation; those that no extent touches are free again.
     assert_eq!(allocated(&mut fixture), BLOCKS + 1);
 }
 
-/// Goal: whatever has happened to the file since its extents were read stays as it is: the exchange is
-/// refused without a trace, and without a recall (P9).
+/// Goal: a change of the file after its extents were read stays: the exchange is refused without a
+/// trace, and without a recall (P9).
 #[test]
 fn what_was_changed_since_is_left_alone() {
     type Change = fn(&mut Fixture, InodeId);
@@ -153,8 +154,8 @@ fn what_was_changed_since_is_left_alone() {
     }
 }
 
-/// Goal: bytes between the old extents that were holes when they were read, and are none now, are not cut
-/// off.
+/// Goal: bytes between the old extents that were holes when they were read, and have data now, are
+/// not cut off.
 #[test]
 fn a_hole_that_was_filled_is_left_alone() {
     let mut fixture = Fixture::new();
@@ -168,8 +169,8 @@ fn a_hole_that_was_filled_is_left_alone() {
     assert_eq!(fixture.call(&copied.call()), Err(Errno::EAGAIN));
 }
 
-/// Goal: a client that is wrong, or lies, takes no bytes away and adds none, and makes nothing less safe than
-/// it was: what is named must be flushed (F10).
+/// Goal: a client that is wrong, or lies, removes no bytes and adds none, and makes nothing less
+/// safe: named blocks must be flushed (F10).
 #[test]
 fn exchanges_that_would_harm_are_refused() {
     let harms: [fn(&mut Copied); 6] = [
@@ -190,7 +191,7 @@ fn exchanges_that_would_harm_are_refused() {
     }
 }
 
-/// Goal: data of a disk is not moved into memory, which would lose it with the next power cut (F10).
+/// Goal: data of a disk is not moved into memory, where the next power cut would destroy it (F10).
 #[test]
 fn what_a_disk_has_stays_on_disks() {
     let mut fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! What the transaction core promises, case by case.
+//! The promises of the transaction core, case by case.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,8 +24,8 @@ fn extent(offset: u64, length: u32, allocation: AllocationId, at: u32) -> Extent
     Extent { offset, length, place: Place { allocation, at } }
 }
 
-/// Goal: a retried call gets its first answer, also after a kill, and an older one never comes back;
-/// numbers of calls that were given up may be left out.
+/// Goal: a retried call gets its first answer, even after a kill, and an older one never comes
+/// back; numbers of calls that were given up may be skipped.
 #[test]
 fn slots_remember_the_last_answer() {
     let mut fixture = Fixture::new();
@@ -80,8 +80,8 @@ fn another_boot_voids_sessions() {
     assert_eq!(fixture.core.sessions().count(), 0);
 }
 
-/// Goal: numbers that were given out before a loss of power are not given out again, also if the store
-/// has forgotten them: an old handle would else read another file's data.
+/// Goal: numbers that were given out before a loss of power are not given out again, even if the
+/// store has forgotten them: an old handle would otherwise read another file's data.
 #[test]
 fn numbers_that_the_store_has_lost_are_not_used_again() {
     let mut fixture = Fixture::new();
@@ -155,8 +155,8 @@ fn open_files_outlive_their_names() {
     assert_eq!(fixture.core.pool_use().inodes, 1);
 }
 
-/// Goal: a file that was removed and closed meanwhile gets no new name, and the one who asks hears what a local
-/// file system says.
+/// Goal: a file that was removed and closed meanwhile gets no new name, and the caller gets the
+/// error of a local file system.
 #[test]
 fn what_is_gone_gets_no_name() {
     let mut fixture = Fixture::new();
@@ -164,13 +164,13 @@ fn what_is_gone_gets_no_name() {
     let unlink =
         ChangeCall::Unlink { parent: InodeId::ROOT, name: b"a".to_vec(), told: OpenTold::OfAny };
     fixture.call(&Call::Change(unlink)).unwrap();
-    assert_eq!(fixture.core.attr(inode), Err(Errno::ESTALE), "nobody has it open");
+    assert_eq!(fixture.core.attr(inode), Err(Errno::ESTALE), "no session has it open");
     let link = ChangeCall::Link { inode, parent: InodeId::ROOT, name: b"b".to_vec() };
     assert_eq!(fixture.call(&Call::Change(link)).map(drop), Err(Errno::ENOENT));
 }
 
-/// Goal: an inode without a name is kept for a session that says only later that it has it open too,
-/// also over a kill (seed 4940).
+/// Goal: an inode without a name lives on for a session that reports only later that it has it open
+/// too, even over a kill (seed 4940).
 #[test]
 fn late_openers_keep_what_has_no_name() {
     let mut fixture = Fixture::new();
@@ -210,7 +210,7 @@ fn freed_blocks_rest_until_all_reads_ended() {
         while fixture.core.reclaim_step(10).unwrap() {}
         assert_eq!(resting(&fixture.core), 1);
     }
-    // A kill forgets what was reported: nothing is freed on old reports.
+    // A kill forgets the reports: nothing is freed because of old reports.
     fixture.core.flush().unwrap();
     fixture.reopen(CrashPoint::Process);
     fixture.core.ended_through(fixture.session, epoch);
@@ -218,7 +218,7 @@ fn freed_blocks_rest_until_all_reads_ended() {
     assert_eq!(resting(&fixture.core), 1);
     fixture.core.ended_through(other, FreeEpoch(u64::MAX));
     while fixture.core.reclaim_step(10).unwrap() {}
-    // A store that lost the truncation would name blocks that hold something else by now.
+    // A store that lost the truncation would name blocks that hold other data by now.
     assert_eq!(resting(&fixture.core), 1, "freed before the store was synced");
     fixture.core.sync().unwrap();
     while fixture.core.reclaim_step(10).unwrap() {}
@@ -226,8 +226,8 @@ fn freed_blocks_rest_until_all_reads_ended() {
     fixture.check();
 }
 
-/// Goal: cutting a file of thousands of allocations takes many small steps; none of its old bytes
-/// is seen meanwhile, and a kill in between loses nothing.
+/// Goal: cutting a file of thousands of allocations takes many small steps; no reader sees its old
+/// bytes meanwhile, and a kill in between loses nothing.
 #[test]
 fn long_truncations_go_in_steps() {
     let mut fixture = Fixture::new();
@@ -248,7 +248,7 @@ fn long_truncations_go_in_steps() {
     fixture.core.flush().unwrap();
     fixture.reopen(CrashPoint::Process);
     fixture.check();
-    // The file grows again: what was cut must not come back.
+    // The file grows again: the cut data must not come back.
     fixture.truncate(inode, 400_000);
     let call = Call::Read(ReadCall::ReadExtents { inode, offset: 0, length: 400_000 });
     let Ok(Answer::Extents { extents, covered_to, .. }) = fixture.call(&call) else { panic!() };
@@ -306,12 +306,12 @@ fn hostile_commits_are_refused_whole() {
     assert_eq!(fixture.call(&ahead), Err(Errno::EINVAL));
     fixture.core.flush().unwrap();
     assert_eq!(fixture.store.records(), before);
-    // A session cannot use what another one leased.
+    // A session cannot use space that another one leases.
     let other = fixture.other_session();
     let call = common::commit(mine, Generation(0), vec![good], vec![fine]);
     assert_eq!(fixture.call_as(other, &call), Err(Errno::EINVAL));
     assert!(fixture.call(&call).is_ok());
-    // What was written before a truncation is dropped, not refused.
+    // A commit of data from before a truncation is dropped, not refused.
     fixture.truncate(mine, 0);
     let late = common::commit(mine, Generation(0), vec![], vec![extent(0, 10, block, 0)]);
     let Ok(Answer::Attr(attr)) = fixture.call(&late) else { panic!() };
@@ -319,7 +319,8 @@ fn hostile_commits_are_refused_whole() {
     fixture.check();
 }
 
-/// Goal: grants double up to a segment; a full pool says ENOSPC, and an offline device gives none.
+/// Goal: grants double up to a segment; a full pool returns ENOSPC, and an offline device gives
+/// none.
 #[test]
 fn grants_grow_until_nothing_is_left() {
     let mut fixture = Fixture::new();
@@ -354,7 +355,7 @@ fn conflicts_are_those_of_the_table() {
     let mut fixture = Fixture::new();
     let inode = fixture.file("a");
     let parent = InodeId::ROOT;
-    // What recalls READ asks for what its maker keeps back of the file, too.
+    // A recall of READ also asks for the changes that the file's maker holds back.
     let read = Rights::READ | Rights::SOLE;
     let all = read | Rights::WRITE | Rights::SIZE | Rights::OPEN | Rights::LOCKS;
     let unlink =
@@ -418,7 +419,7 @@ fn attributes_follow_posix() {
     assert_eq!(fixture.core.attr(file).unwrap().mode, 0o755);
 }
 
-/// Goal: readdir neither skips nor repeats what stays, whatever goes meanwhile.
+/// Goal: readdir neither skips nor repeats entries that stay, while others are removed.
 #[test]
 fn listing_is_stable_under_removal() {
     let mut fixture = Fixture::new();
@@ -434,7 +435,7 @@ fn listing_is_stable_under_removal() {
         if end {
             break;
         }
-        // One that was seen goes, one that was not, and a new one comes.
+        // A listed entry is removed, an unlisted one too, and a new one is added.
         for name in [seen[0].clone(), format!("f{:02}", 49 - round).into_bytes()] {
             let _ = fixture.call(&Call::Change(ChangeCall::Unlink {
                 parent: InodeId::ROOT,
@@ -534,8 +535,8 @@ fn strided_commits_stay_small() {
     assert!(batch.writes.len() <= 4 && bytes < 300, "{} writes, {bytes} bytes", batch.writes.len());
 }
 
-/// Goal: a block is free when it is dead, not when all is that was written together with it: a file that
-/// is overwritten piece by piece holds no more than it has.
+/// Goal: a block is free when it is dead itself, even if other blocks of the same write are alive:
+/// a file that is overwritten piece by piece holds no more than it has.
 #[test]
 fn overwritten_blocks_come_back_one_by_one() {
     let mut fixture = Fixture::new();
@@ -548,13 +549,13 @@ fn overwritten_blocks_come_back_one_by_one() {
         fixture.core.device_use(DeviceId(0)).unwrap().allocated()
     };
     assert_eq!(held(&mut fixture), 16);
-    // All but one block of what was written first.
+    // All blocks of the first write but one.
     for at in (0..15).map(|i| (i * 7) % 16) {
         fixture.write_blocks(inode, &[place(at)]);
         assert_eq!(held(&mut fixture), 16, "after block {at}");
     }
-    // Blocks in the middle and at the head of what is still in use are leased again, once another session has
-    // the long runs.
+    // Once another session has the long runs, blocks in the middle and at the head of an allocation
+    // in use are leased again.
     let other = fixture.other_session();
     while fixture.core.device_use(DeviceId(0)).unwrap().free > 64 {
         let call = ChangeCall::LeaseSpace { device: DeviceId(0), wanted_bytes: 1 };

@@ -1,5 +1,6 @@
-//! A damaged store: whatever is flipped, zeroed, cut or removed, a start either finds every commit that
-//! was acknowledged, or is refused with an error that says what is missing. Nothing is lost in silence.
+//! A damaged store: after any bit flip, zeroed page, cut or removal, a start either finds every
+//! acknowledged commit, or is refused with an error that names what is missing. Nothing is lost
+//! without an error.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +14,7 @@ use uuid::Uuid;
 const BOOT: Uuid = Uuid::from_u128(1);
 const NEXT_BOOT: Uuid = Uuid::from_u128(2);
 
-/// Commits of a store; those from the last one that is synced on are not.
+/// Commits of a store. Those from the last synced one on are not synced.
 const COMMITS: u32 = 120;
 const SYNCED: u32 = 110;
 
@@ -34,7 +35,7 @@ fn commit(store: &mut FjallStore, number: u32) {
     store.commit(&batch).unwrap();
 }
 
-/// Makes a store whose process dies without closing it: a copy of its files while it is open.
+/// Makes the store of a process that dies without closing it: a copy of its files while it is open.
 fn make(at: &Path) {
     let made = directory();
     let mut store = open(made.path(), opening(BOOT)).unwrap();
@@ -47,7 +48,8 @@ fn make(at: &Path) {
     copy(made.path(), at);
 }
 
-/// Opens or checks a store. While another test starts `cp`, its child has a copy of each lock for a moment.
+/// Opens or checks a store. While another test starts `cp`, its child has a copy of each lock for a
+/// moment.
 fn when_free<T>(act: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 0..500 {
         match act() {
@@ -83,7 +85,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// How many of the commits a store has; they must be the first ones, whole.
+/// Returns how many of the commits a store has; they must be the first ones, whole.
 fn held(store: &FjallStore) -> u32 {
     let scan = Scan { prefix: b"key-", from: None, direction: Direction::Forward, limit: 100_000 };
     let found = store.scan(scan).unwrap();
@@ -94,7 +96,7 @@ fn held(store: &FjallStore) -> u32 {
     found.len() as u32
 }
 
-/// Bytes of a file that are worth damaging: all of a small one, some of a large one's used part.
+/// Returns the bytes of a file to damage: all of a small one, some of a large one's used part.
 fn offsets(path: &Path) -> Vec<u64> {
     let bytes = std::fs::read(path).unwrap();
     let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
@@ -102,17 +104,17 @@ fn offsets(path: &Path) -> Vec<u64> {
     (0..steps).map(|step| (step * used / steps + step % 7).min(used - 1)).collect()
 }
 
-/// Offsets of each file; `DAMAGE_STEPS` chooses another number.
+/// Returns the offsets to try in each file; `DAMAGE_STEPS` sets another number.
 fn steps() -> u64 {
     std::env::var("DAMAGE_STEPS").map_or(12, |steps| steps.parse().unwrap())
 }
 
-/// A directory in memory where that is possible: a start flushes what it opens.
+/// Creates a directory, in memory if possible: a start flushes the files that it opens.
 fn directory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// What one start of a damaged copy came to: `None` if it was refused.
+/// Returns the commits after one start of a damaged copy: `None` if it was refused.
 fn start(at: &Path, boot: Uuid, what: &str) -> Option<u32> {
     match open(at, opening(boot)) {
         Ok(store) => Some(held(&store)),
@@ -142,7 +144,10 @@ fn try_all(made: &Path, needed: u32, boot: Uuid) -> (u32, u32) {
         match start(at.path(), boot, &what) {
             None => refused += 1,
             Some(held) => {
-                assert!(held >= needed, "{what}: only {held} of {needed} commits, without a word");
+                assert!(
+                    held >= needed,
+                    "{what}: only {held} of {needed} commits, without an error"
+                );
                 whole += 1;
             }
         }
@@ -175,8 +180,8 @@ fn try_all(made: &Path, needed: u32, boot: Uuid) -> (u32, u32) {
     (refused, whole)
 }
 
-/// Goal: of a store whose process died, every damage of any file is either harmless or refused; in the
-/// same boot all that was committed must be there.
+/// Goal: after the death of a process, every damage of any file of the store is either harmless or
+/// refused; in the same boot all commits must be there.
 #[test]
 fn damage_after_a_kill_is_never_silent() {
     let made = directory();
@@ -185,7 +190,7 @@ fn damage_after_a_kill_is_never_silent() {
     assert!(refused > 20 && whole > 0, "{refused} refused, {whole} whole");
 }
 
-/// Goal: after another boot what was synced must be there.
+/// Goal: after another boot all synced commits must be there.
 #[test]
 fn damage_after_a_power_loss_is_never_silent() {
     let made = directory();
@@ -194,7 +199,7 @@ fn damage_after_a_power_loss_is_never_silent() {
     assert!(refused > 20 && whole > 0, "{refused} refused, {whole} whole");
 }
 
-/// Goal: the same of a store with tables: written out, closed, and written to again.
+/// Goal: the same for a store with tables: written out, closed, and written to again.
 #[test]
 fn damage_of_tables_is_never_silent() {
     let made = directory();
@@ -207,8 +212,8 @@ fn damage_of_tables_is_never_silent() {
     assert!(refused > 20 && whole > 0, "{refused} refused, {whole} whole");
 }
 
-/// Has what a store holds written to tables, by large records of another kind that are removed again, and
-/// commits a few more.
+/// Makes a store write its records to tables, by large records of another kind that are removed
+/// again, and commits a few more.
 fn write_out(at: &Path) {
     let mut store = open(at, opening(BOOT)).unwrap();
     let large = vec![0x5a; 1 << 20];
@@ -226,8 +231,8 @@ fn write_out(at: &Path) {
     store.sync().unwrap();
 }
 
-/// Goal: a loss can be accepted, once; afterwards the store goes on from the last commit before the damage
-/// and knows that it has lost something until its first commit.
+/// Goal: a loss can be accepted, once. Afterwards the store continues from the last commit before
+/// the damage, and reports the loss until its first commit.
 #[test]
 fn a_loss_can_be_accepted() {
     let made = directory();
@@ -257,7 +262,7 @@ fn a_loss_can_be_accepted() {
     check(made.path(), BOOT).unwrap();
 }
 
-/// Goal: a store has one service at a time, and the second one learns why it is refused.
+/// Goal: a store has one service at a time, and the second one gets the reason for its refusal.
 #[test]
 fn a_store_is_used_once() {
     let made = directory();

@@ -1,5 +1,6 @@
-//! Records of a store that do not agree: removed, changed bit by bit, or of another place, at random from seeds.
-//! The checker finds every removal, says which file is concerned, never ends the process, and changes nothing.
+//! Records of a store that do not agree: removed, changed bit by bit, or replaced by others, at
+//! random from seeds. The checker finds every removal, names the file that it concerns, never ends
+//! the process, and changes nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -34,7 +35,7 @@ impl Drop for Named {
     }
 }
 
-/// A store with directories, and files with data.
+/// Returns the records of a store with directories, and files with data.
 fn used() -> Vec<Pair> {
     let mut fixture = Fixture::new();
     for number in 0..6 {
@@ -62,11 +63,11 @@ fn findings(records: &[Pair]) -> Vec<meta::check::Finding> {
     found
 }
 
-/// Tags of records of which the checker knows that one must be there: counters, inodes, entries by name and by
+/// Tags of records whose absence the checker can detect: counters, inodes, entries by name and by
 /// cookie, extents, segments, leases of space, devices, and live blocks.
 const NEEDED: [u8; 9] = [0x01, 0x10, 0x11, 0x12, 0x14, 0x21, 0x22, 0x24, 0x25];
 
-// Goal: each record that is missing is found; where it belongs to a file, that file's path is named.
+// Goal: each missing record is found; if it belongs to a file, the finding names that file's path.
 #[test]
 fn each_missing_record_is_found() {
     let records = used();
@@ -77,7 +78,7 @@ fn each_missing_record_is_found() {
         let (key, _) = fewer.remove(at);
         let found = findings(&fewer);
         if NEEDED.contains(&key[0]) {
-            assert!(!found.is_empty(), "nobody misses {key:02x?}");
+            assert!(!found.is_empty(), "no finding for {key:02x?}");
             seen.insert(key[0]);
         }
         if key[0] == 0x14 {
@@ -88,18 +89,18 @@ fn each_missing_record_is_found() {
             assert!(found.iter().any(|finding| finding.area == Area::Space), "{found:?}");
         }
     }
-    assert_eq!(seen.len(), NEEDED.len(), "of some kinds there is no record: {seen:02x?}");
+    assert_eq!(seen.len(), NEEDED.len(), "some kinds have no record: {seen:02x?}");
 }
 
-// Goal: records with any bits changed, cut, or in each other's places are findings, never a panic, and the
-// damage of one record does not hide that of another.
+// Goal: records with any bits changed, cut, or under each other's keys are findings, never a panic,
+// and the damage of one record does not hide that of another.
 #[test]
 fn any_records_are_survived() {
     let records = used();
     let mut random = Random(7);
     let mut found = 0;
     for round in 0..3000 {
-        // A panic names its round.
+        // A panic prints its round.
         let _round = Named(round);
         let mut changed = records.clone();
         for _ in 0..=random.below(2) {
@@ -125,7 +126,7 @@ fn any_records_are_survived() {
         }
         let store = store_of(&changed);
         let before = store.records();
-        // The counters may be those of another version.
+        // The counters may look like those of another version.
         let Ok(checked) = check_records(Box::new(store.clone())) else { continue };
         assert_eq!(store.records(), before, "a check changes nothing");
         found += usize::from(!checked.findings.is_empty());

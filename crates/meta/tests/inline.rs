@@ -1,4 +1,4 @@
-//! Data that lies in the store: its checksum.
+//! Data in the store itself: its checksum.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "parts of the fixture serve other tests")]
@@ -41,7 +41,7 @@ fn read(fixture: &mut Fixture, inode: InodeId) -> Result<Vec<u8>, Errno> {
     }
 }
 
-/// Changes a bit of the data where it is stored, as a disk may.
+/// Changes a bit of the stored data, as a disk may.
 fn damage(fixture: &mut Fixture) {
     fixture.core.flush().unwrap();
     let mut damaged = 0;
@@ -65,8 +65,9 @@ fn damaged_file(fixture: &mut Fixture) -> InodeId {
     inode
 }
 
-/// Goal: data that was damaged in the store is an error to who reads it, or writes a part of it, and the
-/// check of the store names the file. Data that replaces all of it is read again.
+/// Goal: a read of data that was damaged in the store returns an error, and so does a write to a
+/// part of it; the check of the store names the file. Data that replaces all of it can be read
+/// again.
 #[test]
 fn damage_is_an_error() {
     let mut fixture = Fixture::new();
@@ -81,7 +82,7 @@ fn damage_is_an_error() {
     assert_eq!(fixture.core.check().unwrap(), Vec::<String>::new());
 }
 
-/// Goal: a file with damaged data is emptied and removed as any other.
+/// Goal: a file with damaged data can be emptied and removed like any other.
 #[test]
 fn damaged_files_go() {
     let mut fixture = Fixture::new();
@@ -107,8 +108,8 @@ fn read_files(fixture: &mut Fixture, files: &[InodeId]) -> Vec<Option<SmallFile>
     }
 }
 
-/// Goal: small files come together; of what is gone, or may be kept back by its maker, nothing comes along, and
-/// only who wants it has it published (R26).
+/// Goal: small files come together. Files that are gone, or that their maker may hold back, do not
+/// come along; only a request for such a file publishes it (R26).
 #[test]
 fn nothing_that_is_kept_back_comes_along() {
     let mut fixture = Fixture::new();

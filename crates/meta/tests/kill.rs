@@ -1,5 +1,5 @@
-//! The embedded store under `kill -9`: a child process makes files and says each one it flushed;
-//! killed at a random moment and opened again, the store must have every file that was said.
+//! The embedded store under `kill -9`: a child process creates files and prints each one that it
+//! flushed. Killed at a random moment and opened again, the store must have every printed file.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -45,7 +45,7 @@ fn name(number: u32) -> Vec<u8> {
     format!("file-{number}").into_bytes()
 }
 
-/// Goal: what is not a test by itself: the process that is killed.
+/// Goal: none by itself; this is the process that is killed.
 #[test]
 fn child() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
@@ -77,7 +77,7 @@ fn child() {
     }
 }
 
-/// Goal: a kill at any moment loses nothing that was flushed, and leaves no half of a group.
+/// Goal: a kill at any moment loses no flushed file, and leaves no half of a group.
 #[test]
 fn flushed_files_survive_a_kill() {
     let directory = std::env::temp_dir().join(format!("tsumugi-kill-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! A check of the records while changes go on: what it looks at is the store of one moment.
+//! A check of the records while changes go on: it reads a snapshot of the store.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,8 +27,8 @@ fn all(store: &dyn Store) -> Vec<(Vec<u8>, Vec<u8>)> {
     store.scan(scan).unwrap()
 }
 
-/// Goal: a look shows the records of its moment, whatever is committed later, takes no commit, and is no
-/// hindrance to what comes after it.
+/// Goal: a snapshot shows the records of its moment, regardless of later commits, takes no commit,
+/// and does not hinder later ones.
 #[test]
 fn a_look_shows_one_moment() {
     let directory = directory();
@@ -60,7 +60,7 @@ fn call(core: &mut Core, session: SessionId, call: &Call) -> Option<Answer> {
     core.execute(&context, call).ok().map(|outcome| outcome.answer)
 }
 
-/// Makes, renames, links and removes files, and commits each change by itself.
+/// Creates, renames, links and removes files, and commits each change by itself.
 fn change(core: &mut Core, session: SessionId, round: u64) {
     let name = |number: u64| format!("file{}", number % 97).into_bytes();
     let parent = InodeId::ROOT;
@@ -86,7 +86,8 @@ fn change(core: &mut Core, session: SessionId, round: u64) {
     core.flush().unwrap();
 }
 
-/// Goal: checks beside a stream of changes find nothing, though each of them takes longer than many changes.
+/// Goal: checks beside a stream of changes find nothing, though each takes longer than many
+/// changes.
 #[test]
 fn changes_during_a_look_are_no_findings() {
     let directory = directory();

@@ -1,8 +1,8 @@
-//! The transaction core against a reference model: a tree in plain maps, and files in which every
-//! byte says which byte of which allocation it is.
+//! The transaction core against a reference model: a tree in plain maps, and files in which each
+//! byte records which byte of which allocation it is.
 //!
-//! Random calls are given to both; answers and errors must agree call by call, and the whole state
-//! at the end. After crashes, the reopened store must hold the model's state of just that moment.
+//! Random calls go to both. Answers and errors must agree call by call, and the whole state at the
+//! end. After crashes, the reopened store must have exactly the model's state of that moment.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Goal: every answer is the model's, and at the end every name, attribute, byte and block.
+    /// Goal: every answer equals the model's, and at the end every name, attribute, byte and block.
     #[test]
     fn core_behaves_as_the_model(steps in steps(160)) {
         let mut driver = Driver::new();
@@ -51,7 +51,7 @@ proptest! {
         }
     }
 
-    /// Goal: after power loss the store holds the state after some earlier flush, whole.
+    /// Goal: after a loss of power the store has the state after some earlier flush, whole.
     #[test]
     fn power_loss_keeps_a_prefix(steps in steps(80), kept in any::<prop::sample::Index>()) {
         let mut driver = Driver::new();
@@ -60,8 +60,8 @@ proptest! {
             let before = driver.batches();
             driver.run(step);
             driver.flush();
-            // A call may write nothing, or, if long, several batches of which only the last shows
-            // the call's whole effect.
+            // A call may write nothing. If it is long, it may write several batches, and only the
+            // last shows the call's whole effect.
             for _ in before..driver.batches() {
                 states.push(driver.state());
             }

@@ -1,4 +1,4 @@
-//! What committed data is worth after its device lost power.
+//! Committed data after its device has lost power.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use protocol::{DeviceId, Errno, Extent, Incarnation, InodeId, Place};
 
 const DEVICE: DeviceId = DeviceId(0);
 
-/// The device comes back after its node lost power.
+/// Registers the device again after its node lost power.
 fn lose_power(fixture: &mut Fixture, incarnation: u128, is_volatile: bool) {
     let known = fixture.core.devices().remove(0);
     let incarnation = Incarnation(incarnation);
@@ -30,7 +30,7 @@ fn flush(fixture: &mut Fixture) {
     fixture.core.flushed(DEVICE, incarnation, through, true).unwrap();
 }
 
-/// Which of a file's extents are lost, by offset.
+/// Returns which of a file's extents are lost, by offset.
 fn lost(fixture: &mut Fixture, inode: InodeId) -> Vec<(u64, bool)> {
     let call = Call::Read(ReadCall::ReadExtents { inode, offset: 0, length: 1 << 20 });
     let Ok(Answer::Extents { extents, .. }) = fixture.call(&call) else { panic!() };
@@ -38,7 +38,7 @@ fn lost(fixture: &mut Fixture, inode: InodeId) -> Vec<(u64, bool)> {
     extents.0.iter().map(|extent| (extent.offset, is_lost(&extent.place))).collect()
 }
 
-/// Commits an extent whose data the client has flushed, or not.
+/// Commits an extent; `is_flushed` is whether the client has flushed its data.
 fn write(fixture: &mut Fixture, inode: InodeId, offset: u64, is_flushed: bool) {
     let allocation = fixture.take_block();
     let incarnation = fixture.core.incarnation(DEVICE).unwrap();
@@ -48,9 +48,9 @@ fn write(fixture: &mut Fixture, inode: InodeId, offset: u64, is_flushed: bool) {
     fixture.call(&commit(inode, generation, vec![new], vec![extent])).unwrap();
 }
 
-/// Goal: after a power loss exactly what no flush covered is lost: not what the service's flush
-/// covered, not what the client had flushed, not what was written after; a kill of the service in
-/// between forgets none of it.
+/// Goal: after a loss of power exactly the unflushed data is lost. Data that the service's flush
+/// covered, data that the client had flushed, and data of later writes are not lost; a kill of the
+/// service in between forgets none of it.
 #[test]
 fn only_unflushed_data_is_lost() {
     let mut fixture = Fixture::new();
@@ -77,8 +77,8 @@ fn only_unflushed_data_is_lost() {
     fixture.check();
 }
 
-/// Goal: a flush covers what was committed before it was asked for, and nothing that came while it
-/// was under way; one that was carried out by an earlier incarnation counts for nothing.
+/// Goal: a flush covers the commits before its request, and none that came while it was under way;
+/// a flush by an earlier incarnation has no effect.
 #[test]
 fn a_flush_covers_what_came_before_it() {
     let mut fixture = Fixture::new();
@@ -100,7 +100,8 @@ fn a_flush_covers_what_came_before_it() {
     assert_eq!(lost(&mut fixture, inode), [(0, false), (1000, true), (2000, true)]);
 }
 
-/// Goal: data that was lost with a device's power is not there again because somebody had read it before (P9).
+/// Goal: data that was lost with a device's power does not come back because a client had read it
+/// before (P9).
 #[test]
 fn lost_data_is_not_compacted() {
     let mut fixture = Fixture::new();
@@ -163,8 +164,8 @@ fn lost_ranges_heal() {
     fixture.check();
 }
 
-/// Goal: fsync waits for the flush of data that anybody committed to the file, and of no other
-/// device's than it must.
+/// Goal: fsync waits for the flush of data that any session committed to the file, and for no other
+/// device than it must.
 #[test]
 fn fsync_knows_what_to_wait_for() {
     let mut fixture = Fixture::new();
@@ -176,7 +177,7 @@ fn fsync_knows_what_to_wait_for() {
     assert_eq!(fixture.core.durable(inode).unwrap(), Durable::After(vec![DEVICE]));
     fixture.core.set_online(DEVICE, false);
     assert_eq!(fixture.core.durable(inode).unwrap(), Durable::After(vec![DEVICE]));
-    // Another file's unflushed data on a device that is gone keeps nobody.
+    // Another file's unflushed data on a device that is gone delays no call.
     let other = fixture.file("b");
     write(&mut fixture, other, 0, true);
     assert_eq!(fixture.core.durable(other).unwrap(), Durable::Yes);
@@ -186,7 +187,7 @@ fn fsync_knows_what_to_wait_for() {
     assert_eq!(fixture.core.durable(InodeId(99)).unwrap(), Durable::Yes);
 }
 
-/// Goal: of memory nothing outlives its process, flushed or not.
+/// Goal: no data of a memory device outlives its process, flushed or not.
 #[test]
 fn memory_loses_everything() {
     let mut fixture = Fixture::new();

@@ -1,5 +1,6 @@
-//! Random damage to the records of a store, check, repair, check: what can be repaired is, nothing that was intact
-//! is lost (compared with a model of what there was), and a repair can be taken back.
+//! Random damage to the records of a store, check, repair, check: a repair repairs what it can,
+//! loses nothing that was intact (compared with a model of the store before), and can be taken
+//! back.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,8 +18,8 @@ use protocol::client::{Answer, Call, ChangeCall, Creation, OpenTold, ReadCall};
 use protocol::{Attr, Extent, FileKind, InodeId, Rights, SessionId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tags of records that alone say something: attributes, extents, inline data, devices, and sessions, which may still
-/// write where they have leased space.
+/// Tags of records whose content is stored nowhere else: attributes, extents, inline data, devices,
+/// and sessions, which may still write to space that they lease.
 const ALONE: [u8; 5] = [0x13, 0x14, 0x15, 0x24, 0x30];
 
 /// xorshift64*.
@@ -65,7 +66,8 @@ fn make(fixture: &mut Fixture, parent: InodeId, name: &str, creation: Creation) 
     }
 }
 
-/// A store with a tree of three levels, links, data in pieces, copies of it, freed and leased space.
+/// Returns the records of a store with a tree of three levels, links, data in pieces, copies of it,
+/// freed and leased space.
 fn used() -> Vec<Pair> {
     let mut fixture = Fixture::new();
     let block = u64::from(BLOCK_BYTES);
@@ -94,7 +96,7 @@ fn used() -> Vec<Pair> {
     fixture.store.records()
 }
 
-/// What there is of an inode, as far as its own records say it.
+/// The content of an inode, according to its own records.
 #[derive(Clone, Debug, PartialEq)]
 struct Content {
     kind: FileKind,
@@ -104,7 +106,7 @@ struct Content {
     extents: Vec<Extent>,
 }
 
-/// Inodes by what they hold, and by path.
+/// Inodes by their content, and by path.
 #[derive(Default)]
 struct Model {
     inodes: BTreeMap<InodeId, Content>,
@@ -124,12 +126,12 @@ fn content(core: &mut Core, attr: &Attr) -> Content {
         Some(Answer::Extents { extents, .. }) => extents.0,
         _ => Vec::new(),
     };
-    // A directory's is the number of its entries.
+    // The size of a directory is the number of its entries.
     let size = if kind == FileKind::Directory { 0 } else { size };
     Content { kind, mode, uid, size, extents }
 }
 
-/// Walks through all of a store.
+/// Walks through a whole store.
 fn model(records: &[Pair]) -> Model {
     let (mut core, _) = Core::open(Box::new(store_of(records)), &boot(9)).unwrap();
     let mut model = Model::default();
@@ -167,7 +169,7 @@ fn hex(bytes: &[u8]) -> String {
     format!("{bytes:02x?}")
 }
 
-/// Damages records; returns the keys that were damaged, and those that damage has made.
+/// Damages records; returns the damaged keys, and those that damage has created.
 fn damage(records: &mut Vec<Pair>, random: &mut Random, pieces: usize) -> BTreeSet<Vec<u8>> {
     let mut hit = BTreeSet::new();
     for _ in 0..pieces {
@@ -201,7 +203,7 @@ fn damage(records: &mut Vec<Pair>, random: &mut Random, pieces: usize) -> BTreeS
     hit
 }
 
-/// Inodes none of whose own records were damaged.
+/// Returns the inodes without damage to their own records.
 fn intact(before: &Model, hit: &BTreeSet<Vec<u8>>) -> BTreeMap<InodeId, Content> {
     let is_hit = |id: &InodeId| {
         let of_inode =
@@ -218,11 +220,12 @@ fn repair(store: &MemoryStore) -> Option<(Repaired, Vec<journal::Change>)> {
         kept = changes.to_vec();
         Ok(())
     });
-    // A store of another version, or without counters that say so, is refused.
+    // A store of another version, or one with counters that seem to be of another version, is
+    // refused.
     repaired.ok().map(|repaired| (repaired, kept))
 }
 
-/// What a repair must be, whatever was damaged.
+/// Checks the properties of every repair, for any damage.
 fn check_repair(
     (before, damaged): (&Model, &[Pair]),
     hit: &BTreeSet<Vec<u8>>,
@@ -231,14 +234,14 @@ fn check_repair(
     let Some((repaired, kept)) = repair(store) else { return (0, Vec::new()) };
     let records = store.records();
     let left = check_records(Box::new(store.clone())).unwrap().findings;
-    assert_eq!(left, repaired.after.findings, "the repair says something else than a check");
+    assert_eq!(left, repaired.after.findings, "the repair reports other findings than a check");
     let is_worse = left.len() > repaired.before.findings.len() && !repaired.before.is_partial;
     assert!(!is_worse, "there are more findings: {left:?}");
     if repaired.records == 0 {
         assert_eq!(records, damaged, "it changed something after all");
         return (repaired.before.findings.len(), left);
     }
-    // Kept is what was changed, and it can be taken back.
+    // The journal has the changes, and they can be taken back.
     let mut back = store_of(&records);
     journal::take_back_records(&mut back, &kept).unwrap();
     assert_eq!(back.records(), damaged, "it cannot be taken back");
@@ -255,7 +258,7 @@ fn check_repair(
         );
     }
     let is_hit = |tag: u8| hit.iter().any(|key| key[0] == tag);
-    // A name is there as long as no record that says it, or its directory, was damaged.
+    // A name exists as long as no record that contains it, nor its directory, was damaged.
     if !is_hit(0x10) && !is_hit(0x11) && !is_hit(0x12) {
         for (path, id) in &before.paths {
             assert_eq!(after.paths.get(path), Some(id), "{path}: {:#?}", repaired.changes);
@@ -264,8 +267,8 @@ fn check_repair(
     (repaired.before.findings.len(), left)
 }
 
-/// Goal: after random damage a repair makes nothing worse, loses nothing that was intact, and leaves no finding where
-/// no record was damaged that alone says something.
+/// Goal: after random damage a repair makes nothing worse, loses nothing that was intact, and
+/// leaves no finding, unless a record was damaged whose content is stored nowhere else.
 #[test]
 fn repairs_lose_nothing() {
     let intact = used();
@@ -280,12 +283,12 @@ fn repairs_lose_nothing() {
         damaged.dedup_by(|a, b| a.0 == b.0);
         let shown: Vec<_> = hit.iter().map(|key| hex(key)).collect();
         let _round = Named(format!("round {round}: {shown:?}"));
-        // A record that another has taken the place of was damaged, too.
+        // A record that another one has replaced was damaged, too.
         hit.retain(|key| !key.is_empty());
         let store = store_of(&damaged);
         let (findings, left) = check_repair((&before, &damaged), &hit, &store);
         found += usize::from(findings > 0);
-        // A lease whose key was damaged seems to be that of a session that is not known, and that may still write.
+        // A lease with a damaged key seems to belong to an unknown session, which may still write.
         let is_alone = hit.iter().any(|key| ALONE.contains(&key[0]) || key[0] == 0x22);
         if findings > 0 && !is_alone && left.iter().all(|finding| finding.area != Area::Commits) {
             assert_eq!(left, vec![], "it is not repaired");
@@ -295,7 +298,7 @@ fn repairs_lose_nothing() {
     assert!(found > 800 && repaired > 400, "{found} of 1500 had findings, {repaired} repaired");
 }
 
-/// Goal: each record that can be made anew from others is: one is removed at a time.
+/// Goal: each record that can be rebuilt from others is rebuilt: one is removed at a time.
 #[test]
 fn each_record_is_made_anew() {
     let intact = used();
@@ -325,7 +328,8 @@ fn each_record_is_made_anew() {
     }
 }
 
-/// Goal: blocks count the extents that touch them again, be it too few or too many that they counted.
+/// Goal: blocks count the extents that touch them again, whether the old count was too low or too
+/// high.
 #[test]
 fn blocks_are_counted_anew() {
     let mut fixture = Fixture::new();
@@ -356,8 +360,8 @@ fn blocks_are_counted_anew() {
     }
 }
 
-/// Goal: where a page of extents cannot be read, no block is taken for free that it may name; and where one is missing
-/// that its file still counts, the file's blocks are kept.
+/// Goal: if a page of extents cannot be read, no block that it may name is freed. If a page is
+/// missing that its file still counts, the file's blocks stay.
 #[test]
 fn blocks_of_unreadable_files_are_kept() {
     let intact = used();
@@ -378,7 +382,7 @@ fn blocks_of_unreadable_files_are_kept() {
                     .filter(|pair| pair.0 == *key)
                     .for_each(|pair| pair.1 = cut.clone());
             }
-            // Something that can be repaired besides, so that there is a repair.
+            // Another repairable damage, so that there is a repair.
             let name = damaged.iter().position(|pair| pair.0[0] == 0x12).unwrap();
             damaged.remove(name);
             let store = store_of(&damaged);
@@ -389,7 +393,8 @@ fn blocks_of_unreadable_files_are_kept() {
     }
 }
 
-/// Goal: an inode without a name is found again in lost+found, with its data; a store that is all right is not touched.
+/// Goal: an inode without a name gets one in lost+found, with its data; an intact store stays
+/// unchanged.
 #[test]
 fn orphans_are_found_again() {
     let intact = used();
@@ -414,7 +419,7 @@ fn orphans_are_found_again() {
     assert_eq!(after.inodes[&id], before.inodes[&id]);
 }
 
-/// The name that a record of one is about.
+/// Returns the name that a record contains.
 fn model_name(key: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     if key[0] == 0x11 {
         return Some(key[9..].to_vec());

@@ -44,7 +44,8 @@ fn the_whole_path_of_a_file() {
     });
 }
 
-/// Goal: what one session changes, another sees at once, because its cache was told first.
+/// Goal: a change by one session is visible to another at once, because its cache was invalidated
+/// first.
 #[test]
 fn sessions_see_each_others_changes() {
     run(async {
@@ -54,11 +55,11 @@ fn sessions_see_each_others_changes() {
         assert_eq!(b.lookup(ROOT, "x").await, Ok(None));
         assert!(b.rights(ROOT).contains(Rights::READ));
         let file = a.create(ROOT, "x").await.unwrap();
-        let told = b.state.pushes.borrow().iter().any(|push| {
+        let is_invalidated = b.state.pushes.borrow().iter().any(|push| {
             matches!(push, Push::Invalidate { inode, names, .. }
                 if *inode == ROOT && names == &vec![b"x".to_vec()])
         });
-        assert!(told, "{:?}", b.state.pushes.borrow());
+        assert!(is_invalidated, "{:?}", b.state.pushes.borrow());
         assert_eq!(b.lookup(ROOT, "x").await.unwrap().unwrap().inode, file.inode);
         assert!(b.rights(file.inode).contains(Rights::READ));
         let changes = AttrChanges { mode: Some(0o600), ..AttrChanges::default() };
@@ -74,7 +75,7 @@ fn sessions_see_each_others_changes() {
     });
 }
 
-/// Goal: a truncation waits for the writer, whose commit goes through meanwhile; what was written
+/// Goal: a truncation waits for the writer, whose commit succeeds meanwhile; data that was written
 /// under the old generation has no effect afterwards.
 #[test]
 fn a_truncation_waits_for_the_writers_commit() {
@@ -99,7 +100,7 @@ fn a_truncation_waits_for_the_writers_commit() {
         let truncate =
             other.spawn(Call::Change(ChangeCall::SetAttr { inode: file.inode, changes }));
         until(|| held.borrow().is_some()).await;
-        // Another that wants to write waits behind the truncation, a reader gets no grant.
+        // Another writer waits behind the truncation, a reader gets no grant.
         let acquire = other.spawn(Call::Session(SessionCall::Acquire {
             inode: file.inode,
             rights: Rights::WRITE,
@@ -143,7 +144,7 @@ fn the_size_right_moves() {
     });
 }
 
-/// Goal: an open file without a name lives until its last close, by word or by the session's end.
+/// Goal: an open file without a name lives until its last close, by a call or by the session's end.
 #[test]
 fn an_unlinked_open_file_is_kept_and_then_reclaimed() {
     run(async {
@@ -152,7 +153,7 @@ fn an_unlinked_open_file_is_kept_and_then_reclaimed() {
         let b = TestClient::start(service.address()).await;
         let file = a.create(ROOT, "t").await.unwrap();
         b.lookup(ROOT, "t").await.unwrap();
-        // B has it open from its cache: the service learns that by the recall's answer.
+        // B has it open from its cache: the service learns that from the answer to the recall.
         b.policy(|_, push, reply| {
             if let (Push::Recall(recall), Some(_)) = (push, &reply) {
                 let kept = Rights::OPEN;
@@ -190,7 +191,7 @@ fn an_unlinked_open_file_is_kept_and_then_reclaimed() {
     });
 }
 
-/// Goal: calls that make no sense are refused, and the session goes on.
+/// Goal: calls that make no sense are refused, and the session continues.
 #[test]
 fn nonsense_is_refused() {
     run(async {

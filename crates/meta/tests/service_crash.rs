@@ -1,4 +1,4 @@
-//! The service in a process of its own that is killed, and peers that mean harm.
+//! The service in a process of its own that is killed, and hostile peers.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "service_support/support.rs"]
@@ -29,7 +29,7 @@ const ROOT: InodeId = InodeId::ROOT;
 /// Set in the environment of the child process: the store's directory.
 const CHILD: &str = "TSUMUGI_TEST_META_DIRECTORY";
 
-/// Not a test: what the child process of `a_killed_service_forgets_nothing` runs.
+/// Not a test: the child process of `a_killed_service_forgets_nothing` runs this.
 #[test]
 fn child_service() {
     let Ok(directory) = std::env::var(CHILD) else { return };
@@ -60,12 +60,12 @@ fn start_child(directory: &Path) -> (Child, SocketAddr) {
 }
 
 /// Goal: the store cannot forget a session that was admitted at a device, even if its machine loses
-/// power in the next moment: else nobody would fence it there.
+/// power in the next moment: otherwise it would not be fenced there.
 #[test]
 fn admissions_survive_power_loss() {
     run(async {
         let store = MemoryStore::new();
-        // No sync but those that are asked for.
+        // Only requested syncs.
         let times = Times { writeback: Duration::from_mins(10), ..Times::default() };
         let choice = StoreChoice::Open(Box::new(store.clone()));
         let service = Service::start(config(choice, times)).unwrap();
@@ -89,8 +89,8 @@ fn admissions_survive_power_loss() {
     });
 }
 
-/// Goal: what was answered before kill -9 is there after it, each retried call has its first
-/// answer, and the session goes on.
+/// Goal: answered changes exist after kill -9, each retried call has its first answer, and the
+/// session continues.
 #[test]
 fn a_killed_service_forgets_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -105,7 +105,7 @@ fn a_killed_service_forgets_nothing() {
                 let response = client.send(&request).await.unwrap();
                 answered.push((request, response));
             }
-            // Killed under load: these may be carried out or not.
+            // Killed under load: these may be executed or not.
             let unanswered: Vec<Request> = (0..50)
                 .map(|n| client.request(create(ROOT, &format!("u{round}-{n}"), Rights::NONE)))
                 .collect();
@@ -143,7 +143,7 @@ fn a_killed_service_forgets_nothing() {
     }
 }
 
-/// Goal: who does not know the secret learns nothing and does nothing.
+/// Goal: a peer that does not know the secret learns nothing and does nothing.
 #[test]
 fn a_wrong_secret_is_refused() {
     run(async {
@@ -156,7 +156,7 @@ fn a_wrong_secret_is_refused() {
     });
 }
 
-/// Bytes as a message's body, just as they are.
+/// Bytes as a message's body, unchanged.
 struct Raw<'a>(&'a [u8]);
 
 impl Serialize for Raw<'_> {
@@ -203,7 +203,7 @@ impl Attacker {
         self.stream.send_vectored(vec![Chunk::copy_from(bytes)]).await.0.is_ok()
     }
 
-    /// Takes answers until `count` have come; `false` if the service closed the connection.
+    /// Takes answers until `count` have come; returns false if the service closed the connection.
     async fn take(&mut self, mut count: usize) -> bool {
         let buffer = Buffer::with_capacity(65536);
         let mut buffer = Some(buffer);
@@ -219,7 +219,7 @@ impl Attacker {
             let mut empty = buffer.take().unwrap();
             empty.clear();
             let receive = self.stream.recv(empty, 0..65536);
-            // A mutated call may wait for something: that is no harm.
+            // A mutated call may wait, which does no harm.
             let Ok((result, filled)) =
                 reactor::time::timeout(Duration::from_millis(50), receive).await
             else {

@@ -1,4 +1,4 @@
-//! What a node's key is good for, and what not.
+//! What a node's key permits, and what it does not.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "service_support/support.rs"]
@@ -25,7 +25,7 @@ fn node(job: &JobKey, name: &str) -> Credential {
     Credential::Tls(job.of(&Holder::Node(name.into())).unwrap())
 }
 
-/// The answer to a first call of a new connection with this key, and the connection.
+/// Returns the answer to the first call of a new connection with this key, and the connection.
 async fn first(
     address: SocketAddr,
     credential: &Credential,
@@ -51,8 +51,8 @@ async fn agent_of(address: SocketAddr, credential: &Credential) -> Connection<Co
     Connection::connect(address, &options, credential, limits, Rc::new(Idle)).await.unwrap()
 }
 
-/// Goal: who has one node's key cannot start, resume or keep alive a session of another, cannot register devices
-/// as its, and cannot end its sessions.
+/// Goal: the holder of one node's key cannot start, resume or keep alive a session of another node,
+/// cannot register devices as that node's, and cannot end its sessions.
 #[test]
 fn a_node_cannot_pose_as_another() {
     run(async {

@@ -27,7 +27,8 @@ fn lock(inode: InodeId, owner: u64, family: LockFamily) -> Lock {
     Lock { inode, family, owner: LockOwner(owner), start: 0, last: 99, mode, pid: 1 }
 }
 
-/// Goal: a silent session's rights are nobody's until its host is fenced where it was admitted.
+/// Goal: no other session gets a silent session's rights until its host is fenced where it was
+/// admitted.
 #[test]
 fn a_silent_session_is_fenced_before_its_rights_are_reused() {
     run(async {
@@ -54,8 +55,8 @@ fn a_silent_session_is_fenced_before_its_rights_are_reused() {
     });
 }
 
-/// Goal: a session that answers no recall, but heartbeats, loses its rights only when its client has
-/// stopped itself: until then it may serve what it caches.
+/// Goal: a session that answers no recall, but sends heartbeats, loses its rights only when its
+/// client has stopped itself: until then it may serve cached data.
 #[test]
 fn rights_are_taken_when_their_holder_has_stopped_itself() {
     run(async {
@@ -84,8 +85,8 @@ fn rights_are_taken_when_their_holder_has_stopped_itself() {
     });
 }
 
-/// Goal: pulses over a connection of their own keep a session alive as long as it can be asked for
-/// its rights, and no longer.
+/// Goal: pulses over a connection of their own keep a session alive as long as the service can
+/// recall its rights, and no longer.
 #[test]
 fn pulses_keep_a_session_that_can_be_asked() {
     run(async {
@@ -141,8 +142,8 @@ fn a_dead_host_is_fenced_at_once() {
     });
 }
 
-/// Goal: after a lost connection a session goes on with what it reclaims, a repeated call gets its
-/// first answer, and a recall that was under way is asked again.
+/// Goal: after a lost connection a session continues with the rights that it reclaims, a repeated
+/// call gets its first answer, and an unanswered recall is sent again.
 #[test]
 fn a_session_resumes_over_a_new_connection() {
     run(async {
@@ -181,8 +182,8 @@ fn a_session_resumes_over_a_new_connection() {
     });
 }
 
-/// Goal: a restarted service knows its sessions: in grace nothing that conflicts is granted, then
-/// what was reclaimed stands; slots, locks and names are as they were.
+/// Goal: a restarted service knows its sessions. In grace it grants nothing that conflicts,
+/// afterwards the reclaimed rights stand; slots, locks and names are as they were.
 #[test]
 fn a_restarted_service_goes_on() {
     let directory = tempfile::tempdir().unwrap();
@@ -199,7 +200,7 @@ fn a_restarted_service_goes_on() {
         reactor::yield_now().await;
         let service = on_disk(directory.path(), Times::default());
         let b = TestClient::start(service.address()).await;
-        // Reading goes on in grace, acquiring and changing wait.
+        // Reading works in grace, acquiring and changing wait.
         assert!(b.lookup(ROOT, "f").await.unwrap().is_some());
         let size = b
             .spawn(Call::Session(SessionCall::Acquire { inode: file.inode, rights: Rights::SIZE }));
@@ -228,8 +229,8 @@ fn a_restarted_service_goes_on() {
     });
 }
 
-/// Goal: a session that was being fenced when the service died is not gone on with: its targets know for
-/// good that it was fenced.
+/// Goal: a session that was being fenced when the service died is not resumed: its targets keep the
+/// fence for good.
 #[test]
 fn a_fence_that_was_begun_is_not_forgotten() {
     run(async {
@@ -273,8 +274,8 @@ fn sessions_are_void_after_a_reboot() {
     });
 }
 
-/// Goal: a lock is waited for across sessions, in order; a wait can be cancelled; the end of a
-/// session releases; circles are refused.
+/// Goal: waits for a lock work across sessions, in order; a wait can be cancelled; the end of a
+/// session releases its locks; circles are refused.
 #[test]
 fn locks_wait_across_sessions() {
     run(async {
@@ -314,7 +315,8 @@ impl Handler<Connector<Admin>> for NoPush {
     }
 }
 
-/// Goal: an administrator sees the pool, the files that an offline device hits, and can end it.
+/// Goal: an administrator sees the pool and the files that an offline device affects, and can end
+/// the service.
 #[test]
 fn an_administrator_sees_and_ends() {
     use protocol::admin::{Answer, Call};
@@ -363,7 +365,7 @@ fn an_administrator_sees_and_ends() {
     });
 }
 
-/// Goal: before ENOSPC all sessions are asked for space they do not use, and rested space is freed.
+/// Goal: before ENOSPC the service asks all sessions for unused space, and frees rested space.
 #[test]
 fn unused_space_is_asked_for_before_enospc() {
     run(async {

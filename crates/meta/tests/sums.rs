@@ -1,4 +1,4 @@
-//! Checksums of blocks in the core: kept with their blocks, and answered with extents.
+//! Checksums of blocks in the core: stored with their blocks, and returned with extents.
 //!
 //! `model.rs` compares them after random calls and crashes.
 
@@ -51,7 +51,7 @@ fn with_sums(call: Call, given: &[u32]) -> Call {
     })
 }
 
-/// Commits blocks side by side, with these sums, from an offset on.
+/// Commits adjacent blocks, with these sums, from an offset on.
 fn write(
     fixture: &mut Fixture,
     inode: InodeId,
@@ -69,7 +69,7 @@ fn write(
     blocks[0]
 }
 
-/// The sums that come with the extents from an offset on, and how far they go.
+/// Returns the sums that come with the extents from an offset on, and the end of the answer.
 fn read(fixture: &mut Fixture, inode: InodeId, offset: u64, length: u64) -> (Vec<(u64, u32)>, u64) {
     match fixture.call(&Call::Read(ReadCall::ReadExtents { inode, offset, length })) {
         Ok(Answer::Extents { sums, covered_to, .. }) => {
@@ -83,7 +83,8 @@ fn sums(fixture: &mut Fixture, inode: InodeId) -> Vec<u32> {
     read(fixture, inode, 0, u64::MAX / 4).0.into_iter().map(|(_, sum)| sum).collect()
 }
 
-/// Goal: a commit with another number of sums than of new blocks is refused, and changes nothing (C2).
+/// Goal: a commit with another number of sums than of new blocks is refused, and changes nothing
+/// (C2).
 #[test]
 fn a_wrong_number_of_sums_is_refused() {
     let mut fixture = Fixture::new();
@@ -105,8 +106,8 @@ fn a_wrong_number_of_sums_is_refused() {
     fixture.check();
 }
 
-/// Goal: a sum stays with its block while others change what the file has of it: it is overwritten in part, shared
-/// and cut off, and the service starts anew (C1).
+/// Goal: a sum stays with its block through all changes of the file's part of it: the block is
+/// overwritten in part, shared and cut off, and the service restarts (C1).
 #[test]
 fn sums_stay_with_their_blocks() {
     let mut fixture = Fixture::new();
@@ -135,7 +136,7 @@ fn sums_stay_with_their_blocks() {
     fixture.check();
 }
 
-/// Goal: the sum of a block that was freed is not that of what its next user writes there, with a sum or
+/// Goal: the sum of a freed block does not apply to the data of its next user, with a sum or
 /// without one (C3).
 #[test]
 fn a_block_that_is_used_again_has_its_new_sum() {
@@ -160,7 +161,8 @@ fn a_block_that_is_used_again_has_its_new_sum() {
     }
 }
 
-/// Goal: a compaction leaves the sums of its copy, and a commit that a truncation has overtaken none (C1).
+/// Goal: a compaction leaves the sums of its copy, and a commit that a truncation has overtaken
+/// leaves none (C1).
 #[test]
 fn sums_come_with_what_names_the_blocks() {
     let mut fixture = Fixture::new();
@@ -202,14 +204,14 @@ fn sums_come_with_what_names_the_blocks() {
     fixture.check();
 }
 
-/// Goal: an answer ends at an extent once it has enough sums, says how far it goes, and the next one goes on there:
-/// all sums come, each once.
+/// Goal: an answer ends at an extent once it has enough sums, and states its end. The next one
+/// continues there: all sums come, each once.
 #[test]
 fn long_answers_are_cut() {
     let mut fixture = Fixture::new();
     let inode = fixture.file("a");
     let blocks = 32;
-    // Not all side by side: extents stay apart.
+    // Not all adjacent: extents stay apart.
     for piece in 0..512_u32 {
         let first = piece * blocks;
         let sums: Vec<u32> = (first..first + blocks).collect();
@@ -226,7 +228,8 @@ fn long_answers_are_cut() {
     assert!(answers > 1);
 }
 
-/// Goal: inline bytes that do not have the sum of their writer are refused; those that have it keep it (D11).
+/// Goal: inline bytes that do not match the sum of their writer are refused; those that match keep
+/// it (D11).
 #[test]
 fn inline_bytes_have_the_sum_of_their_writer() {
     let mut fixture = Fixture::new();

@@ -172,7 +172,7 @@ impl Fixture {
         self.call(&commit(inode, generation, vec![new], vec![extent])).unwrap();
     }
 
-    /// Commits blocks, side by side on the device, to these places of a file; returns the first.
+    /// Commits blocks that are adjacent on the device to these blocks of a file; returns the first.
     pub(crate) fn write_blocks(&mut self, inode: InodeId, places: &[u64]) -> AllocationId {
         let blocks: Vec<_> = places.iter().map(|_| self.take_block()).collect();
         let first = blocks[0];
@@ -200,7 +200,7 @@ impl Fixture {
 
     /// Does all background work, as if all reads had ended.
     pub(crate) fn reclaim_all(&mut self) {
-        // What the first round frees, the second makes free.
+        // Blocks that the first round gives up become free in the second.
         for _ in 0..2 {
             let sessions: Vec<_> = self.core.sessions().map(|(id, _)| id).collect();
             for session in sessions {

@@ -1,4 +1,4 @@
-//! Gives random calls to the core and to the model and compares.
+//! Sends random calls to the core and to the model, and compares.
 
 use super::steps::Step;
 use super::tree::{Byte, INLINE, Model};
@@ -29,13 +29,13 @@ const BLOCKS: [u64; 2] = [2500, 2 * 131_072 + 5000];
 /// Most blocks that are allocated together.
 pub(crate) const ALLOCATION_BLOCKS: u32 = 16;
 
-/// What there is besides the store: the model, and what clients would know.
+/// State besides the store: the model, and the knowledge of clients.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     model: Model,
     session: SessionId,
     free: Vec<(DeviceId, BlockRange)>,
-    /// What the last commit that named a block said of its sum.
+    /// The sum of each block, according to the last commit that named it.
     sums: BTreeMap<(DeviceId, u64), Option<u32>>,
 }
 
@@ -70,7 +70,7 @@ fn device(number: u128) -> DeviceInfo {
     }
 }
 
-/// All blocks of allocations.
+/// Returns all blocks of allocations.
 fn blocks_of(named: &[(AllocationId, u32)]) -> impl Iterator<Item = (DeviceId, u64)> {
     named.iter().flat_map(|(AllocationId { device, block }, count)| {
         (*block..*block + u64::from(*count)).map(|block| (*device, block))
@@ -114,7 +114,7 @@ impl Driver {
         self.core.flush().unwrap();
     }
 
-    /// Crashes and opens what is left.
+    /// Crashes and opens the remaining store.
     pub(crate) fn reopen(&mut self, at: CrashPoint) {
         self.store = self.store.crashed(at);
         let (core, opened) = Core::open(Box::new(self.store.clone()), &boot()).unwrap();
@@ -151,7 +151,7 @@ impl Driver {
         ids[index.index(ids.len())]
     }
 
-    /// Mostly a file, so that calls on data mostly meet data.
+    /// Returns mostly a file, so that calls on data mostly meet data.
     fn any_file(&self, index: Index) -> InodeId {
         let nodes = self.state.model.nodes.iter();
         let files = nodes.filter(|(_, node)| node.creation == Creation::File);
@@ -166,7 +166,7 @@ impl Driver {
         ids[index.index(ids.len())]
     }
 
-    /// Gives one call to both.
+    /// Sends one call to both.
     pub(crate) fn run(&mut self, step: &Step) {
         match step {
             Step::Create(..) | Step::Link(..) | Step::Remove(..) | Step::Rename(..) => {
@@ -323,7 +323,7 @@ impl Driver {
                 });
                 let from = (source, *source_offset as usize);
                 let to = (destination, *destination_offset as usize);
-                // A copy may be short, but not nothing: the model copies as much.
+                // A copy may be short, but not empty: the model copies as much.
                 let answer = self.call(&call).map(|answer| match answer {
                     Answer::Copied { length, .. } => length as usize,
                     other => panic!("{other:?}"),
@@ -362,7 +362,7 @@ impl Driver {
         }
     }
 
-    /// The session ends; another takes its place. Its space must be free again.
+    /// Ends the session; another one replaces it. Its space must be free again.
     fn new_session(&mut self) {
         self.core.end_session(self.state.session).unwrap();
         let (session, _) = self.core.create_session("node", HostId([2; 16])).unwrap();
@@ -431,19 +431,20 @@ impl Driver {
             self.state.free = before;
         } else {
             self.state.sums.extend(blocks_of(&named).zip(sums));
-            // The blocks are leased no more: a second commit must not name them again.
+            // The blocks are no longer leased: a second commit must not name them again.
             assert_eq!(self.call(&call), Err(Errno::EINVAL));
         }
     }
 
-    /// Sums for new blocks, by two of three commits.
+    /// Returns sums for the new blocks of two in three commits.
     fn make_sums(&self, named: &[(AllocationId, u32)]) -> Vec<Option<u32>> {
         let first = (self.time as u32).wrapping_mul(1 << 10);
         let sums = blocks_of(named).zip(first..).map(|(_, sum)| (self.time % 3 > 0).then_some(sum));
         sums.collect()
     }
 
-    /// Every block that extents touch has the sum that its commit gave it, and no other sum is answered.
+    /// Checks that every block that extents touch has the sum of its commit, and that the answer
+    /// has no other sums.
     fn compare_sums(&self, extents: &[Extent], answered: &BlockSums) {
         let answered: BTreeMap<_, _> =
             answered.each().map(|(device, block, sum)| ((device, block), sum)).collect();
@@ -460,7 +461,8 @@ impl Driver {
         assert_eq!(answered, wanted);
     }
 
-    /// Every block is free, leased, or holds a byte of a file, once all that rests is free.
+    /// Checks that every block is free, leased, or holds a byte of a file, once all resting blocks
+    /// are free.
     pub(crate) fn compare_space(&mut self) {
         for _ in 0..2 {
             self.core.ended_through(self.state.session, FreeEpoch(u64::MAX));
@@ -564,7 +566,7 @@ impl Driver {
         }
     }
 
-    /// A file's bytes, as its extents say.
+    /// Returns a file's bytes, according to its extents.
     fn bytes(&mut self, attr: Attr) -> Vec<Byte> {
         let mut bytes = vec![None; attr.size as usize];
         let mut at = 0;

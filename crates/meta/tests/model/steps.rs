@@ -6,10 +6,10 @@ use proptest::sample::Index;
 use protocol::FileKind;
 use protocol::client::Creation;
 
-/// Largest offset that steps ask for, in bytes.
+/// Largest offset of the steps, in bytes.
 const FILE: u64 = 12_000;
 
-/// One random call. Indices choose among what there is.
+/// One random call. Indices choose among the existing objects.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Create(Index, u8, Creation),

@@ -1,13 +1,13 @@
-//! The reference model: what the file system is to be, written for clearness only.
+//! The reference model: the expected behaviour of the file system, written for clarity only.
 
 use protocol::client::{Creation, FallocateMode, Name, RenameMode};
 use protocol::{AllocationId, DeviceId, Errno, Extent, InodeId};
 use std::collections::BTreeMap;
 
-/// Where a byte is: allocation and offset in it.
+/// The location of a byte: allocation and offset in it.
 pub(crate) type Byte = Option<(AllocationId, u32)>;
 
-/// In place of an allocation: the byte, which is the number beside it, lies in the store.
+/// Stands for an allocation if the byte is in the store; the number beside it is the byte.
 pub(crate) const INLINE: AllocationId = AllocationId { device: DeviceId::LOST, block: u64::MAX };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(crate) struct Node {
     pub(crate) parent: InodeId,
     pub(crate) entries: BTreeMap<Name, InodeId>,
     pub(crate) bytes: Vec<Byte>,
-    /// The first bytes that lie in the store, of which later extents may cover some.
+    /// The first bytes of the file, in the store; later extents may cover some of them.
     pub(crate) inline: Vec<u8>,
     pub(crate) xattrs: BTreeMap<Name, Vec<u8>>,
     pub(crate) nlink: u32,
@@ -47,13 +47,13 @@ impl Node {
         self.creation == Creation::Directory
     }
 
-    /// Bytes that hold data; those in the store count as such whether they hold any or not.
+    /// Returns the bytes that hold data; each byte in the store counts, even under an extent.
     pub(crate) fn held(&self) -> u64 {
         let extents = self.bytes.iter().flatten().filter(|byte| byte.0 != INLINE);
         extents.count() as u64 + self.inline.len() as u64
     }
 
-    /// Clears a range of what lies in the store.
+    /// Clears a range of the bytes in the store.
     fn clear_inline(&mut self, start: usize, end: usize) {
         if start < self.inline.len() {
             let end = end.min(self.inline.len());
@@ -247,7 +247,7 @@ impl Model {
             self.at(from).nlink -= 1;
             self.at(to).nlink += 1;
         }
-        // Only a directory knows its parent, but the model may remember it for all.
+        // Only a directory knows its parent, but the model may store it for all.
         self.at(id).parent = to;
     }
 
@@ -267,7 +267,7 @@ impl Model {
         Ok(())
     }
 
-    /// Inline data of a value that is not 0.
+    /// Commits inline data of a value that is not 0.
     pub(crate) fn commit_inline(
         &mut self,
         id: InodeId,

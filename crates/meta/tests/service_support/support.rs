@@ -60,13 +60,13 @@ pub(crate) fn config(store: StoreChoice, times: Times) -> Config {
     }
 }
 
-/// A service on a store in memory.
+/// Starts a service on a store in memory.
 pub(crate) fn service(times: Times) -> Service {
     let store = StoreChoice::Open(Box::new(MemoryStore::new()));
     Service::start(config(store, times)).unwrap()
 }
 
-/// What a client does with a push; `None` leaves it to the default.
+/// Handles a push; `None` leaves it to the default.
 type Policy = Box<dyn Fn(&Rc<State>, &Push, &mut Option<Reply<Connector<Client>>>)>;
 
 /// A client's state, shared with its connection.
@@ -141,7 +141,7 @@ pub(crate) fn new_state() -> Rc<State> {
 }
 
 impl TestClient {
-    /// Connects and starts a session that heartbeats by itself.
+    /// Connects and starts a session that sends heartbeats by itself.
     pub(crate) async fn start(address: SocketAddr) -> TestClient {
         let client = TestClient::start_silent(address).await;
         client.heartbeat_always();
@@ -180,7 +180,7 @@ impl TestClient {
         Ok(TestClient { connection, state, session, host, devices, resumed, slots })
     }
 
-    /// Goes on with this session over a new connection, keeping slots.
+    /// Resumes this session over a new connection, keeping slots.
     pub(crate) async fn reconnect(&self, address: SocketAddr) -> TestClient {
         let again = TestClient::resume(address, self.host, Some(self.session)).await;
         TestClient { slots: Rc::clone(&self.slots), ..again }
@@ -229,7 +229,7 @@ impl TestClient {
         response
     }
 
-    /// Sends a request; grants are taken in the order of the stream.
+    /// Sends a request; takes grants in the order of the stream.
     pub(crate) async fn send(&self, request: &Request) -> Result<Response, RpcError> {
         let (answer, answered) = reactor::local::oneshot();
         let state = Rc::clone(&self.state);
@@ -339,7 +339,7 @@ pub(crate) fn attr(answer: Result<Answer, Errno>) -> Result<Attr, Errno> {
     }
 }
 
-/// A commit of one block at an offset.
+/// Returns a commit of one block at an offset.
 pub(crate) fn commit(
     file: &Attr,
     grant: &SpaceGrant,
@@ -371,26 +371,26 @@ pub(crate) fn generation(attr: &Attr) -> Generation {
     attr.generation
 }
 
-/// Waits until something holds, letting others run.
+/// Waits until a condition holds, letting other tasks run.
 pub(crate) async fn until(mut holds: impl FnMut() -> bool) {
     while !holds() {
         reactor::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// Lets whatever is under way have its turn: long enough for a round trip over loopback.
+/// Gives all other tasks time: long enough for a round trip over loopback.
 pub(crate) async fn settle() {
     for _ in 0..20 {
         reactor::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// When an agent sends something.
+/// Returns the beat of a call that an agent sends now.
 pub(crate) fn beat() -> agent::Beat {
     agent::Beat(reactor::time::now().as_ns())
 }
 
-/// An agent that notes what it is asked.
+/// An agent that records its requests.
 pub(crate) struct TestAgent {
     pub(crate) connection: Connection<Connector<Agent>>,
     pub(crate) log: Rc<RefCell<Vec<agent::Push>>>,
