@@ -49,7 +49,7 @@ impl LockTable {
         }
     }
 
-    /// Whether another session holds a lock on an inode.
+    /// Returns whether another session holds a lock on an inode.
     pub fn is_shared(&self, session: SessionId, inode: InodeId) -> bool {
         let queues = scopes(inode).into_iter().filter_map(|scope| self.scopes.get(&scope));
         queues.into_iter().any(|queue| queue.held.parties().any(|party| party.session != session))

@@ -38,7 +38,7 @@ impl Holdings {
         self.parties.is_empty()
     }
 
-    /// Whether nothing has changed since the last storing.
+    /// Returns whether nothing has changed since the last storing.
     pub(super) fn is_stored(&self) -> bool {
         self.changed.is_empty()
     }
@@ -93,7 +93,7 @@ impl Holdings {
             .filter(|_| !reactor::mutant!("locks-exclude-nobody"))
     }
 
-    /// Whether a party holds an exclusive lock in a range.
+    /// Returns whether a party holds an exclusive lock in a range.
     pub(super) fn holds_exclusive(&self, party: Party, range: &Lock) -> bool {
         let Some(locks) = self.parties.get(&party) else { return false };
         overlapping(locks, range).any(|lock| lock.mode == LockMode::Exclusive)

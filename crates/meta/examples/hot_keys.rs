@@ -14,7 +14,7 @@ const LOOKS: u32 = 50;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// The form of the service's keys: a tag and an inode, then a number.
+/// Returns a key in the form of the service's keys: a tag and an inode, then a number.
 fn key(number: u64) -> Vec<u8> {
     [b"pinode-12".as_slice(), format!("{number:08}").as_bytes()].concat()
 }

@@ -247,7 +247,7 @@ impl Leases {
         self.holders.len()
     }
 
-    /// Whether no session holds rights.
+    /// Returns whether no session holds rights.
     pub fn is_empty(&self) -> bool {
         self.holders.is_empty()
     }

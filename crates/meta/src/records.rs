@@ -87,7 +87,8 @@ impl Record for Counters {
 }
 
 impl Counters {
-    /// Whether a service can have given out these numbers: none can be given out until it wraps.
+    /// Returns whether a service can have given out these numbers: none can be given out until it
+    /// wraps.
     pub(crate) fn are_sound(&self) -> bool {
         let numbers = [
             self.next_inode,
@@ -240,7 +241,7 @@ impl Inline {
         Inline { bytes: Bytes(bytes), checksum }
     }
 
-    /// Whether the bytes match their checksum.
+    /// Returns whether the bytes match their checksum.
     pub(crate) fn is_whole(&self) -> bool {
         checksum(&self.bytes.0) == self.checksum || reactor::mutant!("inline-unchecked")
     }
@@ -258,7 +259,7 @@ pub(crate) struct ExtentPage {
 impl Record for ExtentPage {}
 
 impl ExtentPage {
-    /// Whether the extents are valid in a page that begins at `start`.
+    /// Returns whether the extents are valid in a page that begins at `start`.
     pub(crate) fn is_sound(&self, start: u64) -> bool {
         let extents = &self.extents.0;
         start < self.end

@@ -144,12 +144,12 @@ impl Sessions {
         self.grace.push(id);
     }
 
-    /// Whether some session has not reclaimed yet.
+    /// Returns whether some session has not reclaimed yet.
     pub(crate) fn in_grace(&self) -> bool {
         !self.grace.is_empty()
     }
 
-    /// Whether this session has not reclaimed yet.
+    /// Returns whether this session has not reclaimed yet.
     pub(crate) fn is_expected(&self, id: SessionId) -> bool {
         self.grace.contains(&id)
     }

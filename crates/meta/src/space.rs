@@ -91,17 +91,17 @@ impl DeviceSpace {
         }
     }
 
-    /// Whether some commits are not durable and need a flush.
+    /// Returns whether some commits are not durable and need a flush.
     pub(crate) fn is_unflushed(&self) -> bool {
         !self.info.is_volatile && self.durability.is_unflushed()
     }
 
-    /// Whether the commits of an epoch wait for a flush.
+    /// Returns whether the commits of an epoch wait for a flush.
     pub(crate) fn awaits_flush(&self, epoch: u64) -> bool {
         !self.info.is_volatile && self.durability.awaits(epoch)
     }
 
-    /// Whether the unflushed commits of an epoch are durable by now.
+    /// Returns whether the unflushed commits of an epoch are durable by now.
     pub(crate) fn has_durable(&self, epoch: u64) -> bool {
         epoch > 0
             && !self.info.is_volatile
@@ -146,7 +146,7 @@ impl DeviceSpace {
         Err(corrupt(&Key::Device(self.info.device).encode(), &reason))
     }
 
-    /// Whether blocks lie in a segment.
+    /// Returns whether blocks lie in a segment.
     fn holds(&self, index: u64, blocks: &Ranges) -> bool {
         let whole = self.segment_range(index);
         let ranges = blocks.as_slice();
@@ -240,7 +240,7 @@ pub(crate) enum SpaceEffect {
     Unflushed { device: DeviceId, epoch: u64 },
 }
 
-/// Whether a device's geometry makes sense.
+/// Returns whether a device's geometry makes sense.
 pub(crate) fn is_sound(info: &DeviceInfo) -> bool {
     info.block_size.is_power_of_two()
         && (512..=65536).contains(&info.block_size)

@@ -170,20 +170,20 @@ pub trait Store: Send {
     /// Returns a handle that makes earlier commits durable, from any thread.
     fn syncer(&self) -> Box<dyn Syncer>;
 
-    /// Whether the store should get more changes: false if the disk is nearly full. Cheap enough
-    /// for a check before each change.
+    /// Returns whether the store should get more changes: false if the disk is nearly full. Cheap
+    /// enough for a check before each change.
     fn has_room(&mut self) -> bool {
         true
     }
 
-    /// Whether the store should get data of files, too: false once three quarters of the file
-    /// system are in use.
+    /// Returns whether the store should get data of files, too: false once three quarters of the
+    /// file system are in use.
     fn has_plenty(&self) -> bool {
         true
     }
 
-    /// Whether commits were missing when the store was opened, and were given up: acknowledged
-    /// changes may be absent.
+    /// Returns whether commits were missing when the store was opened, and were given up:
+    /// acknowledged changes may be absent.
     fn has_lost(&self) -> bool {
         false
     }

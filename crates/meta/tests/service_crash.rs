@@ -321,7 +321,7 @@ fn samples() -> Vec<Call> {
     ]
 }
 
-/// One hostile session: a valid beginning, then mutated calls.
+/// Runs one hostile session: a valid beginning, then mutated calls.
 async fn attack(address: SocketAddr, random: &mut Random) {
     let mut attacker = Attacker::connect(address).await;
     if random.below(4) == 0 {

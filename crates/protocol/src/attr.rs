@@ -173,7 +173,7 @@ pub struct AttrChanges {
 }
 
 impl AttrChanges {
-    /// Whether the request changes the owner or the group.
+    /// Returns whether the request changes the owner or the group.
     pub fn is_chown(&self) -> bool {
         self.uid.is_some() || self.gid.is_some()
     }

@@ -138,7 +138,7 @@ pub fn prove(secret: &Secret, side: Side, hello: &Hello, nonce: &[u8; 32]) -> [u
     mac(secret, side, hello, nonce).finalize().into_bytes().into()
 }
 
-/// Whether a proof is right, in constant time.
+/// Returns whether a proof is right, in constant time.
 pub fn verify(secret: &Secret, side: Side, hello: &Hello, nonce: &[u8; 32], proof: &[u8]) -> bool {
     mac(secret, side, hello, nonce).verify_slice(proof).is_ok()
 }

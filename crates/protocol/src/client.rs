@@ -81,7 +81,7 @@ pub enum OpenTold {
 }
 
 impl OpenTold {
-    /// Whether the session has reported its opens of this inode.
+    /// Returns whether the session has reported its opens of this inode.
     pub fn covers(self, inode: InodeId) -> bool {
         match self {
             OpenTold::OfAny => true,

@@ -34,7 +34,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 4096 calls either way, 16 MiB of output.
+    /// Returns 4096 calls either way, and 16 MiB of output.
     fn default() -> Limits {
         Limits { calls_in_max: 4096, calls_out_max: 4096, output_max_bytes: 16 << 20 }
     }
@@ -171,7 +171,7 @@ impl Peer {
         Peer::new(limits, State::AwaitOpening)
     }
 
-    /// Whether the handshake is over.
+    /// Returns whether the handshake is over.
     pub fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready)
     }

@@ -66,7 +66,7 @@ impl Extent {
         Some(Extent { offset: from, length: (to - from) as u32, place })
     }
 
-    /// Whether `next` continues this extent both in the file and in the allocation.
+    /// Returns whether `next` continues this extent both in the file and in the allocation.
     pub fn continues_in(&self, next: &Extent) -> bool {
         self.end() == next.offset
             && self.place.allocation == next.place.allocation

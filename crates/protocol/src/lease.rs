@@ -32,17 +32,17 @@ impl Rights {
     /// lock, by [`crate::client::Answer::Locks`], to one session at most.
     pub const LOCKS: Rights = Rights(32);
 
-    /// Whether all of `other` are in this set.
+    /// Returns whether all of `other` are in this set.
     pub fn contains(self, other: Rights) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any of `other` is in this set.
+    /// Returns whether any of `other` is in this set.
     pub fn intersects(self, other: Rights) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

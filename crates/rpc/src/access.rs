@@ -38,8 +38,8 @@ impl Guard {
 pub struct Standing(pub(crate) Option<Holder>);
 
 impl Standing {
-    /// Whether the peer may act for the node of this name. Without TLS every peer may, because all
-    /// have the same secret.
+    /// Returns whether the peer may act for the node of this name. Without TLS every peer may,
+    /// because all have the same secret.
     pub fn is_node(&self, name: &str) -> bool {
         match &self.0 {
             None => true,
@@ -49,7 +49,7 @@ impl Standing {
     }
 }
 
-/// Whether the holder of a key may connect in a role.
+/// Returns whether the holder of a key may connect in a role.
 pub(crate) fn may_be(holder: &Holder, role: Role) -> bool {
     match (holder, role) {
         (Holder::Node(_), Role::Client | Role::Agent) | (Holder::Tools, Role::Admin) => true,

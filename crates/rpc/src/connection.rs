@@ -222,7 +222,7 @@ impl<S: Side> Connection<S> {
         &self.0.0
     }
 
-    /// Whether both are clones of one connection.
+    /// Returns whether both are clones of one connection.
     pub fn is_same(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }
@@ -285,7 +285,7 @@ impl<S: Side> Inner<S> {
         }
     }
 
-    /// Whether the connection is closed.
+    /// Returns whether the connection is closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.reason.borrow().is_some()
     }
@@ -296,7 +296,7 @@ impl<S: Side> Inner<S> {
         self.unsent.set(if is_open { bytes } else { 0 });
     }
 
-    /// Whether calls of the peer have to wait until it reads.
+    /// Returns whether calls of the peer have to wait until it reads.
     fn holds_calls(&self) -> bool {
         S::WAITS_FOR_READER && self.unsent.holds_calls()
     }
@@ -545,7 +545,7 @@ impl<S: Side> Reply<S> {
         }
     }
 
-    /// Whether the connection is gone, so that the peer no longer waits for the answer.
+    /// Returns whether the connection is gone, so that the peer no longer waits for the answer.
     pub fn is_closed(&self) -> bool {
         self.inner.upgrade().is_none_or(|inner| inner.reason.borrow().is_some())
     }

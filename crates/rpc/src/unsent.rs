@@ -29,12 +29,12 @@ impl Unsent {
         let _ = TOTAL_BYTES.try_with(|total| total.set(total.get() + bytes - before));
     }
 
-    /// Whether calls of the peer have to wait.
+    /// Returns whether calls of the peer have to wait.
     pub(crate) fn holds_calls(&self) -> bool {
         self.0.get() > CALLS_WAIT_BYTES
     }
 
-    /// Whether the connection has to end in favour of the others.
+    /// Returns whether the connection has to end in favour of the others.
     pub(crate) fn is_too_much(&self) -> bool {
         self.0.get() > FREE_BYTES && TOTAL_BYTES.get() > TOTAL_BYTES_MAX
     }

@@ -146,7 +146,8 @@ fn refuse_other_form(store: &dyn Store) -> Result<(), Error> {
     if version.is_some_and(is_other) { Err(Error::OtherForm) } else { Ok(()) }
 }
 
-/// Whether a finding reports missing commits: then even records that seem intact may be old.
+/// Returns whether a finding reports missing commits: then even records that seem intact may be
+/// old.
 fn is_hopeless(finding: &Finding) -> bool {
     finding.area == Area::Commits
 }

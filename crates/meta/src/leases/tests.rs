@@ -273,7 +273,7 @@ impl World {
         self.go_on(leases);
     }
 
-    /// The client gives up the requested rights, then answers.
+    /// Gives up the requested rights for the client, then answers.
     fn answer(&mut self, leases: &mut Leases, at: usize, keeps_open: bool) {
         if self.asks.is_empty() {
             return;

@@ -43,8 +43,8 @@ impl std::fmt::Debug for Work {
 }
 
 impl Work {
-    /// Whether its connection is gone and the call will not be sent again: no client would receive
-    /// its grants.
+    /// Returns whether its connection is gone and the call will not be sent again: no client would
+    /// receive its grants.
     fn is_abandoned(&self) -> bool {
         let is_gone = self.reply.borrow().as_ref().is_none_or(ClientReply::is_closed);
         self.request.slot.is_none() && is_gone

@@ -30,8 +30,8 @@ pub(crate) struct Durability {
 }
 
 impl Durability {
-    /// Whether a stored record makes sense: lost epochs are ascending and apart, and counted as
-    /// flushed.
+    /// Returns whether a stored record makes sense: lost epochs are ascending and apart, and
+    /// counted as flushed.
     pub(crate) fn is_sound(&self) -> bool {
         let is_range = |(first, last): &(u64, u64)| first <= last;
         self.lost.iter().all(is_range)
@@ -39,27 +39,27 @@ impl Durability {
             && self.lost.last().is_none_or(|(_, last)| *last <= self.flushed_through)
     }
 
-    /// Whether there may be commits that no flush covers.
+    /// Returns whether there may be commits that no flush covers.
     pub(crate) fn is_unflushed(&self) -> bool {
         self.newest > self.flushed_through
     }
 
-    /// Whether commits of an epoch wait for a flush.
+    /// Returns whether commits of an epoch wait for a flush.
     pub(crate) fn awaits(&self, epoch: u64) -> bool {
         epoch > self.flushed_through
     }
 
-    /// Whether the commits of an epoch are lost.
+    /// Returns whether the commits of an epoch are lost.
     pub(crate) fn is_lost(&self, epoch: u64) -> bool {
         self.lost.iter().any(|(first, last)| (*first..=*last).contains(&epoch))
     }
 
-    /// Whether commits of this epoch or an earlier one were lost.
+    /// Returns whether commits of this epoch or an earlier one were lost.
     pub(crate) fn has_lost_by(&self, epoch: u64) -> bool {
         self.lost.first().is_some_and(|(first, _)| *first <= epoch)
     }
 
-    /// Whether any commits were ever lost.
+    /// Returns whether any commits were ever lost.
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }

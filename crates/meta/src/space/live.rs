@@ -66,7 +66,7 @@ struct Stored {
     sums: Sums,
 }
 
-/// Whether blocks can share a run.
+/// Returns whether blocks can share a run.
 fn are_alike(a: Option<&Live>, b: Option<&Live>) -> bool {
     let but_sum = |live: &Live| Live { sum: live.sum.map(|_| 0), ..*live };
     a.map(but_sum) == b.map(but_sum)
@@ -140,7 +140,7 @@ impl Chunk {
         self.blocks[at] = live;
     }
 
-    /// Whether the chunk has no live block.
+    /// Returns whether the chunk has no live block.
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.iter().all(Option::is_none)
     }

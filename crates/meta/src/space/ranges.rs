@@ -54,7 +54,7 @@ impl Ranges {
         &self.0
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

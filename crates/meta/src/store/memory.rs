@@ -207,7 +207,7 @@ pub(super) fn scan_bounds(scan: &Scan<'_>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     }
 }
 
-/// Whether no key can lie between two bounds (ordered maps panic on a reversed range).
+/// Returns whether no key can lie between two bounds (ordered maps panic on a reversed range).
 pub(super) fn is_empty_range(start: &Bound<Vec<u8>>, end: &Bound<Vec<u8>>) -> bool {
     match (start, end) {
         (Bound::Included(start), Bound::Included(end)) => start > end,

@@ -140,12 +140,12 @@ impl Room {
         }
     }
 
-    /// Whether at least a part of the file system is free.
+    /// Returns whether at least a part of the file system is free.
     pub(super) fn has_plenty(&self) -> bool {
         space(&self.directory).is_ok_and(|space| space.free >= space.all / PLENTY_PARTS)
     }
 
-    /// Whether little is free now, regardless of the last check.
+    /// Returns whether little is free now, regardless of the last check.
     pub(super) fn is_low(&self) -> bool {
         self.state != State::Roomy
             || space(&self.directory)

@@ -80,7 +80,7 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
-    /// Whether it changes the index of space.
+    /// Returns whether it changes the index of space.
     pub(crate) fn is_of_space(&self) -> bool {
         matches!(self, Effect::Space(_) | Effect::SessionGone(_))
     }

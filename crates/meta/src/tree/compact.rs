@@ -38,7 +38,7 @@ struct Run {
     address: u64,
 }
 
-/// Whether extents are ascending and apart, and few enough for one message.
+/// Returns whether extents are ascending and apart, and few enough for one message.
 fn are_in_order(extents: &[Extent]) -> bool {
     !extents.is_empty()
         && extents.len() <= EXTENTS_PER_MESSAGE_MAX
@@ -58,8 +58,8 @@ fn covered(extents: &[Extent]) -> Vec<Range<u64>> {
 }
 
 impl Transaction<'_> {
-    /// Whether a file has exactly these extents between the first and the last of them, and none of
-    /// them is lost with its device's power.
+    /// Returns whether a file has exactly these extents between the first and the last of them, and
+    /// none of them is lost with its device's power.
     pub(super) fn has_extents(
         &self,
         inode: &Inode,

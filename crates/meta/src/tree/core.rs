@@ -69,7 +69,7 @@ impl std::fmt::Debug for Core {
     }
 }
 
-/// Whether a version of this program with another form of records wrote the counters.
+/// Returns whether a version of this program with another form of records wrote the counters.
 fn is_of_other_form(counters: &[u8]) -> bool {
     counters.first().is_some_and(|version| (1..Counters::VERSION).contains(version))
 }
@@ -248,7 +248,7 @@ impl Core {
         self.base.layers.store.snapshot()
     }
 
-    /// Whether finished transactions wait for [`Core::flush`].
+    /// Returns whether finished transactions wait for [`Core::flush`].
     pub fn has_pending(&self) -> bool {
         self.base.layers.pending.len() > 0
     }
@@ -258,12 +258,12 @@ impl Core {
         self.stamps_from
     }
 
-    /// Whether the store should get more changes: false while its disk is nearly full.
+    /// Returns whether the store should get more changes: false while its disk is nearly full.
     pub fn has_room(&mut self) -> bool {
         self.base.layers.store.has_room()
     }
 
-    /// Whether clients may store data of small files here.
+    /// Returns whether clients may store data of small files here.
     pub fn takes_inline(&self) -> bool {
         self.base.layers.store.has_plenty() || reactor::mutant!("inline-on-full-disk")
     }

@@ -288,7 +288,8 @@ impl Core {
         Ok(())
     }
 
-    /// Whether some blocks rest only because the store was not synced since they were freed.
+    /// Returns whether some blocks rest only because the store was not synced since they were
+    /// freed.
     pub fn awaits_sync(&self) -> bool {
         self.synced_free_epoch < self.base.counters.free_epoch
     }

@@ -87,7 +87,7 @@ fn overlay(old: &[Extent], edits: impl Iterator<Item = Edit>) -> Vec<Extent> {
     result
 }
 
-/// Whether edits are ascending and apart, and each puts an extent of its own range.
+/// Returns whether edits are ascending and apart, and each puts an extent of its own range.
 fn are_apart(edits: &[Edit]) -> bool {
     let is_whole = |edit: &Edit| {
         let put = edit.extent.is_none_or(|e| (e.offset, e.end()) == (edit.start, edit.end));

@@ -46,7 +46,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a name is `.` or `..`.
+/// Returns whether a name is `.` or `..`.
 pub(crate) fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }

@@ -91,7 +91,7 @@ impl Core {
         Ok(self.work().is_some())
     }
 
-    /// Whether there is background work: after calls that remove or free, after
+    /// Returns whether there is background work: after calls that remove or free, after
     /// [`Core::ended_through`] and after the end of a session.
     pub fn has_work(&self) -> bool {
         self.work().is_some()

@@ -35,7 +35,7 @@ pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
     })
 }
 
-/// Short times, for tests of silence.
+/// Returns short times, for tests of silence.
 pub(crate) fn short_times() -> Times {
     Times {
         session_deadline: Duration::from_millis(600),

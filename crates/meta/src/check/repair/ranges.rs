@@ -96,7 +96,7 @@ impl Set {
         self.0.iter().cloned()
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -378,7 +378,7 @@ fn new_inode(kind: FileKind, mode: u16, (uid, gid): (u32, u32)) -> NewInode {
     }
 }
 
-/// Whether a field of the inode makes no sense, except those that its names decide.
+/// Returns whether a field of the inode makes no sense, except those that its names decide.
 fn is_faulty(inode: &Inode, id: InodeId) -> bool {
     let mut named = Inode { is_dead: false, ..inode.clone() };
     named.attr.nlink = 2;

@@ -41,7 +41,7 @@ pub(super) fn store_error<E: std::error::Error + Send + Sync + 'static>(
     move |source| Error::Store { operation, source: Box::new(source) }
 }
 
-/// Whether an operation failed for want of space.
+/// Returns whether an operation failed for want of space.
 pub(super) fn is_no_space(error: &fjall::Error) -> bool {
     let (fjall::Error::Io(source) | fjall::Error::Storage(LsmError::Io(source))) = error else {
         return false;
