@@ -1,10 +1,10 @@
 //! Confining a process to the files that it needs, by Landlock (Linux 5.13; no privileges needed).
 //!
-//! A service of a job speaks to the network; should it be taken over, it can still open nothing but
-//! what is named here. Landlock binds the calling thread and the threads and programs it starts
-//! from then on, so this comes first in a process, before any thread. A confined process cannot
-//! mount or unmount (Landlock denies all changes of mounts), which is why the process that mounts
-//! is not confined by this.
+//! The service of a job talks to the network. If an attacker takes it over, it can still open only
+//! the files named here. Landlock binds the calling thread and the threads and programs that it
+//! starts from then on, so a process confines itself first, before it starts a thread. A confined
+//! process cannot mount or unmount (Landlock denies all changes of mounts), which is why the
+//! process that mounts is not confined by this.
 
 use anyhow::Context;
 use landlock::{
@@ -14,25 +14,25 @@ use landlock::{
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::path::Path;
 
-/// The interface whose rights are asked for; an older kernel enforces those it knows.
+/// The version of the interface to use; an older kernel enforces the rights that it knows.
 const WANTED: ABI = ABI::V5;
 
-/// From now on files and directories that this process makes are its user's alone, whatever umask
-/// it was started with. For processes that make no files on behalf of others.
+/// Makes new files and directories of this process accessible only to its user, regardless of the
+/// umask at its start. For processes that create no files on behalf of others.
 pub(crate) fn keep_files_private() {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
 
-/// From now on the kernel writes no memory of this process, nor of those it starts, to a core file,
-/// and pipes none to a handler of such: the process holds keys. A limit of 0 bytes would leave the
-/// pipe open; at 1 the kernel writes nothing (`do_coredump`). Nothing else is taken away:
-/// `/proc/PID` stays as it is for the process's own user, as `PR_SET_DUMPABLE` would not leave it,
-/// by whose entries `down` and `gc` find what belongs to a job.
+/// Keeps the memory of this process and of those it starts out of core files and of the kernel's
+/// pipe to a core handler, because the process holds keys. A limit of 0 bytes would leave the pipe
+/// open; at 1 the kernel writes nothing (`do_coredump`). `/proc/PID` stays accessible to the
+/// process's own user, unlike with `PR_SET_DUMPABLE`: `down` and `gc` find the processes of a job
+/// there.
 pub(crate) fn keep_out_of_core_files() {
     let one = Rlimit { current: Some(1), maximum: Some(1) };
     if let Err(error) = setrlimit(Resource::Core, one) {
-        // A limit of 0 may not be raised, and lets no core file be written; only a handler would
-        // get it.
+        // A limit of 0 cannot be raised, and prevents core files; only a handler would get the
+        // memory.
         tracing::info!(%error, "core files are limited by who started this process");
     }
 }
@@ -40,16 +40,17 @@ pub(crate) fn keep_out_of_core_files() {
 /// How well this process is confined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confinement {
-    /// To the named files.
+    /// To the given files.
     Full,
-    /// To the named files, but the kernel does not know some kinds of access.
+    /// To the given files, but the kernel does not know some kinds of access.
     Partial,
     /// Not at all: the kernel has no Landlock, or it is not enabled.
     None,
 }
 
-/// From now on this thread, and what it starts, opens only files below `writable`, and for reading
-/// those below `readable`. What is open stays open. Paths that do not exist are left out.
+/// Confines this thread, and threads and programs that it starts: they open only files below
+/// `writable`, and for reading those below `readable`. Open files stay open. Paths that do not
+/// exist are ignored.
 ///
 /// # Errors
 /// If the kernel has Landlock but refuses the rules.
@@ -71,7 +72,7 @@ pub(crate) fn confine(writable: &[&Path], readable: &[&Path]) -> anyhow::Result<
     })
 }
 
-/// As [`confine`], and says so on standard error where the kernel cannot.
+/// As [`confine`], but prints a warning on standard error if the kernel cannot.
 pub(crate) fn confine_or_say(writable: &[&Path], readable: &[&Path]) -> anyhow::Result<()> {
     if confine(writable, readable)? == Confinement::None {
         eprintln!(
@@ -87,8 +88,8 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// Goal: what is named can be used as named, everything else cannot be opened, and what was
-    /// open stays so. (On a thread: it binds nobody else.)
+    /// Goal: given files can be used as given, all others cannot be opened, and open files stay
+    /// open. (On a thread, so that other tests are not confined.)
     #[test]
     fn only_named_files_open() {
         let base = tempfile::tempdir().unwrap();

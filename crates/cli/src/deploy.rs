@@ -1,20 +1,21 @@
-//! Bringing a job's file system up on its nodes, telling its state, and taking it down again.
+//! Creating a job's file system on its nodes, reporting its state, and taking it down again.
 //!
-//! Everything a job makes is written into its state file *before* it is made, so that `tsumugi
-//! down` can undo it whatever was killed at whatever moment, `tsumugi up` included. Processes are
-//! known by number and start time, and are found again by a mark in their environment should their
-//! number never have been written down.
+//! A job writes everything that it will create into its state file *before* it creates it, so that
+//! `tsumugi down` can undo it after any process was killed at any moment, `tsumugi up` included.
+//! Processes are identified by number and start time. A mark in their environment finds a process
+//! again if its number was never written down.
 //!
-//! What outlives a reboot is recorded on disk too ([`record`]); [`find`] knows all jobs of a
-//! machine, and [`gc`] removes what dead ones left. A service that lives holds a lock ([`life`]),
-//! so that one that was started by hand is known as well. No path of a stranger is followed
-//! ([`place`]), and what another user wrote is acted on with that user's rights only ([`users`]).
+//! Things that outlive a reboot are also recorded on disk ([`record`]); [`find`] finds all jobs of
+//! a machine, and [`gc`] removes the leftovers of dead jobs. A live service holds a lock
+//! ([`life`]), so that a service that a user started by hand is known as well. The code follows no
+//! path of a stranger ([`place`]), and acts on data of another user only with that user's rights
+//! ([`users`]).
 //!
-//! A job's keeper ([`keeper`]) starts again what dies, and takes the job down when its owner is
-//! gone.
+//! A job's keeper ([`keeper`]) restarts dead processes, and takes the job down when its owner has
+//! ended.
 //!
 //! One executor ([`machine`]) does the work of one machine. `up --local` calls it directly; `up
-//! --nodes` talks to one executor per host over ssh ([`remote`]), line by line.
+//! --nodes` sends orders to one executor per host over ssh ([`remote`]), line by line.
 
 pub(crate) mod admin;
 pub(crate) mod cleanup;

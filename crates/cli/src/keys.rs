@@ -1,7 +1,7 @@
-//! Secrets for authentication: read from files that nobody else can read, and written to such.
+//! Secrets for authentication, in files that only their user can read.
 //!
-//! No message holds any part of a secret, and nothing is read from a file that others could have
-//! read.
+//! No message contains any part of a secret, and secrets are not read from a file that other users
+//! could have read.
 
 use anyhow::{Context, bail, ensure};
 use auth::{Key, KeyError, TlsKey};
@@ -14,12 +14,12 @@ use std::str::FromStr;
 use tls::JobKey;
 use zeroize::Zeroizing;
 
-/// A secret with a form of its own in text.
+/// A secret with a text form.
 pub(crate) trait Secret: FromStr<Err = KeyError> {
-    /// What its text begins with.
+    /// The start of the text form.
     const PREFIX: &'static str;
 
-    /// Its text.
+    /// Returns the text form.
     fn text(&self) -> Zeroizing<String>;
 }
 
@@ -39,7 +39,7 @@ impl Secret for TlsKey {
     }
 }
 
-/// Most bytes of a file that are read: a secret has 100.
+/// Maximum bytes to read from a file: a secret has about 100.
 const FILE_BYTES_MAX: u64 = 4096;
 /// Permissions of others and of the group.
 const OTHERS: u32 = 0o077;
@@ -63,15 +63,16 @@ impl fmt::Debug for SecretText {
 }
 
 impl SecretText {
-    /// What was given.
+    /// Returns the given text.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
 
-    /// The secret. Says aloud that one on the command line is no secret on this machine.
+    /// Returns the secret. Prints a warning if it is on the command line, where other users of this
+    /// machine can read it.
     ///
     /// # Errors
-    /// If it is none, or its file cannot be used.
+    /// If the text is not a secret, or its file cannot be used.
     pub(crate) fn key<K: Secret>(&self, option: &str) -> anyhow::Result<K> {
         if !self.0.starts_with(K::PREFIX) {
             return read(Path::new(self.0.as_str())).with_context(|| format!("--{option}"));
@@ -81,7 +82,7 @@ impl SecretText {
     }
 }
 
-/// Says that a secret stands on the command line.
+/// Prints a warning about a secret on the command line.
 pub(crate) fn warn_of_argument(option: &str) {
     eprintln!(
         "tsumugi: --{option}: a key on the command line can be read by every user of this \
@@ -92,7 +93,7 @@ pub(crate) fn warn_of_argument(option: &str) {
 /// Reads a secret from a file.
 ///
 /// # Errors
-/// If others may read the file, if it cannot be read, or if it holds no secret.
+/// If others may read the file, if it cannot be read, or if it does not contain a secret.
 pub(crate) fn read<K: Secret>(path: &Path) -> anyhow::Result<K> {
     let text = read_text(path)?;
     text.parse().with_context(|| format!("the key file {} cannot be used", path.display()))
@@ -108,17 +109,17 @@ pub(crate) fn read_job(path: &Path) -> anyhow::Result<JobKey> {
         .with_context(|| format!("the key file {} cannot be used", path.display()))
 }
 
-/// Reads a file that nobody else can read or change.
+/// Reads a file that only its user can read or change.
 pub(crate) fn read_text(path: &Path) -> anyhow::Result<Zeroizing<String>> {
     let shown = path.display();
     let file = File::open(path).with_context(|| format!("cannot open the key file {shown}"))?;
     let metadata = file.metadata().with_context(|| format!("cannot examine {shown}"))?;
-    ensure!(metadata.is_file(), "{shown} is no file that could hold a key");
+    ensure!(metadata.is_file(), "{shown} is not a regular file, so it cannot hold a key");
     let mode = metadata.mode() & 0o7777;
     if mode & OTHERS != 0 {
         bail!(
-            "the key file {shown} is open to others (mode {mode:04o}): take a new key if they may \
-             have read it, and run chmod 600 {shown}"
+            "the key file {shown} is open to others (mode {mode:04o}): create a new key if they \
+             may have read it, and run chmod 600 {shown}"
         );
     }
     let owner = metadata.uid();
@@ -137,7 +138,7 @@ pub(crate) fn read_text(path: &Path) -> anyhow::Result<Zeroizing<String>> {
 /// Writes a secret to a new file of mode 0600.
 ///
 /// # Errors
-/// If the file is there already or cannot be written.
+/// If the file exists already or cannot be written.
 pub(crate) fn write(path: &Path, key: &impl Secret) -> anyhow::Result<()> {
     let context = || format!("cannot make the key file {}", path.display());
     let mut options = OpenOptions::new();
@@ -153,9 +154,8 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
 
-    /// Goal: a key comes back from the file that was made for it; a file that others may read, one
-    /// that holds something else, and one that is there already are refused, and nothing of them is
-    /// shown.
+    /// Goal: a key file can be read back; a file that others may read, one with other content, and
+    /// an existing file are refused, and no message shows their content.
     #[test]
     fn key_files_are_private() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What commands that put load on storage share: kinds of load, offsets, counts, threads.
+//! Shared code of commands that put load on storage: kinds of load, offsets, counts, threads.
 
 use anyhow::Context;
 use clap::ValueEnum;
@@ -33,27 +33,27 @@ impl Mode {
     }
 }
 
-/// How many requests each job has done.
+/// The number of completed requests of each job.
 #[derive(Debug, Default)]
 pub(crate) struct Done(Vec<Count>);
 
-/// A count that one thread writes and another looks at, on a cache line of its own.
+/// A count that one thread writes and another reads, on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Count(AtomicU64);
 
 impl Done {
-    /// For so many jobs.
+    /// Returns the counts of this number of jobs.
     pub(crate) fn new(jobs: usize) -> Self {
         Self((0..jobs).map(|_| Count::default()).collect())
     }
 
-    /// A job has done so many by now.
+    /// Sets the count of a job.
     pub(crate) fn set(&self, job: usize, done: u64) {
         self.0[job].0.store(done, Ordering::Relaxed);
     }
 
-    /// Of all jobs.
+    /// Returns the sum of all jobs.
     pub(crate) fn sum(&self) -> u64 {
         self.0.iter().map(|count| count.0.load(Ordering::Relaxed)).sum()
     }
@@ -82,12 +82,12 @@ impl Spread {
     }
 }
 
-/// The seed of one job of a load.
+/// Returns the seed of one job of a load.
 pub(crate) fn seed_of_job(seed: u64, job: u64) -> u64 {
     seed.wrapping_add(job.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// Keeps the calling thread on the CPU of `--cpus` whose turn it is, if any are named.
+/// Pins the calling thread to a CPU of `--cpus`, which the jobs use in turn, if any are given.
 pub(crate) fn pin(cpus: &[usize], job: usize) -> anyhow::Result<()> {
     if cpus.is_empty() {
         return Ok(());
@@ -100,7 +100,7 @@ pub(crate) fn pin(cpus: &[usize], job: usize) -> anyhow::Result<()> {
         .map_err(|error| anyhow::anyhow!("--cpus: cannot run on CPU {cpu}: {error}"))
 }
 
-/// Set by SIGINT and SIGTERM.
+/// Returns a flag that SIGINT and SIGTERM set.
 pub(crate) fn interrupted() -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -109,7 +109,7 @@ pub(crate) fn interrupted() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// What all jobs found, or the first failure once all have ended.
+/// Returns the results of all jobs, or the first failure once all have ended.
 pub(crate) fn join<T>(
     handles: Vec<reactor::thread::JoinHandle<anyhow::Result<T>>>,
 ) -> anyhow::Result<Vec<T>> {
@@ -124,19 +124,19 @@ pub(crate) fn join<T>(
     failure.map_or(Ok(results), Err)
 }
 
-/// The seconds that were given to `--NAME`.
+/// Returns the duration given to `--NAME`.
 pub(crate) fn seconds(name: &str, value: f64) -> anyhow::Result<Duration> {
     Duration::try_from_secs_f64(value).with_context(|| format!("--{name} {value}"))
 }
 
-/// Upper ends and counts of all buckets that are not empty, to two digits.
+/// Returns upper ends and counts of all buckets that are not empty, with two significant digits.
 pub(crate) fn coarse(latency: &Histogram<u64>) -> anyhow::Result<Vec<(u64, u64)>> {
     let mut coarse = Histogram::<u64>::new_with_bounds(1, latency.high(), 2)?;
     coarse.add(latency)?;
     Ok(coarse.iter_recorded().map(|it| (it.value_iterated_to(), it.count_at_value())).collect())
 }
 
-/// CPU time of all threads of this process.
+/// Returns the CPU time of all threads of this process.
 pub(crate) fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

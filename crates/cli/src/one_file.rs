@@ -1,4 +1,4 @@
-//! A FUSE file system of one file that never changes its name, size or owner: all but its data.
+//! A FUSE file system of one file with a fixed name, size and owner; the caller serves its data.
 
 use anyhow::Context;
 use fuse::{
@@ -9,10 +9,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use std::time::Duration;
 
 const FILE: NodeId = NodeId(2);
-/// Size and owner never change.
+/// How long the kernel may cache attributes: size and owner never change.
 const VALID: Duration = Duration::from_hours(1);
 
-/// What the file is.
+/// The attributes of the file.
 #[derive(Clone, Debug)]
 pub(crate) struct OneFile {
     pub(crate) name: &'static str,
@@ -39,7 +39,8 @@ impl OneFile {
         }
     }
 
-    /// Answers an operation that neither reads, writes nor syncs. Opens pass by the kernel's cache.
+    /// Answers an operation that neither reads, writes nor syncs. Opened files bypass the kernel's
+    /// cache.
     pub(crate) fn answer(&self, node: NodeId, operation: &Operation) -> Response {
         match operation {
             Operation::Lookup { name } if name.as_bytes() == self.name.as_bytes() => {
@@ -52,7 +53,7 @@ impl OneFile {
                 })
             }
             Operation::Lookup { .. } => Errno::NOENT.into(),
-            // What stands behind it has a size of its own.
+            // The storage behind the file has a fixed size.
             Operation::SetAttributes(set) if set.size.is_some() => Errno::PERM.into(),
             Operation::GetAttributes { .. } | Operation::SetAttributes(_) => {
                 Response::Attributes { attributes: self.attributes(node), valid: VALID }
@@ -92,8 +93,8 @@ impl OneFile {
     }
 }
 
-/// Unmounts at SIGINT and SIGTERM, on another thread than the one that serves, which the unmount
-/// may wait for.
+/// Unmounts at SIGINT and SIGTERM, on another thread than the serving one, because the unmount may
+/// wait for that.
 pub(crate) fn unmount_on_signals(unmounter: Unmounter) -> anyhow::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
         .context("cannot watch for signals")?;

@@ -1,15 +1,15 @@
 //! Printing, for all commands: `println!`, `print!` and `eprintln!` of this crate are these.
 //!
-//! A reader that has seen enough (`tsumugi … | head`) closes its end. The standard macros panic
-//! then; here what nobody reads is not said, and the command goes on to its end: what it is about
-//! to change or to clean up matters more than who looks. Output that is lost for another reason (a
-//! full disk) fails the command, once it is done.
+//! A reader may close its end early (`tsumugi … | head`). The standard macros then panic. These
+//! drop the output, and the command continues to its end, because its changes and its cleanup
+//! matter more than its output. If output is lost for another reason (a full disk), the command
+//! fails when it is done.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
 
-/// What first kept output from being written.
+/// The first error that kept output from being written.
 static LOST: OnceLock<io::Error> = OnceLock::new();
 
 macro_rules! println {
@@ -28,7 +28,7 @@ pub(crate) fn out(text: Arguments<'_>, end: &str) {
     keep(write!(out, "{text}{end}").and_then(|()| out.flush()));
 }
 
-/// Prints a line to standard error: if that cannot be written either, nobody can be told.
+/// Prints a line to standard error. If that fails, the failure cannot be reported.
 pub(crate) fn error(text: Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
@@ -41,13 +41,13 @@ fn keep(written: io::Result<()>) {
     }
 }
 
-/// What first kept output from being written, if something did.
+/// Returns the first error that kept output from being written, if there was one.
 pub(crate) fn lost() -> Option<&'static io::Error> {
     LOST.get()
 }
 
-/// An error with its causes, each once: messages of our crates have their cause's words in them
-/// already.
+/// Returns an error with its causes, each once: messages of our crates already contain the words of
+/// their causes.
 pub(crate) fn words(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use anyhow::Context;
 
-    /// Goal: a cause that its error's message has in it is not printed again; another one is.
+    /// Goal: a cause that its error's message contains is not printed again; another one is.
     #[test]
     fn causes_are_printed_once() {
         let missing = || std::path::PathBuf::from("/nonexistent/config.toml");

@@ -10,16 +10,16 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
-/// Signals that have come, and those that come. When it is dropped, these are ignored.
+/// A queue of signals that have come. After it is dropped, these signals are ignored.
 #[derive(Debug)]
 pub(crate) struct Signals {
     delivery: SignalDelivery<UnixStream, SignalOnly>,
-    /// Readable when one has come.
+    /// Readable when a signal has come.
     socket: Handle,
     waiting: VecDeque<i32>,
 }
 
-/// SIGINT and SIGTERM, and `further` ones too: from now on they do nothing but be told.
+/// Watches SIGINT, SIGTERM and the signals of `further`: from now on they only go into the queue.
 pub(crate) fn watch(further: &[i32]) -> anyhow::Result<Signals> {
     let numbers = [SIGINT, SIGTERM].iter().chain(further);
     let (read, write) = UnixStream::pair().context("cannot make a socket for signals")?;
@@ -31,8 +31,8 @@ pub(crate) fn watch(further: &[i32]) -> anyhow::Result<Signals> {
 }
 
 impl Signals {
-    /// The next signal, waiting for it; several of one number may be told as one. Dropping the
-    /// future loses nothing.
+    /// Waits for the next signal and returns it; several of one number may count as one. Dropping
+    /// the future loses nothing.
     pub(crate) async fn recv(&mut self) -> i32 {
         loop {
             self.waiting.extend(self.delivery.pending());
@@ -40,15 +40,15 @@ impl Signals {
                 return signal;
             }
             if let Err(error) = self.socket.poll_readable().await {
-                tracing::error!(%error, "signals come no more");
+                tracing::error!(%error, "the process no longer receives signals");
                 return std::future::pending().await;
             }
         }
     }
 }
 
-/// As [`watch`], for a service that a job relies on: the signals that by default end a process, and
-/// that terminals and tools send for other reasons, end it no more.
+/// As [`watch`], for a service that a job relies on: signals that by default end a process, and
+/// that terminals and tools send for other reasons, no longer end it.
 pub(crate) fn watch_service() -> anyhow::Result<Signals> {
     watch(&[SIGHUP, SIGUSR1, SIGUSR2])
 }

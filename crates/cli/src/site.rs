@@ -84,7 +84,7 @@ impl Site {
     /// Reads this machine's file. Without a file all settings have their defaults.
     ///
     /// # Errors
-    /// Other users than root and the caller can write the file, or its contents are invalid.
+    /// If users other than root and the caller can write the file, or its content is invalid.
     pub(crate) fn read() -> anyhow::Result<Site> {
         let Some(path) = path() else { return Ok(Site::default()) };
         let data =
@@ -106,9 +106,9 @@ impl Site {
         let site: Site = toml::from_str(text)?;
         for entry in &site.node {
             glob::Pattern::new(&entry.name)
-                .with_context(|| format!("node {:?} is no pattern", entry.name))?;
+                .with_context(|| format!("node {:?} is not a valid pattern", entry.name))?;
             if let Some(bad) = entry.devices.iter().find(|pattern| !pattern.starts_with('/')) {
-                bail!("node {:?}: the device {bad:?} is no absolute path", entry.name);
+                bail!("node {:?}: the device {bad:?} is not an absolute path", entry.name);
             }
         }
         Ok(site)

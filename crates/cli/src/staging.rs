@@ -1,11 +1,11 @@
 //! Staging: copying trees into and out of the file system with many threads.
 //!
-//! One scanner makes the directories and hands everything else to workers through a bounded queue.
-//! Each file is written under a name of its own and takes its final name when it is whole (and
-//! verified, if asked), so that an interrupted copy leaves no half file that looks whole. Hard
-//! links come after the files, and directories' modes and times last, as writing into them would
-//! change them again. Small files on their way to a Tsumugi mount are made many at a time
-//! ([`together`]).
+//! One scanner creates the directories and sends all other entries to workers through a bounded
+//! queue. A worker writes each file under a temporary name and gives it the final name when it is
+//! complete (and verified, if asked), so that an interrupted copy leaves no partial file under a
+//! final name. Hard links follow after the files. Directories get their modes and times last,
+//! because writing into them would change these again. Small files for a Tsumugi mount are created
+//! many at a time ([`together`]).
 
 mod file;
 mod scan;
@@ -25,23 +25,23 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, sync_channel};
 use together::{Group, Made};
 
-/// Tasks that may wait for a worker.
+/// Number of tasks that may wait for a worker.
 const TASKS_MAX: usize = 4096;
 
-/// What is to be copied how.
+/// The settings of a copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Workers.
+    /// Number of workers.
     pub(crate) threads: usize,
-    /// Read back what was written and compare digests.
+    /// Read each copy back and compare digests.
     pub(crate) checksum: bool,
-    /// Directories may be copied.
+    /// Copy directories, too.
     pub(crate) recursive: bool,
     /// Copy extended attributes too.
     pub(crate) xattrs: bool,
 }
 
-/// A source and the name that its copy gets.
+/// A source and the path of its copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
     /// What is copied.
@@ -50,7 +50,8 @@ pub(crate) struct Pair {
     pub(crate) target: PathBuf,
 }
 
-/// Finds the copies' names as cp(1) does: in `target` if that is a directory, else at it.
+/// Returns the paths of the copies, chosen as in cp(1): in `target` if that is a directory, else
+/// `target` itself.
 pub(crate) fn pairs(sources: &[PathBuf], target: &Path) -> anyhow::Result<Vec<Pair>> {
     let is_directory = target.is_dir();
     if sources.len() > 1 && !is_directory {
@@ -63,7 +64,7 @@ pub(crate) fn pairs(sources: &[PathBuf], target: &Path) -> anyhow::Result<Vec<Pa
             .with_context(|| format!("cannot copy {}", source.display()))?;
         let mut copy = target.to_path_buf();
         if is_directory {
-            // ".", "/" and "a/.." have no last name: what is in them is copied.
+            // ".", "/" and "a/.." have no last name: their content is copied.
             if let Some(name) = source.file_name() {
                 copy.push(name);
             }
@@ -76,7 +77,7 @@ pub(crate) fn pairs(sources: &[PathBuf], target: &Path) -> anyhow::Result<Vec<Pa
     Ok(pairs)
 }
 
-/// A tree copied into itself would never end.
+/// Refuses to copy a tree into itself, which would never end.
 fn refuse_inside(source: &Path, target: &Path) -> anyhow::Result<()> {
     let source =
         source.canonicalize().with_context(|| format!("cannot copy {}", source.display()))?;
@@ -87,7 +88,7 @@ fn refuse_inside(source: &Path, target: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies. Errors of single files are in the tally, and the rest goes on.
+/// Copies all pairs. Errors of single files go into the tally, and the copy continues.
 pub(crate) fn copy(pairs: &[Pair], options: &Options, tally: &Tally, stop: &Stop) {
     let (sender, tasks) = sync_channel(TASKS_MAX);
     let (tasks, made) = (Mutex::new(tasks), Made::default());
@@ -95,7 +96,7 @@ pub(crate) fn copy(pairs: &[Pair], options: &Options, tally: &Tally, stop: &Stop
         for _ in 0..options.threads.max(1) {
             scope.spawn(|| work(&tasks, &made, options, tally, stop));
         }
-        // Ends the workers by dropping the sender.
+        // Dropping the sender ends the workers.
         scan::scan(pairs, options, tally, stop, sender)
     });
     if stop.check().is_ok() {
@@ -114,7 +115,8 @@ fn work(
     let mut copier = file::Copier::new(options, stop.clone());
     loop {
         let group = tasks.lock().ok().and_then(|tasks| tasks.recv().ok());
-        // After a stop the queue is emptied, so that the scanner never waits for room.
+        // After a stop the worker empties the queue, so that the scanner never waits for space in
+        // it.
         let Some(group) = group else { return };
         if stop.check().is_err() {
             continue;

@@ -1,4 +1,4 @@
-//! The machine: kernel, engine, FUSE, limits, the site's file, what earlier jobs left.
+//! The machine: kernel, engine, FUSE, limits, the site's file, leftovers of earlier jobs.
 
 use super::{Finding, Level};
 use crate::deploy::find::{self, Condition};
@@ -16,7 +16,7 @@ const DESCRIPTORS_MIN: u64 = 4096;
 const FUSERMOUNT: &str = "fusermount3";
 const SETUID: u32 = 0o4000;
 
-/// Looks at all of it.
+/// Runs all checks of the machine.
 pub(super) fn look() -> Vec<Finding> {
     let mut all = vec![kernel(), engine(), fuse()];
     if !rustix::process::geteuid().is_root() {
@@ -65,7 +65,7 @@ fn fuse() -> Finding {
     }
 }
 
-/// What ordinary users mount with.
+/// Checks the program with which ordinary users mount.
 fn mount_helper() -> Finding {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found =
@@ -119,7 +119,7 @@ fn site_file() -> Finding {
     }
 }
 
-/// Jobs without processes.
+/// Checks for jobs without processes.
 fn leftovers() -> Finding {
     let (mut jobs, _) = find::own(None);
     if rustix::process::geteuid().is_root() {
@@ -137,7 +137,7 @@ fn leftovers() -> Finding {
     Finding::bad("jobs", Level::Unsafe, found, "`tsumugi gc` removes them")
 }
 
-/// Whether something is a directory that others than the user and root may exchange.
+/// Returns the reason if users other than this one and root may replace the directory.
 pub(super) fn is_exchangeable(path: &Path) -> Option<String> {
     let trust = crate::deploy::place::Trust::Chosen;
     crate::deploy::place::check(path, trust).err().map(|error| words(&error))

@@ -1,4 +1,4 @@
-//! Other machines: each looks at itself; here it is compared what has to be the same.
+//! Other machines: each checks itself, and this module compares properties that must be equal.
 
 use super::{Finding, Level, Report};
 use crate::deploy::hosts::{self, Host};
@@ -6,7 +6,7 @@ use crate::deploy::remote::{Errand, ask_all};
 use crate::deploy::state::HostState;
 use crate::print::words;
 
-/// Asks all machines; then looks whether they fit together.
+/// Runs the checks on all machines, then compares the machines.
 pub(crate) fn of_hosts(hosts: &[Host], reached: &[HostState], errand: &Errand) -> Vec<Report> {
     let answers = reached.iter().zip(ask_all::<Report>(reached, errand));
     let report = |(host, answer): (&HostState, anyhow::Result<Report>)| match answer {
@@ -29,7 +29,7 @@ fn unreachable_host(host: &HostState, why: &str) -> Report {
     Report { host: host.host.clone(), findings: vec![finding], ..Report::default() }
 }
 
-/// Versions and addresses.
+/// Compares versions and addresses.
 fn compare(hosts: &[Host], reports: &mut [Report]) {
     let here = env!("CARGO_PKG_VERSION");
     for report in reports.iter_mut().filter(|report| !report.version.is_empty()) {

@@ -1,4 +1,4 @@
-//! Where a node would keep its data: is it there, has it space, is it fast?
+//! The storage that a node would use: does it exist, has it space, is it fast?
 
 use super::machine::is_exchangeable;
 use super::{Finding, Level};
@@ -12,17 +12,17 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Bytes of the measurement.
+/// Bytes that the measurement writes.
 const MEASURED_BYTES: usize = 64 << 20;
-/// Bytes of one write of it.
+/// Bytes of one write of the measurement.
 const PIECE_BYTES: usize = 1 << 20;
-/// Small synchronous writes of it.
+/// Number of small synchronous writes of the measurement.
 const SYNCS: usize = 16;
-/// What memory has to be aligned to.
+/// Alignment of memory for direct I/O.
 const ALIGNMENT: usize = 4096;
-/// Slower is no SSD.
+/// A slower device is not an SSD.
 const MIB_PER_S_MIN: f64 = 200.0;
-/// A write that takes longer to reach the medium is no SSD's.
+/// An SSD makes a write durable in less time.
 const SYNC_MAX: Duration = Duration::from_millis(10);
 
 /// Names of file systems by their magic numbers (statfs(2)), and whether their data is in memory.
@@ -45,7 +45,7 @@ enum Where {
     Layered,
 }
 
-/// What a node of this machine would be given.
+/// The storage that a node of this machine would get.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
     /// `--device`.
@@ -56,7 +56,7 @@ pub(crate) struct Place {
     pub(crate) size: u64,
 }
 
-/// Looks at it.
+/// Checks the storage.
 pub(super) fn look(place: &Place, measure: bool) -> Vec<Finding> {
     match choose(place) {
         Ok(Chosen::File { directory, size }) => look_at_directory(&directory, size, measure),
@@ -89,7 +89,7 @@ fn look_at_directory(directory: &Path, size: u64, measure: bool) -> Vec<Finding>
         return vec![Finding::bad("storage", Level::Unsafe, why, "name another --device-dir")];
     }
     let mut all = Vec::new();
-    // What is missing would be made in the directory above.
+    // A missing directory would be created in the directory above.
     let there = directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
     match statfs(there) {
         Ok(data) => {
@@ -149,7 +149,7 @@ fn kind(directory: &Path, magic: i64) -> Finding {
 fn look_at_device(path: &Path, measure: bool) -> Vec<Finding> {
     let mut all = vec![Finding::ok("device", format!("{} is free", path.display()))];
     if measure {
-        // Only reading: it may carry what somebody wants to keep.
+        // Read only: the device may carry data.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
         let file = rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from);
         let result = file.map(std::fs::File::from).and_then(|file| {
@@ -165,13 +165,13 @@ fn look_at_device(path: &Path, measure: bool) -> Vec<Finding> {
     all
 }
 
-/// A file without a name, written past the page cache.
+/// Opens a file without a name, for writes past the page cache.
 fn tempfile_in(directory: &Path) -> io::Result<std::fs::File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::DIRECT;
     Ok(rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?.into())
 }
 
-/// The time to write so much, and that of a small write that is on the medium, the middle one.
+/// Returns the time to write [`MEASURED_BYTES`], and the median time of a small durable write.
 fn measure_file(file: &std::fs::File) -> io::Result<(Duration, Duration)> {
     rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, MEASURED_BYTES as u64)?;
     let mut memory = Aligned::new();
@@ -214,7 +214,7 @@ fn speed(shown: &str, result: io::Result<(Duration, Duration)>) -> Finding {
     Finding::ok("speed", found)
 }
 
-/// A piece of memory that direct I/O takes.
+/// A piece of memory that is aligned for direct I/O.
 struct Aligned {
     memory: Vec<u8>,
     start: usize,
@@ -222,7 +222,7 @@ struct Aligned {
 
 impl Aligned {
     fn new() -> Self {
-        // Zeros may be left out by a disk.
+        // A disk may skip zeros.
         let memory: Vec<u8> =
             (0..PIECE_BYTES + ALIGNMENT).map(|index| (index * 31 % 251) as u8).collect();
         let start = memory.as_ptr().align_offset(ALIGNMENT);
@@ -238,7 +238,7 @@ impl Aligned {
 mod tests {
     use super::*;
 
-    /// Goal: what is missing or slow is said with what to do; a machine's own directory is
+    /// Goal: a missing or slow storage is reported with a fix; a machine's own directory is
     /// measured.
     #[test]
     fn storage_is_looked_at() {

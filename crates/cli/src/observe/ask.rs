@@ -1,4 +1,4 @@
-//! Asking a running service about itself.
+//! Requests to a running service about itself.
 
 use super::socket;
 use crate::deploy::find;
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most bytes of an answer.
+/// Maximum bytes of an answer.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Asks; the answer's body is left to be read.
+/// Sends a request. Returns the connection, from which the body of the answer can be read.
 fn get(path: &Path, what: &str) -> anyhow::Result<BufReader<UnixStream>> {
     let no_answer = || format!("no answer at {}: is its process alive?", path.display());
     let mut stream = socket::connect(path).with_context(no_answer)?;
@@ -47,24 +47,25 @@ fn text(path: &Path, what: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// What a service has counted, and what it does.
+/// Returns the counters and the activity of a service.
 pub(crate) fn snapshot(path: &Path) -> anyhow::Result<Snapshot> {
-    serde_json::from_str(&text(path, "/snapshot")?)
-        .with_context(|| format!("{} answers what this version does not know", path.display()))
+    serde_json::from_str(&text(path, "/snapshot")?).with_context(|| {
+        format!("{} sent an answer that is unknown to this version", path.display())
+    })
 }
 
-/// The text for Prometheus.
+/// Returns the metrics in the text format of Prometheus.
 pub(crate) fn prometheus(path: &Path) -> anyhow::Result<String> {
     text(path, "/metrics")
 }
 
-/// Operations as they end.
+/// Returns operations as they end.
 pub(crate) fn trace(path: &Path) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Look>>> {
     let lines = get(path, "/trace")?.lines();
     Ok(lines.map(|line| Ok(serde_json::from_str(&line?)?)))
 }
 
-/// The socket of what serves a mount.
+/// Returns the socket of the process that serves a mount.
 pub(crate) fn socket_of_mount(mount: &Path) -> anyhow::Result<PathBuf> {
     let mount =
         std::path::absolute(mount).with_context(|| format!("cannot find {}", mount.display()))?;

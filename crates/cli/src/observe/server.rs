@@ -1,10 +1,10 @@
-//! What a service answers about itself: HTTP/1.1, GET alone, one request a connection, all of it
+//! A service's answers about itself: HTTP/1.1, only GET, one request per connection, everything
 //! bounded.
 //!
-//! It runs on threads of its own, which sleep while nobody asks: a service whose own threads are
-//! stuck still shows in what. `/metrics` is for Prometheus; `/snapshot` and `/trace` are for the
-//! commands of this program, and only at the socket in the job's directory: they name processes and
-//! inodes.
+//! The server has threads of its own, which sleep without requests. So even a service with stuck
+//! threads shows what they wait for. `/metrics` is for Prometheus; `/snapshot` and `/trace` are for
+//! the commands of this program, and only on the socket in the job's directory, because they name
+//! processes and inodes.
 
 use super::socket;
 use super::text::{self, Part};
@@ -18,20 +18,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Connections at a time, of all listeners.
+/// Maximum number of connections at a time, of all listeners.
 const CONNECTIONS_MAX: usize = 16;
-/// Most bytes of a request's head.
+/// Maximum bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 8 << 10;
-/// Most header lines of a request.
+/// Maximum number of header lines of a request.
 const HEADERS_MAX: usize = 64;
 /// How long a read or a write may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pause after a failed accept, as when descriptors are short.
+/// Pause after a failed accept, for example when there are no free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often a trace hands on what has ended.
+/// Interval at which a trace sends the operations that have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Listeners, made before a process confines itself.
+/// Listeners, created before a process confines itself.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     own: Option<UnixListener>,
@@ -39,10 +39,10 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Listens at a socket, and at a TCP address for Prometheus, as asked.
+    /// Listens on a socket, and on a TCP address for Prometheus, if they are given.
     ///
     /// # Errors
-    /// If that cannot be had.
+    /// If an address or path cannot be used.
     pub(crate) fn new(own: Option<&Path>, open: Option<SocketAddr>) -> anyhow::Result<Listeners> {
         let own = own.map(socket::listen).transpose()?;
         let open = open.map(|address| {
@@ -52,7 +52,7 @@ impl Listeners {
         Ok(Listeners { own, open: open.transpose()? })
     }
 
-    /// Answers for the life of the process. `part` names it among those of its job.
+    /// Answers until the process ends. `part` names the process within its job.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -95,7 +95,7 @@ fn answer_others(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
 }
 
 struct Shared {
-    /// What Prometheus gets.
+    /// Returns the text for Prometheus.
     text: Box<dyn Fn() -> String + Send + Sync>,
     connections: AtomicUsize,
 }
@@ -106,7 +106,7 @@ impl Shared {
     }
 }
 
-/// Starts a thread that accepts; each connection has one of its own.
+/// Starts a thread that accepts connections; each gets a thread of its own.
 fn start<S: Send + 'static>(
     shared: &Arc<Shared>,
     accept: impl Fn() -> io::Result<S> + Send + 'static,
@@ -130,14 +130,14 @@ fn accept_all<S: Send + 'static>(
             std::thread::sleep(PAUSE);
             continue;
         };
-        // Beyond that, they are closed without an answer.
+        // Connections beyond the maximum are closed without an answer.
         if shared.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
             shared.connections.fetch_sub(1, Ordering::Relaxed);
             continue;
         }
         let own = Arc::clone(shared);
         let one = move || {
-            // Who went away needs no answer.
+            // A client that has gone needs no answer.
             let _ = work(&stream, &own);
             own.connections.fetch_sub(1, Ordering::Relaxed);
         };
@@ -170,7 +170,7 @@ where
     }
 }
 
-/// Reads a request's head; answers its path, or nothing if it is no GET.
+/// Reads a request's head. Returns its path, or `None` if it is not a GET.
 fn requested(stream: &mut impl Read) -> io::Result<Option<String>> {
     let mut head = Vec::new();
     let mut part = [0; 1024];
@@ -202,7 +202,7 @@ fn whole(stream: &mut impl Write, status: &str, kind: &str, text: &str) -> io::R
     stream.write_all(text.as_bytes())
 }
 
-/// Sends operations as they end, a look a line, until the other side goes away.
+/// Sends operations as they end, one batch per line, until the client has gone.
 fn trace(stream: &mut impl Write) -> io::Result<()> {
     let Some(tracer) = Tracer::begin() else {
         return whole(stream, "409 Conflict", "text/plain", "another trace is running\n");
@@ -211,7 +211,7 @@ fn trace(stream: &mut impl Write) -> io::Result<()> {
     stream.write_all(head.as_bytes())?;
     loop {
         std::thread::sleep(LOOK_EVERY);
-        // An empty one too: only a write shows whether the other side is still there.
+        // An empty batch too: only a write shows whether the client is still there.
         let mut line = serde_json::to_vec(&tracer.look())?;
         line.push(b'\n');
         stream.write_all(&line)?;

@@ -3,7 +3,7 @@
 use metrics::{Counts, Running, Slow, Wait};
 use std::time::Duration;
 
-/// A time with three digits and its unit.
+/// Returns a time with three digits and its unit.
 pub(crate) fn time(ns: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1000, "us")];
     let Some((size, unit)) = units.into_iter().find(|(size, _)| ns >= *size) else {
@@ -17,7 +17,7 @@ pub(crate) fn time(ns: u64) -> String {
     }
 }
 
-/// Bytes with three digits and their unit.
+/// Returns a number of bytes with three digits and its unit.
 pub(crate) fn bytes(bytes: f64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     let found = units.into_iter().find(|(size, _)| bytes >= f64::from(*size));
@@ -28,7 +28,7 @@ pub(crate) fn bytes(bytes: f64) -> String {
     }
 }
 
-/// A rate or a count, short.
+/// Returns a short form of a rate or count.
 pub(crate) fn number(value: f64) -> String {
     match value {
         value if value >= 1e7 => format!("{:.1}M", value / 1e6),
@@ -38,7 +38,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// The head of [`line`]s; `per_second` if they are rates.
+/// Returns the head of [`line`]s; `per_second` if they are rates.
 pub(crate) fn head(per_second: bool) -> String {
     let (count, bytes) = if per_second { ("ops/s", "bytes/s") } else { ("ops", "bytes") };
     format!(
@@ -47,7 +47,7 @@ pub(crate) fn head(per_second: bool) -> String {
     )
 }
 
-/// An operation in a line: counts, or rates over a time.
+/// Returns an operation in a line: counts, or rates over a time.
 pub(crate) fn line(counts: &Counts, over: Option<Duration>) -> String {
     let by = over.map_or(1.0, |over| over.as_secs_f64().max(1e-9));
     let count = counts.count();
@@ -66,7 +66,7 @@ pub(crate) fn line(counts: &Counts, over: Option<Duration>) -> String {
     )
 }
 
-/// An operation and its subject.
+/// Returns an operation and its subject.
 pub(crate) fn subject(family: metrics::Family, name: &str, subject: u64) -> String {
     match subject {
         0 => format!("{} {name}", family.name()),
@@ -74,7 +74,7 @@ pub(crate) fn subject(family: metrics::Family, name: &str, subject: u64) -> Stri
     }
 }
 
-/// Something that is waited for.
+/// Returns a wait in words.
 pub(crate) fn wait(wait: &Wait) -> String {
     format!("{} ({})", subject(wait.family, &wait.name, wait.subject), time(wait.ns))
 }
@@ -83,7 +83,7 @@ fn process(pid: u32) -> String {
     if pid == 0 { String::new() } else { format!(" for thread {pid}") }
 }
 
-/// An operation that runs, and what it waits for.
+/// Returns a running operation, and its wait.
 pub(crate) fn running(one: &Running) -> String {
     let what = subject(one.family, &one.name, one.subject);
     let waits =
@@ -91,7 +91,7 @@ pub(crate) fn running(one: &Running) -> String {
     format!("{what}{} for {}{waits}", process(one.pid), time(one.ns))
 }
 
-/// An operation that was slow, and why.
+/// Returns a slow operation, and the reason.
 pub(crate) fn slow(one: &Slow) -> String {
     let what = subject(one.family, &one.name, one.subject);
     let why = match &one.longest {
@@ -102,7 +102,7 @@ pub(crate) fn slow(one: &Slow) -> String {
     format!("{:>9}  {what}{}{why}, {ago} s ago", time(one.ns), process(one.pid))
 }
 
-/// Operations by what they took in all, families together.
+/// Sorts operations by family, then by total time.
 pub(crate) fn sorted(mut operations: Vec<Counts>) -> Vec<Counts> {
     operations.sort_by_key(|one| (one.family, std::cmp::Reverse(one.sum_ns)));
     operations

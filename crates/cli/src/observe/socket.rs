@@ -1,5 +1,5 @@
-//! Unix sockets by name, however long their path is: the kernel takes 107 bytes, and jobs may have
-//! longer directories.
+//! Unix sockets with paths of any length: the kernel accepts 107 bytes, and the directories of jobs
+//! may be longer.
 
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// The directory of a socket, open, and the socket's path by way of that.
+/// Returns the open directory of a socket, and a short path of the socket through it.
 fn short(path: &Path) -> io::Result<(OwnedFd, PathBuf)> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -23,10 +23,10 @@ fn short(path: &Path) -> io::Result<(OwnedFd, PathBuf)> {
     Ok((directory, short.into()))
 }
 
-/// Listens at a path that only this user can open, in place of what an earlier process left there.
+/// Listens at a path that only this user can open. Replaces the socket of an earlier process.
 ///
 /// # Errors
-/// If something else is there, or the socket cannot be made.
+/// If another file is there, or the socket cannot be created.
 pub(crate) fn listen(path: &Path) -> anyhow::Result<UnixListener> {
     let is_socket = |data: std::fs::Metadata| data.file_type().is_socket();
     if std::fs::symlink_metadata(path).is_ok_and(is_socket) {
@@ -35,7 +35,7 @@ pub(crate) fn listen(path: &Path) -> anyhow::Result<UnixListener> {
     let bind = || {
         let (_directory, short) = short(path)?;
         let listener = UnixListener::bind(&short)?;
-        // The umask has kept others out so far.
+        // Until here the umask has kept other users out.
         std::fs::set_permissions(&short, std::fs::Permissions::from_mode(0o600))?;
         Ok(listener)
     };
@@ -44,7 +44,7 @@ pub(crate) fn listen(path: &Path) -> anyhow::Result<UnixListener> {
     })
 }
 
-/// Connects.
+/// Connects to a socket.
 ///
 /// # Errors
 /// Those of connect(2).
@@ -58,8 +58,8 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
-    /// Goal: long paths work, only the owner can open the socket, and a later process takes the
-    /// place of a dead one, but not that of another file.
+    /// Goal: long paths work, only the owner can open the socket, and a later process replaces the
+    /// socket of a dead one, but not another file.
     #[test]
     fn sockets_have_any_path() {
         let base = tempfile::tempdir().unwrap();

@@ -11,23 +11,23 @@ use prometheus_client::registry::{Registry, Unit};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What an answer with this text is called.
+/// The content type of this text.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What all names begin with.
+/// The prefix of all metric names.
 const PREFIX: &str = "tsumugi";
 
-/// No labels: the type that the library asks for where there are no exemplars.
+/// No labels: the type that the library needs where there are no exemplars.
 type NoLabels = [(&'static str, &'static str); 0];
 
-/// A process of a job, at a moment.
+/// A snapshot of a process of a job.
 #[derive(Debug)]
 pub(crate) struct Part {
     /// The job's name.
     pub(crate) job: String,
-    /// The process's name in it.
+    /// The process's name within the job.
     pub(crate) name: String,
-    /// What it has done and does.
+    /// The counters and activity of the process.
     pub(crate) snapshot: Snapshot,
 }
 
@@ -106,7 +106,7 @@ impl Whole {
         Ok(())
     }
 
-    /// Those of one name must stand together.
+    /// Numbers of one name must be adjacent.
     fn numbers(&self, encoder: &mut DescriptorEncoder) -> Result<(), fmt::Error> {
         let mut by_name: BTreeMap<&str, Vec<(&Part, &Value)>> = BTreeMap::new();
         for part in &self.0 {
@@ -134,7 +134,7 @@ impl Whole {
     }
 }
 
-/// The text of these processes.
+/// Returns the text of these processes.
 pub(crate) fn of(parts: Vec<Part>) -> String {
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(Whole(parts)));
@@ -150,8 +150,8 @@ mod tests {
     use metrics::Point;
     use std::time::Duration;
 
-    /// Goal: the text has each operation of each process with its buckets, sums that agree, and
-    /// labels; numbers of one name stand together.
+    /// Goal: the text has each operation of each process with its buckets, consistent sums, and
+    /// labels; numbers of one name are adjacent.
     #[test]
     fn prometheus_gets_its_text() {
         let begun = reactor::time::now() - Duration::from_millis(3);

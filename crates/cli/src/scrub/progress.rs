@@ -1,5 +1,5 @@
-//! Progress through data: a bar with rate and time left on a terminal, a line now and then
-//! elsewhere.
+//! Progress through data: a bar with rate and time left on a terminal, otherwise a line from time
+//! to time.
 
 use crate::deploy::size::human;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Time between two lines.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Shows how far it is.
+/// Shows the progress.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     begun: Instant,
@@ -17,18 +17,18 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Begins.
+    /// Starts with nothing done.
     pub(crate) fn new() -> Progress {
         let form = "{bytes} of {total_bytes} {wide_bar} {bytes_per_sec}, {eta} left {msg}";
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template(form);
-            // Only a wrong template makes an error; the default shows the same in another order.
+            // Only a wrong template fails; the default has the same parts in another order.
             ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         });
         Progress { bar, begun: Instant::now(), line: Instant::now() }
     }
 
-    /// Shows that so many bytes are done, of about so many.
+    /// Shows that `done` bytes of about `all` are done.
     pub(crate) fn show(&mut self, done: u64, all: u64, findings: u64) {
         let all = all.max(done);
         let found = if findings == 0 { String::new() } else { format!("({findings} FOUND)") };
@@ -45,7 +45,7 @@ impl Progress {
         }
     }
 
-    /// Prints by `print` without spoiling the bar.
+    /// Calls `print` without damage to the bar.
     pub(crate) fn aside(&self, print: impl FnOnce()) {
         match &self.bar {
             Some(bar) => bar.suspend(print),
@@ -53,7 +53,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

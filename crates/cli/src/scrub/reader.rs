@@ -1,8 +1,8 @@
 //! Reads all data of a running pool, as a session of its own, and compares it with its checksums.
 //!
-//! The session reads as a mount does: what it finds, a mount's read would find. It goes through the
-//! tree, so files that have no name any more are left out. Rights that writers hold are recalled
-//! for a moment, file by file.
+//! The session reads as a mount does, so it finds what a mount's read would find. It walks the
+//! tree, so it leaves out files without a name. For each file it recalls the rights of writers for
+//! a moment.
 
 use crate::deploy::admin::Access;
 use ::meta::check::data::Wrongness;
@@ -22,26 +22,26 @@ use std::rc::Rc;
 use std::time::Duration;
 use tls::Holder;
 
-/// What the session is called in the pool.
+/// The name of the session in the pool.
 const NAME: &str = "scrub";
 
-/// Files that are read at once.
+/// Number of files to read at once.
 const FILES_AT_ONCE: usize = 8;
 
-/// Bytes of a file that are read at once, without a bounded rate and with one.
+/// Bytes of a file to read at once, without a limited rate and with one.
 const PART_BYTES: u64 = 8 << 20;
 const PACED_PART_BYTES: u64 = 1 << 20;
 
-/// How often the watcher is called.
+/// Interval between calls of the watcher.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How long the end of the session may take.
 const END_WITHIN: Duration = Duration::from_secs(2);
 
-/// Calls in a row that may get no answer in time.
+/// Number of successive calls that may time out.
 const TIMEOUTS_MAX: u32 = 3;
 
-/// What was done.
+/// The amounts that were read and compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tally {
     /// Files that were read.
@@ -50,45 +50,45 @@ pub(crate) struct Tally {
     pub(crate) read_bytes: u64,
     /// Blocks that were compared with their checksum.
     pub(crate) compared_blocks: u64,
-    /// Blocks that have none.
+    /// Blocks without a checksum.
     pub(crate) unsummed_blocks: u64,
-    /// Blocks that were changed on the way, and right when they were read again.
+    /// Blocks that were wrong at first and right when they were read again.
     pub(crate) repaired_blocks: u64,
 }
 
-/// What a watcher gets at each look.
+/// The argument of a watcher's call.
 pub(crate) struct Look {
     pub(crate) tally: Tally,
-    /// Bytes that are live in the pool.
+    /// Bytes of live data in the pool.
     pub(crate) live_bytes: u64,
-    /// What was found since the last look.
+    /// Findings since the last call.
     pub(crate) found: Vec<Finding>,
 }
 
-/// The reads under way.
+/// The reads in progress.
 struct Reader {
     client: Rc<Client>,
-    /// Nothing more is read.
+    /// Set to stop reading.
     is_over: Cell<bool>,
     part_bytes: u64,
     pace: Pace,
     tally: Cell<Tally>,
     found: RefCell<Vec<Finding>>,
-    /// Blocks of files that were named.
+    /// Blocks of files in earlier findings.
     named: RefCell<BTreeSet<(InodeId, DeviceId, u64)>>,
-    /// Files of several names that were begun.
+    /// Files with several names that were started.
     begun: RefCell<BTreeSet<InodeId>>,
     timeouts: Cell<u32>,
 }
 
-/// Keeps to a rate.
+/// Limits the rate.
 struct Pace {
     rate: Option<u64>,
     next: Cell<Instant>,
 }
 
 impl Pace {
-    /// Waits until so many more bytes are due.
+    /// Waits until this number of further bytes is due.
     async fn wait(&self, bytes: u64) {
         let Some(rate) = self.rate else { return };
         let due = self.next.get().max(now()) + Duration::from_secs_f64(bytes as f64 / rate as f64);
@@ -97,11 +97,11 @@ impl Pace {
     }
 }
 
-/// Reads all data of a pool, at most `rate` bytes a second. `watch` is called twice a second and at
-/// the end, and says whether to go on.
+/// Reads all data of a pool, at most `rate` bytes per second. Calls `watch` twice a second and at
+/// the end; it returns whether to continue.
 ///
 /// # Errors
-/// In words why it was not read to the end.
+/// The reason why not all data was read.
 pub(crate) async fn read_all(
     access: &Access,
     plain_data: bool,
@@ -139,7 +139,7 @@ pub(crate) async fn read_all(
     walk.abort();
     reader.is_over.set(true);
     let tally = reader.tally.get();
-    // Nothing was written that could fail; a service that is gone is not waited for.
+    // The session has written nothing that could fail, and a dead service does not answer.
     let _ = reactor::time::timeout(END_WITHIN, client.end()).await;
     done.map(|()| tally)
 }
@@ -175,7 +175,7 @@ impl Reader {
         self.found.borrow_mut().push(Finding { inode: Some(inode), path, ..finding });
     }
 
-    /// Goes through all directories, and reads a few files at once.
+    /// Walks all directories, and reads a few files at once.
     async fn walk(self: Rc<Self>) -> anyhow::Result<()> {
         let mut todo = vec![(InodeId::ROOT, String::new())];
         let mut running = VecDeque::new();
@@ -217,7 +217,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether a file has data, and was not begun under another name.
+    /// Returns whether a file has data, and was not started under another name.
     fn is_due(&self, entry: &Entry) -> bool {
         let attr = &entry.attr;
         attr.allocated_bytes > 0 && (attr.nlink == 1 || self.begun.borrow_mut().insert(attr.inode))
@@ -231,10 +231,10 @@ impl Reader {
                     self.timeouts.set(0);
                     self.note((id, &path), &part);
                     self.pace.wait(part.read_bytes).await;
-                    // A part has a byte at least.
+                    // A part has at least one byte.
                     at = part.end.max(at + 1);
                 }
-                // It was removed meanwhile.
+                // The file was removed meanwhile.
                 Err(Errno::ENOENT | Errno::ESTALE) => break,
                 Err(Errno::EIO) => {
                     let what = "its inline data or its records are damaged: reads fail with EIO";
@@ -252,7 +252,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes note of a call that failed.
+    /// Records a failed call.
     fn failed(&self, of: (InodeId, &str), errno: Errno, what: &str) -> anyhow::Result<()> {
         if errno == Errno::ETIMEDOUT {
             self.timeouts.set(self.timeouts.get() + 1);
@@ -294,7 +294,7 @@ impl Reader {
     }
 }
 
-/// Waits for the file that was begun first.
+/// Waits for the file that was started first.
 async fn next(running: &mut VecDeque<JoinHandle<anyhow::Result<()>>>) -> anyhow::Result<()> {
     match running.pop_front() {
         Some(first) => first.await.unwrap_or_else(|_| bail!("reading a file was aborted")),
@@ -306,8 +306,8 @@ async fn next(running: &mut VecDeque<JoinHandle<anyhow::Result<()>>>) -> anyhow:
 mod tests {
     use super::*;
 
-    /// Goal: what is read at once by several is no faster than the rate allows for all of it, and
-    /// time in which nothing was read is not made up for.
+    /// Goal: several parallel reads together keep the rate, and idle time does not allow a higher
+    /// rate later.
     #[test]
     fn a_rate_is_kept() {
         let mut simulation = reactor::sim::Simulation::new(1);

@@ -1,5 +1,4 @@
-//! What a scrub leaves in the job's directory for `tsumugi status`: how far it is, and what it has
-//! found.
+//! A scrub's record in the job's directory for `tsumugi status`: its progress and its findings.
 
 use super::reader::Tally;
 use crate::deploy::job::JobDir;
@@ -15,47 +14,47 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const FILE: &str = "scrub.json";
 
-/// Most findings that are kept.
+/// Maximum number of findings to keep.
 const FOUND_MAX: usize = 1000;
 
-/// A scrub, under way or ended.
+/// A scrub, in progress or ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ScrubRecord {
-    /// Its process.
+    /// The process of the scrub.
     pub(crate) process: Process,
-    /// When it began, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub(crate) begun: u64,
-    /// When it ended, if it has.
+    /// End time, if it has ended.
     pub(crate) ended: Option<u64>,
-    /// Why it ended before it was through.
+    /// The reason of an early end.
     pub(crate) failure: Option<String>,
-    /// Most bytes that it reads in a second.
+    /// Maximum bytes to read per second.
     pub(crate) rate_bytes: Option<u64>,
-    /// Bytes that are live in the pool: about what it is going to read.
+    /// Bytes of live data in the pool: about the amount to read.
     pub(crate) live_bytes: u64,
-    /// What it has done.
+    /// The amounts so far.
     #[serde(flatten)]
     pub(crate) tally: Tally,
-    /// Findings in all.
+    /// Number of all findings.
     pub(crate) findings_count: u64,
-    /// The first 1000 of them.
+    /// The first 1000 findings.
     pub(crate) findings: Vec<Found>,
 }
 
-/// What was found at one place.
+/// A finding at one place.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Found {
-    /// `damage`, or `unread`.
+    /// `damage` or `unread`.
     pub(crate) area: String,
-    /// The device, if it is about a block.
+    /// The device, for a finding about a block.
     pub(crate) device: Option<u32>,
     /// The block, counted from the device's start.
     pub(crate) block: Option<u64>,
     /// The file.
     pub(crate) inode: Option<u64>,
-    /// A path of it.
+    /// A path of the file.
     pub(crate) path: Option<String>,
-    /// In words.
+    /// The finding in words.
     pub(crate) finding: String,
 }
 
@@ -77,7 +76,7 @@ fn seconds() -> u64 {
 }
 
 impl ScrubRecord {
-    /// Of a scrub by this process that begins now.
+    /// Returns the record of a scrub that this process starts now.
     pub(crate) fn begin(rate_bytes: Option<u64>) -> anyhow::Result<ScrubRecord> {
         Ok(ScrubRecord {
             process: Process::current().context("cannot find this process in /proc")?,
@@ -92,7 +91,7 @@ impl ScrubRecord {
         })
     }
 
-    /// Notes a finding.
+    /// Records a finding.
     pub(crate) fn note(&mut self, finding: &Finding) {
         self.findings_count += 1;
         if self.findings.len() < FOUND_MAX {
@@ -100,13 +99,13 @@ impl ScrubRecord {
         }
     }
 
-    /// Notes that it has ended.
+    /// Records the end of the scrub.
     pub(crate) fn end(&mut self, failure: Option<String>) {
         self.ended = Some(seconds());
         self.failure = failure;
     }
 
-    /// Whether it goes on.
+    /// Returns whether the scrub is still running.
     pub(crate) fn is_running(&self) -> bool {
         self.ended.is_none() && self.process.is_alive()
     }
@@ -133,7 +132,7 @@ impl ScrubRecord {
     }
 }
 
-/// A finding as JSON, as `tsumugi check` and `tsumugi scrub` print it.
+/// Returns a finding as JSON, in the form of `tsumugi check` and `tsumugi scrub`.
 pub(crate) fn json_of(finding: &Finding) -> Value {
     json!({
         "area": finding.area.name(),

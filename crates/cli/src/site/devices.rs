@@ -37,7 +37,7 @@ pub(crate) enum Chosen {
 /// Chooses a different device for each node of a machine.
 ///
 /// # Errors
-/// No device is free; the error lists the reason for each.
+/// If no device is free; the error lists the reason for each.
 pub(crate) fn choose(plan: &Plan, site: &Site) -> anyhow::Result<Vec<Chosen>> {
     let given = site.node(&host_name()).filter(|entry| !entry.devices.is_empty());
     let mut taken: Vec<PathBuf> = Vec::new();
@@ -77,13 +77,14 @@ pub(crate) fn first_free(
     for path in expand(patterns)? {
         match examine(&path, destroy, taken) {
             Ok(true) => return Ok(Chosen::File { directory: path, size }),
-            // Names by-id are symbolic links: the node gets the device that the link points to now.
+            // Names by-id are symbolic links: the node gets the device to which the link points
+            // now.
             Ok(false) => return Ok(Chosen::Existing { path: std::fs::canonicalize(path)? }),
             Err(reason) => reasons.push(format!("{reason:#}")),
         }
     }
     match reasons.as_slice() {
-        [] => bail!("there is nothing called {}", patterns.join(" or ")),
+        [] => bail!("no device matches {}", patterns.join(" or ")),
         [only] => bail!("{only}"),
         all => bail!("no device is free: {}", all.join("; ")),
     }
@@ -97,13 +98,14 @@ fn expand(patterns: &[String]) -> anyhow::Result<Vec<PathBuf>> {
             paths.push(PathBuf::from(pattern));
             continue;
         }
-        let found = glob::glob(pattern).with_context(|| format!("{pattern:?} is no pattern"))?;
+        let found =
+            glob::glob(pattern).with_context(|| format!("{pattern:?} is not a valid pattern"))?;
         paths.extend(found.flatten());
     }
     Ok(paths)
 }
 
-/// Checks that a path can be used; returns whether it is a directory.
+/// Checks that a path can be used. Returns whether it is a directory.
 fn examine(path: &Path, destroy: bool, taken: &[PathBuf]) -> anyhow::Result<bool> {
     let shown = path.display();
     let data = std::fs::metadata(path).with_context(|| format!("cannot use the device {shown}"))?;
@@ -112,7 +114,7 @@ fn examine(path: &Path, destroy: bool, taken: &[PathBuf]) -> anyhow::Result<bool
     }
     let kind = data.file_type();
     if !kind.is_block_device() && !kind.is_file() {
-        bail!("{shown} is no block device, file or directory");
+        bail!("{shown} is not a block device, file or directory");
     }
     let real = std::fs::canonicalize(path).with_context(|| format!("cannot examine {shown}"))?;
     if taken.contains(&real) {
@@ -125,7 +127,7 @@ fn examine(path: &Path, destroy: bool, taken: &[PathBuf]) -> anyhow::Result<bool
         return Ok(false);
     }
     match signatures(&real)
-        .with_context(|| format!("cannot see whether {shown} is empty"))?
+        .with_context(|| format!("cannot determine whether {shown} is empty"))?
         .as_slice()
     {
         [] => Ok(false),
@@ -182,7 +184,7 @@ mod tests {
         // The magic number of ext4 lies in its superblock.
         let mut carrying = vec![0_u8; 1 << 20];
         carrying[1024 + 56..1024 + 58].copy_from_slice(&0xef53_u16.to_le_bytes());
-        // Inodes, blocks, state: what libblkid looks at.
+        // Inodes, blocks, state: the fields that libblkid reads.
         carrying[1024..1028].copy_from_slice(&64_u32.to_le_bytes());
         carrying[1028..1032].copy_from_slice(&1024_u32.to_le_bytes());
         std::fs::write(at("a"), &carrying).unwrap();
@@ -191,7 +193,7 @@ mod tests {
         let all = [at("?").to_string_lossy().into_owned()];
         let b = Chosen::Existing { path: std::fs::canonicalize(at("b")).unwrap() };
         if signatures(&at("a")).unwrap().is_empty() {
-            // A wipefs that asks more of a superblock.
+            // For a wipefs that reads more of a superblock.
             carrying[..8].copy_from_slice(b"LUKS\xba\xbe\0\x01");
             std::fs::write(at("a"), &carrying).unwrap();
         }

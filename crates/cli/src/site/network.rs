@@ -12,7 +12,7 @@ pub(crate) struct Subnet {
     bits: u32,
 }
 
-/// An address as a number of 128 bits, those of IPv4 first.
+/// Returns an address as a number of 128 bits; the bits of IPv4 come first.
 fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
@@ -21,13 +21,14 @@ fn number(address: IpAddr) -> u128 {
 }
 
 impl Subnet {
-    /// Whether the address is one of its members.
+    /// Returns whether the address is in the subnet.
     pub(crate) fn contains(self, address: IpAddr) -> bool {
         let differing = number(self.address) ^ number(address);
         self.address.is_ipv4() == address.is_ipv4() && differing.leading_zeros() >= self.bits
     }
 
-    /// This machine's address in it: the one from which it would send to a member. Nothing is sent.
+    /// Returns this machine's address in the subnet: the source address of packets to its members.
+    /// Sends nothing.
     pub(crate) fn own_address(self) -> Option<IpAddr> {
         let any: IpAddr = match self.address {
             IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
@@ -43,7 +44,7 @@ impl FromStr for Subnet {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no subnet, as 10.1.0.0/16 is");
+        let wrong = || format!("{text:?} is not a subnet, such as 10.1.0.0/16");
         let (address, bits) = text.split_once('/').ok_or_else(wrong)?;
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let bits = bits.parse().map_err(|_| wrong())?;

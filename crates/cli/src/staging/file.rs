@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes per read and write.
 const PIECE_BYTES: usize = 1 << 20;
-/// Makes names that nobody else makes.
+/// Numbers that make temporary names unique.
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
-/// A worker's tools.
+/// The buffer and settings of a worker.
 #[derive(Debug)]
 pub(crate) struct Copier {
     buffer: Vec<u8>,
@@ -24,17 +24,17 @@ pub(crate) struct Copier {
     stop: Stop,
 }
 
-/// A name in use until the file has its own; removed if it never gets it.
+/// A temporary name; if the file never gets its final name, the file is removed.
 struct Unfinished(PathBuf);
 
 impl Unfinished {
     fn beside(target: &Path) -> Unfinished {
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        // Not made of the target's name, which may have the greatest length already.
+        // Not derived from the target's name, which may already have the maximum length.
         target.with_file_name(format!(".tsumugi-cp-{}-{count}", std::process::id())).into()
     }
 
-    /// Gives it its final name, replacing what has that.
+    /// Gives the file its final name, and replaces an existing file.
     fn finish(mut self, target: &Path) -> anyhow::Result<()> {
         std::fs::rename(&self.0, target)
             .with_context(|| format!("cannot name it {}", target.display()))?;
@@ -57,11 +57,12 @@ impl Drop for Unfinished {
     }
 }
 
-/// Opens a regular file, and returns its attributes with it. Another program may have replaced it
-/// since it was listed: this neither follows a symbolic link nor waits for the writer of a FIFO.
+/// Opens a regular file, and returns it with its attributes. Another program may have replaced it
+/// since it was listed: this function neither follows a symbolic link nor waits for the writer of a
+/// FIFO.
 ///
 /// # Errors
-/// The file cannot be opened, or it is no regular file any more.
+/// If the file cannot be opened, or is no longer a regular file.
 pub(crate) fn open_source(path: &Path) -> anyhow::Result<(File, Metadata)> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
@@ -69,19 +70,19 @@ pub(crate) fn open_source(path: &Path) -> anyhow::Result<(File, Metadata)> {
     let file = options.open(path).context("cannot open it")?;
     let data = file.metadata().context("cannot read its attributes")?;
     if !data.is_file() {
-        bail!("another program replaced it by something that is no regular file");
+        bail!("another program replaced it with something other than a regular file");
     }
     Ok((file, data))
 }
 
 impl Copier {
-    /// Tools for one worker.
+    /// Returns the tools of one worker.
     pub(crate) fn new(options: &Options, stop: Stop) -> Copier {
         let Options { checksum, xattrs, .. } = *options;
         Copier { buffer: vec![0; PIECE_BYTES], checksum, xattrs, stop }
     }
 
-    /// Copies what is no directory.
+    /// Copies anything but a directory.
     pub(crate) fn copy(&mut self, task: &Task, tally: &Tally) -> anyhow::Result<()> {
         let kind = task.data.file_type();
         let unfinished = Unfinished::beside(&task.target);
@@ -103,13 +104,13 @@ impl Copier {
         unfinished.finish(&task.target)
     }
 
-    /// Copies data and attributes. These are set while the file is open: on file systems that bring
-    /// changes to a server they then go with its data.
+    /// Copies data and attributes. Sets the attributes while the file is open: file systems that
+    /// send changes to a server then send both together.
     fn copy_data(&mut self, task: &Task, pair: &Pair, tally: &Tally) -> anyhow::Result<()> {
         let path = &*pair.target;
         let (source, data) = open_source(&task.source)?;
         let mut options = OpenOptions::new();
-        // Extended attributes are set through the name, and need a file that may be written.
+        // Extended attributes are set through the path, and need a writable file.
         options.write(true).create_new(true).mode((data.mode() & 0o777) | 0o200);
         let target = options
             .open(path)
@@ -117,8 +118,8 @@ impl Copier {
         let digest = self.transfer(&source, Some(&target), Some(tally))?;
         set_attributes(pair, &data, self.xattrs)?;
         if !self.checksum {
-            // Writes may fail late, at the latest at close, whose result the standard library
-            // drops. Without reading back, only a sync tells.
+            // Writes may fail late, at the latest at close, and the standard library drops its
+            // result. Without reading back, only a sync shows the error.
             target
                 .sync_data()
                 .with_context(|| format!("cannot write {}", task.target.display()))?;
@@ -134,8 +135,8 @@ impl Copier {
         Ok(())
     }
 
-    /// Reads all of `source`, writes it to `target` if there is one, and gives the digest of the
-    /// bytes (holes as zeros) if one is wanted.
+    /// Reads all of `source`, writes it to `target` if there is one, and returns the digest of the
+    /// bytes (holes as zeros) if requested.
     fn transfer(
         &mut self,
         source: &File,
@@ -192,10 +193,10 @@ fn tell(tally: Option<&Tally>, count: u64) {
     }
 }
 
-/// The next range that holds data; at the end of the file, an empty range there. Where a file
-/// system cannot tell, everything is data.
+/// Returns the next range with data; at the end of the file, an empty range there. If the file
+/// system does not report holes, everything is data.
 fn next_data(file: &File, offset: u64) -> anyhow::Result<(u64, u64)> {
-    let size = file.metadata().context("cannot look at it")?.len();
+    let size = file.metadata().context("cannot read its attributes")?.len();
     if offset >= size {
         return Ok((size.max(offset), size.max(offset)));
     }
@@ -225,8 +226,8 @@ fn hash_zeros(hasher: Option<&mut blake3::Hasher>, mut count: u64) {
 }
 
 /// Gives a copy the owner (as root), mode and times of `data`, and the extended attributes of its
-/// source if they are wanted. Symbolic links have no mode. What is right already is not set again:
-/// each change is a round trip on network file systems.
+/// source if requested. Symbolic links have no mode. Attributes that are right already are not set
+/// again, because each change is a round trip on network file systems.
 pub(crate) fn set_attributes(pair: &Pair, data: &Metadata, xattrs: bool) -> anyhow::Result<()> {
     let path = &*pair.target;
     let failed = |what: &str| format!("cannot set {what} of {}", path.display());
@@ -238,8 +239,8 @@ pub(crate) fn set_attributes(pair: &Pair, data: &Metadata, xattrs: bool) -> anyh
         // The change of owner may have cleared bits.
         mode = 0;
     }
-    // After the owner, whose change takes a file's capabilities away, and before the mode, which
-    // may forbid it.
+    // After the owner, because that change removes a file's capabilities, and before the mode,
+    // which may forbid it.
     if xattrs {
         xattrs::copy(&pair.source, path)?;
     }
@@ -256,12 +257,12 @@ pub(crate) fn set_attributes(pair: &Pair, data: &Metadata, xattrs: bool) -> anyh
         .with_context(|| failed("the times"))
 }
 
-/// Makes a further name, replacing what has it.
+/// Creates a further name, and replaces an existing file.
 pub(crate) fn link(first: &Path, name: &Path) -> anyhow::Result<()> {
     let unfinished = Unfinished::beside(name);
     std::fs::hard_link(first, &unfinished.0)
         .with_context(|| format!("cannot link it to {}", first.display()))?;
-    // rename(2) does nothing when both names are of the same file; then the name is there already.
+    // rename(2) does nothing when both names belong to the same file; then the name exists already.
     std::fs::rename(&unfinished.0, name).with_context(|| format!("cannot name {}", name.display()))
 }
 

@@ -1,4 +1,4 @@
-//! Walking the sources: directories are made at once, all else becomes tasks.
+//! Walking the sources: directories are created at once, everything else becomes tasks.
 
 use super::together::Group;
 use super::{Options, Pair, Tally};
@@ -13,21 +13,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 
-/// Something to copy that is no directory.
+/// An entry to copy, other than a directory.
 #[derive(Debug)]
 pub(crate) struct Task {
-    /// What.
+    /// The path of the source.
     pub(crate) source: PathBuf,
-    /// The copy's name.
+    /// The path of the copy.
     pub(crate) target: PathBuf,
     /// The source's attributes.
     pub(crate) data: Metadata,
 }
 
-/// What is to be done after all tasks.
+/// Work to do after all tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Scanned {
-    /// Directories with the attributes they get, outer before inner.
+    /// Directories with their final attributes, outer before inner.
     pub(crate) directories: Vec<(Pair, Metadata)>,
     /// Hard links: (copy of the first name, further name).
     pub(crate) links: Vec<(PathBuf, PathBuf)>,
@@ -38,18 +38,18 @@ struct Scan<'a> {
     tally: &'a Tally,
     stop: &'a Stop,
     sender: SyncSender<Group>,
-    /// Small files of one directory that are handed out together.
+    /// Small files of one directory that go to a worker together.
     group: Group,
-    /// Device numbers of the Tsumugi mounts here.
+    /// Device numbers of this machine's Tsumugi mounts.
     mounts: BTreeSet<u64>,
-    /// The directory that got the last copy, and the mount that it is on.
+    /// The directory of the last copy, and its mount.
     last: Option<(PathBuf, Option<u64>)>,
     /// Copies of files that have several names.
     firsts: HashMap<(u64, u64), PathBuf>,
     found: Scanned,
 }
 
-/// Walks all pairs and hands out tasks.
+/// Walks all pairs and sends tasks.
 pub(crate) fn scan(
     pairs: &[Pair],
     options: &Options,
@@ -70,7 +70,7 @@ pub(crate) fn scan(
 }
 
 impl Scan<'_> {
-    /// With a stack of its own: trees may be deeper than ours.
+    /// Walks with an explicit stack, because trees may be deeper than the thread's stack.
     fn walk(&mut self, top: &Pair) {
         let mut waiting = vec![top.clone()];
         while let Some(pair) = waiting.pop() {
@@ -84,9 +84,9 @@ impl Scan<'_> {
         }
     }
 
-    /// Gives what is in a directory, last first.
+    /// Returns the entries of a directory, the last first.
     fn visit(&mut self, pair: &Pair) -> anyhow::Result<Vec<Pair>> {
-        let data = pair.source.symlink_metadata().context("cannot look at it")?;
+        let data = pair.source.symlink_metadata().context("cannot read its attributes")?;
         if !data.is_dir() {
             self.hand_out(pair, data);
             return Ok(Vec::new());
@@ -104,7 +104,7 @@ impl Scan<'_> {
             let (source, target) = (pair.source.join(&name), pair.target.join(&name));
             children.push((is_directory, Pair { source, target }));
         }
-        // Files before directories: they may go together.
+        // Files before directories, so that files can form a group.
         children.sort_by(|a, b| (b.0, &b.1.source).cmp(&(a.0, &a.1.source)));
         Ok(children.into_iter().map(|(_, child)| child).collect())
     }
@@ -124,12 +124,12 @@ impl Scan<'_> {
         let (source, target) = (pair.source.clone(), pair.target.clone());
         let mount = self.mount_of(&target);
         if let Some(group) = self.group.add(Task { source, target, data }, mount) {
-            // No worker left means that all were stopped.
+            // Without a worker, all were stopped.
             let _ = self.sender.send(group);
         }
     }
 
-    /// Returns the Tsumugi mount in which a copy gets its name, if it is one.
+    /// Returns the Tsumugi mount in which a copy gets its name, if it is in one.
     fn mount_of(&mut self, target: &Path) -> Option<u64> {
         let directory = target.parent().filter(|_| !self.mounts.is_empty())?;
         if let Some((last, mount)) = &self.last
@@ -144,7 +144,7 @@ impl Scan<'_> {
     }
 }
 
-/// Open to its owner until the end, whatever mode it gets then.
+/// Creates a directory that its owner can write until the end, when it gets its final mode.
 fn make_directory(path: &Path) -> anyhow::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),

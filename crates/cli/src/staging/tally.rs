@@ -1,17 +1,17 @@
-//! What a copy has done so far, shared by its threads.
+//! The progress of a copy, shared by its threads.
 
 use serde::Serialize;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Errors that are kept; the rest is counted.
+/// Number of errors to keep; further ones are only counted.
 const ERRORS_MAX: usize = 1000;
 
-/// Counts.
+/// The counters of a copy.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Bytes there are to copy, as far as counted.
+    /// Bytes to copy, as far as counted.
     pub(crate) bytes_found: AtomicU64,
     /// Bytes copied, holes included.
     pub(crate) bytes_done: AtomicU64,
@@ -21,47 +21,47 @@ pub(crate) struct Tally {
     errors: Mutex<Vec<Failure>>,
 }
 
-/// What went wrong with a file.
+/// A file that could not be copied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Failure {
     /// The file.
     pub(crate) path: String,
-    /// What went wrong.
+    /// The reason.
     pub(crate) error: String,
 }
 
-/// The end result.
+/// The final result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Summary {
-    /// Files, links and special files copied.
+    /// Number of copied files, links and special files.
     pub(crate) files: u64,
     /// Bytes copied, holes included.
     pub(crate) bytes: u64,
-    /// Files whose copy was read back and had the same digest.
+    /// Number of copies that were read back with the same digest.
     pub(crate) verified: u64,
-    /// Things that could not be copied.
+    /// Number of entries that could not be copied.
     pub(crate) failures: u64,
-    /// The first thousand of them.
+    /// The first thousand failures.
     pub(crate) errors: Vec<Failure>,
 }
 
 impl Tally {
-    /// One more file is copied.
+    /// Counts a copied file.
     pub(crate) fn file_done(&self) {
         self.files.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One more file is verified.
+    /// Counts a verified file.
     pub(crate) fn file_verified(&self) {
         self.verified.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// More bytes are copied.
+    /// Counts copied bytes.
     pub(crate) fn add_bytes(&self, count: u64) {
         self.bytes_done.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Something could not be copied.
+    /// Counts and keeps a failure.
     pub(crate) fn failed(&self, path: &Path, error: &anyhow::Error) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         if let Ok(mut errors) = self.errors.lock()
@@ -72,7 +72,7 @@ impl Tally {
         }
     }
 
-    /// The counts now.
+    /// Returns the present counts.
     pub(crate) fn summary(&self) -> Summary {
         Summary {
             files: self.files.load(Ordering::Relaxed),

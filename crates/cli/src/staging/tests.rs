@@ -17,7 +17,7 @@ fn run(sources: &[PathBuf], target: &Path) -> Summary {
     tally.summary()
 }
 
-/// Goal: modes, times, links of both kinds, holes, odd names and content arrive.
+/// Goal: modes, times, links of both kinds, holes, odd names and content are copied.
 #[test]
 fn tree_arrives_whole() {
     let base = tempfile::tempdir().unwrap();
@@ -54,8 +54,8 @@ fn tree_arrives_whole() {
     assert!(target.join("source/a/b/same").exists());
 }
 
-/// Goal: extended attributes of files, read-only ones too, and directories arrive, unless they are
-/// not wanted.
+/// Goal: extended attributes of files, also read-only ones, and of directories are copied, unless
+/// the options exclude them.
 #[test]
 fn extended_attributes_arrive() {
     let base = tempfile::tempdir().unwrap();
@@ -91,7 +91,7 @@ fn extended_attributes_arrive() {
     assert_eq!(value(&bare.join("file")), Err(rustix::io::Errno::NODATA));
 }
 
-/// Goal: what cannot be copied is named, and the rest is copied all the same.
+/// Goal: failures are reported by name, and the rest is copied all the same.
 #[test]
 fn errors_are_collected() {
     let base = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn errors_are_collected() {
     assert!(summary.errors[0].path.ends_with("source/socket"));
 }
 
-/// Goal: a tree is not copied into itself, nor several sources onto a file.
+/// Goal: a tree is not copied into itself, nor several sources to a file.
 #[test]
 fn senseless_targets_are_refused() {
     let base = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ fn senseless_targets_are_refused() {
     assert!(pairs(&[base.path().join("missing")], &source).is_err());
 }
 
-/// Goal: a stopped copy leaves neither half files nor its own names.
+/// Goal: a stopped copy leaves neither partial files nor temporary names.
 #[test]
 fn stopped_copy_leaves_nothing_half() {
     let base = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! Small files that go to a Tsumugi mount, many at a time.
+//! Creating small files on a Tsumugi mount, many at a time.
 //!
-//! The mount has files made whole, with their data and attributes, when [`FILES_XATTR`] of their
-//! directory is set: one request and one call to the metadata service for dozens of files, instead
-//! of a dozen requests and three calls for each. All files of a group appear, or none. A group that
-//! is refused, as when a name is there already, is copied file by file, which also finds out what
-//! is wrong.
+//! When a process sets [`FILES_XATTR`] of a directory, the mount creates complete files in it, with
+//! data and attributes. For dozens of files this is one request and one call to the metadata
+//! service, instead of a dozen requests and three calls for each. All files of a group appear, or
+//! none. If the mount refuses a group, for example because a name exists already, its files are
+//! copied one by one, which also finds the reason.
 
 use super::file::{Copier, open_source};
 use super::scan::Task;
@@ -22,20 +22,20 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// What an encoded group takes beside its files, at most, in bytes.
+/// Maximum bytes of an encoded group besides its files.
 const HEAD_BYTES: usize = 8;
 
-/// What one worker copies next.
+/// The tasks that one worker copies next.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
-    /// The tasks; small files of one directory if they are several.
+    /// The tasks; if there are several, small files of one directory.
     pub(crate) tasks: Vec<Task>,
-    /// The device number of the Tsumugi mount that takes them together.
+    /// The device number of the Tsumugi mount that accepts them together.
     pub(crate) mount: Option<u64>,
     bytes: usize,
 }
 
-/// Bytes that a small file takes in a group; nothing for anything else.
+/// Returns the bytes that a small file takes in a group; `None` for other tasks.
 fn bytes_in_group(task: &Task) -> Option<usize> {
     let name = task.target.file_name()?;
     let is_small = task.data.is_file() && task.data.len() <= INLINE_MAX_BYTES;
@@ -43,8 +43,8 @@ fn bytes_in_group(task: &Task) -> Option<usize> {
 }
 
 impl Group {
-    /// Adds a task, on its way to this mount if to any. Returns what is to be copied before:
-    /// nothing if the task joined the group.
+    /// Adds a task with the mount of its copy, if it has one. Returns the group to copy first, or
+    /// `None` if the task joined the group.
     pub(crate) fn add(&mut self, task: Task, mount: Option<u64>) -> Option<Group> {
         let bytes = mount.and_then(|_| bytes_in_group(&task));
         let joins = |bytes: usize| {
@@ -65,7 +65,7 @@ impl Group {
     }
 }
 
-/// Mounts on which groups were made, each with a directory there.
+/// Mounts on which groups were created, each with a directory there.
 #[derive(Debug, Default)]
 pub(crate) struct Made(Mutex<BTreeMap<u64, PathBuf>>);
 
@@ -88,7 +88,7 @@ impl Made {
 }
 
 impl Copier {
-    /// Copies a group at once. Returns the tasks that are left to be copied one by one.
+    /// Copies a group at once. Returns the tasks to copy one by one.
     pub(crate) fn copy_together(&self, group: Group, made: &Made, tally: &Tally) -> Vec<Task> {
         let Some(mount) = group.mount else { return group.tasks };
         let (mut read, mut left) = (Vec::new(), Vec::new());
@@ -117,7 +117,7 @@ impl Copier {
         left
     }
 
-    /// Reads a file that can be made in a group; `None` for others, and where something is wrong.
+    /// Reads a file that can be created in a group; `None` for others, and after an error.
     fn read_small(&self, task: &Task) -> Option<NewFile> {
         let name = task.target.file_name()?.as_bytes().to_vec();
         let (file, data) = open_source(&task.source).ok()?;
@@ -132,12 +132,12 @@ impl Copier {
             atime: Timestamp::from_parts(data.atime(), data.atime_nsec() as u32),
             mtime: Timestamp::from_parts(data.mtime(), data.mtime_nsec() as u32),
             bytes: Bytes(bytes),
-            // The mount's client makes it.
+            // The mount's client computes it.
             sum: None,
         })
     }
 
-    /// Reads the copy back, if that is wanted; a copy that differs is removed.
+    /// Reads the copy back, if requested; removes a copy that differs.
     fn verify(&self, task: &Task, file: &NewFile, tally: &Tally) -> anyhow::Result<()> {
         if !self.checksum {
             return Ok(());
@@ -169,7 +169,7 @@ mod tests {
     }
 
     /// Goal: small files of one directory of a mount go together until the value would be too long;
-    /// all else goes alone, in order.
+    /// all other tasks go alone, in order.
     #[test]
     fn small_files_of_a_directory_go_together() {
         let mut group = Group::default();

@@ -1,9 +1,9 @@
 //! Extended attributes: those that belong to a file's user, and as root those that programs trust.
 //!
-//! Copied are `user.*`, and by root `trusted.*` and `security.capability`. Labels of security
-//! modules are the machine's own affair, and access control lists are not known to Tsumugi's
-//! mounts, so neither is copied. A file system that lacks extended attributes gives an error that
-//! names the option to leave them out: losing them silently would be found out much later.
+//! Copies `user.*`, and as root `trusted.*` and `security.capability`. Labels of security modules
+//! depend on the machine, and Tsumugi's mounts do not support access control lists, so it copies
+//! neither. If a file system lacks extended attributes, the error names the option that leaves them
+//! out, because a silent loss would be noticed much later.
 
 use anyhow::{Context, anyhow};
 use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};
@@ -12,11 +12,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The kernel's own bound of a list of names and of a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
+/// The kernel's limit of a list of names and of a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const BYTES_MAX: usize = 65536;
 
-/// Copies the extended attributes that are to be copied from one path to another; of a link, its
-/// own.
+/// Copies the extended attributes from one path to another; those of a link itself, not of its
+/// target.
 pub(crate) fn copy(source: &Path, target: &Path) -> anyhow::Result<()> {
     let mut list = vec![0; BYTES_MAX];
     let length = match llistxattr(source, &mut list[..]) {
@@ -36,7 +36,7 @@ pub(crate) fn copy(source: &Path, target: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a path may have extended attributes that are to be copied.
+/// Returns whether a path may have extended attributes to copy.
 pub(crate) fn may_have_any(source: &Path) -> bool {
     let mut list = [0; 1024];
     let is_root = rustix::process::geteuid().is_root();
