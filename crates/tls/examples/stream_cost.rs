@@ -1,5 +1,5 @@
-//! Measures what TLS costs a stream: a thread sends messages of a header and data over loopback, another receives
-//! them, in the clear and with each cipher.
+//! Measures the cost of TLS for a stream: a thread sends messages of a header and data over
+//! loopback, another receives them, without TLS and with each cipher.
 //!
 //! usage: `stream_cost [DATA_BYTES [ROUNDS]]`, by default 131072 and 5. Rounds alternate between the three; each
 //! figure is the median of the rounds, and CPU time is that of both threads together.
@@ -14,10 +14,10 @@ use tls::{Hash, Psk, Server, Stream};
 use zeroize::Zeroizing;
 
 const HEADER_BYTES: usize = 24;
-/// Received beside the data, as host and target do.
+/// Space for received bytes beside the data, as in host and target.
 const WINDOW_BYTES: usize = 4096;
 const BYTES_PER_ROUND: usize = 1 << 30;
-/// Messages of one send.
+/// Number of messages in one send.
 const MESSAGES: usize = 4;
 
 fn psk(hash: Hash) -> Psk {
@@ -41,7 +41,7 @@ async fn send(mut stream: Stream, data_bytes: usize) {
     stream.tcp().shutdown(std::net::Shutdown::Write).await.unwrap();
 }
 
-/// Receives until the end; data of a message that is under way goes into memory of its own.
+/// Receives until the end. The data of an incomplete message goes to separate memory.
 async fn receive(mut stream: Stream, data_bytes: usize) -> usize {
     let mut buffers = (Buffer::zeroed(data_bytes), Buffer::zeroed(WINDOW_BYTES));
     let (mut total, message_bytes) = (0, HEADER_BYTES + data_bytes);
@@ -61,12 +61,12 @@ async fn receive(mut stream: Stream, data_bytes: usize) -> usize {
     }
 }
 
-/// CPU time of this process.
+/// Returns the CPU time of this process.
 fn cpu() -> Duration {
     reactor::usage::of_process(std::process::id()).unwrap()
 }
 
-/// One round: seconds, and CPU seconds, for each GiB.
+/// Runs one round. Returns the seconds and the CPU seconds per GiB.
 fn round(hash: Option<Hash>, data_bytes: usize) -> (f64, f64) {
     let config = Config::default();
     let (address, listening) = std::sync::mpsc::channel();
@@ -80,7 +80,7 @@ fn round(hash: Option<Hash>, data_bytes: usize) -> (f64, f64) {
             Some(hash) => {
                 let server = Server::new(move |_: &[u8]| Some(psk(hash))).unwrap();
                 let mut stream = Stream::server(tcp, &server).unwrap();
-                // The handshake comes with the first byte.
+                // The first byte triggers the handshake.
                 let mut op =
                     stream.receive(Segments::from_iter([Segment::Buffer(Buffer::zeroed(1), 0..1)]));
                 poll_fn(|cx| stream.poll_receive(&mut op, cx)).await.0.unwrap();

@@ -1,38 +1,38 @@
-//! What can be wrong with a key, and with a connection.
+//! Errors of keys and of connections.
 
-/// Why something is no key. No variant holds any of it.
+/// The reason why a text is not a key. No variant contains any part of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// It is neither of the forms.
+    /// It has neither of the two forms.
     #[error(
         "it is neither a job's key (64 hexadecimal digits) nor IDENTITY and 96 hexadecimal digits"
     )]
     Form,
-    /// The library takes secrets of 16 bytes and more; ours have 32 to 64.
+    /// The library accepts secrets of 16 bytes and more; ours have 32 to 64.
     #[error("a pre-shared key has 32 to 64 bytes, this one has {0}")]
     Length(usize),
     /// An identity that is empty or overlong.
     #[error("the identity of a key has 1 to {max} bytes, this one has {0}", max = crate::IDENTITY_BYTES_MAX)]
     Identity(usize),
-    /// All bytes are zero, as where a key was forgotten.
+    /// All bytes are zero, for example because a key was not set.
     #[error("the key is all zeros")]
     Zeros,
 }
 
-/// Why a connection ends. It can not be used after that.
+/// The reason why a connection ends. It cannot be used afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nobody has a key by the name that the peer gave, or the peer offered no key at all.
+    /// There is no key for the identity that the peer gave, or the peer offered no key.
     #[error("the peer names no key that is known here: {0}")]
     Unknown(String),
-    /// The peer does not know the key that it names, or somebody changed its bytes on the way.
+    /// The peer does not know the key that it names, or its bytes were changed on the way.
     #[error("the peer's proof that it knows the key {identity} does not hold ({reason})")]
     Proof {
         /// The key's identity.
         identity: String,
-        /// What the library says.
+        /// The library's reason.
         reason: &'static str,
     },
     /// The handshake failed in another way.
@@ -41,15 +41,15 @@ pub enum Error {
     /// The peer ended the connection with an alert (RFC 8446, 6).
     #[error("the peer ended the connection with TLS alert {0}")]
     Alert(u8),
-    /// A record that was changed, injected, repeated or left out.
+    /// A record that was changed, injected, repeated or omitted.
     #[error(
         "a record is not what the peer sent: it was changed, added, repeated or left out ({0})"
     )]
     Record(&'static str),
-    /// The stream ended without the peer's farewell: somebody cut it, or the peer died.
+    /// The stream ended without a close message from the peer: it was cut, or the peer died.
     #[error("the stream ends before the peer has closed it")]
     Truncated,
-    /// The connection has ended, in order or because of an earlier error.
+    /// The connection has been closed, or has ended because of an earlier error.
     #[error("the TLS connection has ended")]
     Ended,
     /// The library itself failed.

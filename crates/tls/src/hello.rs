@@ -1,13 +1,13 @@
-//! The identities in a `ClientHello` (RFC 8446, 4.1.2 and 4.2.11): the library's interface does not tell
-//! them, and a server that looks a key up needs them before it has one.
+//! The identities in a `ClientHello` (RFC 8446, 4.1.2 and 4.2.11). The library's interface does not
+//! return them, and a server that looks a key up needs them before it has one.
 
 /// The extension `pre_shared_key`.
 const PRE_SHARED_KEY: u16 = 41;
 
-/// Identities of one message that are looked at: our clients name one, those of NVMe two.
+/// Number of identities of one message that are read: our clients send one, those of NVMe two.
 pub(crate) const IDENTITIES_MAX: usize = 8;
 
-/// Takes numbers and vectors from the front.
+/// Reads numbers and vectors from the front.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -17,20 +17,20 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
-    /// A big-endian number of `bytes`.
+    /// Reads a big-endian number of `bytes`.
     fn number(&mut self, bytes: usize) -> Option<usize> {
         Some(self.bytes(bytes)?.iter().fold(0, |number, &byte| number << 8 | usize::from(byte)))
     }
 
-    /// A vector whose length stands before it in `bytes`.
+    /// Reads a vector with its length before it in `bytes`.
     fn vector(&mut self, bytes: usize) -> Option<&'a [u8]> {
         let length = self.number(bytes)?;
         self.bytes(length)
     }
 }
 
-/// The first [`IDENTITIES_MAX`] identities of a `ClientHello` without its header; none if the message is
-/// broken, which the library then refuses itself.
+/// Returns the first [`IDENTITIES_MAX`] identities of a `ClientHello` without its header; none if
+/// the message is malformed, which the library then refuses.
 pub(crate) fn identities(hello: &[u8]) -> Vec<&[u8]> {
     offered(hello).unwrap_or_default()
 }
@@ -52,7 +52,7 @@ fn offered(hello: &[u8]) -> Option<Vec<&[u8]>> {
         let mut identities = Vec::new();
         while !list.0.is_empty() && identities.len() < IDENTITIES_MAX {
             identities.push(list.vector(2)?);
-            // The age of a ticket, which external keys have not.
+            // The age of a ticket; external keys do not use it.
             list.bytes(4)?;
         }
         return Some(identities);
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A message with these extensions.
+    /// Returns a message with these extensions.
     fn hello(extensions: &[(u16, Vec<u8>)]) -> Vec<u8> {
         let mut hello = vec![3, 3];
         hello.extend([9; 32]);
@@ -81,7 +81,7 @@ mod tests {
         hello
     }
 
-    /// Goal: identities are found behind other extensions, and no more than the bound.
+    /// Goal: identities are found behind other extensions, up to the bound.
     #[test]
     fn identities_are_found() {
         let one = [0, 9, 0, 3, b'a', b'b', b'c', 0, 0, 0, 0].to_vec();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: no bytes of a stranger make the search fail.
+        /// Goal: no bytes of a stranger make the search panic.
         #[test]
         fn any_bytes_are_borne(bytes in prop::collection::vec(any::<u8>(), 0..300),
                                tail in prop::collection::vec(any::<u8>(), 0..60)) {

@@ -1,5 +1,5 @@
-//! The keys of a job: one that is random, and all others derived from it (HKDF-SHA-384, RFC 5869), each with a
-//! label of its own, so that no key is used for two things and none tells another.
+//! The keys of a job: one is random, all others are derived from it (HKDF-SHA-384, RFC 5869). Each
+//! derivation has its own label, so that no key serves two purposes and none reveals another.
 //!
 //! | key | derived with | known to | for |
 //! | --- | --- | --- | --- |
@@ -22,30 +22,31 @@ const JOB_KEY_BYTES: usize = 32;
 /// Bytes of a key that is derived: those of the hash function.
 const KEY_BYTES: usize = 48;
 
-/// Bytes of the tag that says which job a key is of.
+/// Bytes of the tag that identifies the job of a key.
 const TAG_BYTES: usize = 8;
 
-/// What all identities of this form begin with.
+/// The start of all identities of this form.
 const FORM: &str = "tsumugi1";
 
 /// Longest name of a node in an identity, in bytes.
 const NAME_BYTES_MAX: usize = 512;
 
-/// The key of a job. Neither printing nor comparing it tells what it is.
+/// The key of a job. Neither printing nor comparing it reveals it.
 #[derive(Clone)]
 pub struct JobKey(Zeroizing<[u8; JOB_KEY_BYTES]>);
 
-/// Who has a key that was derived from a job's.
+/// The holder of a key that was derived from a job's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// The node of this name: its agent and its mount.
     Node(String),
-    /// The job's owner: tools.
+    /// Tools of the job's owner.
     Tools,
 }
 
-/// What a data key is for: the connections of one session to the targets of one node. Each part that could come
-/// back (a session's number after a store was made anew, an epoch, a name) stands beside one that does not.
+/// The purpose of a data key: the connections of one session to the targets of one node. Each part
+/// that could recur (a session's number after a store was recreated, an epoch, a name) is combined
+/// with one that does not.
 #[derive(Clone, Copy, Debug)]
 pub struct DataKeyUse<'a> {
     /// Identity of the file system.
@@ -61,14 +62,14 @@ pub struct DataKeyUse<'a> {
 }
 
 impl JobKey {
-    /// Makes a key that nobody knows.
+    /// Makes a new random key.
     pub fn generate() -> Self {
         let mut bytes = Zeroizing::new([0; JOB_KEY_BYTES]);
         reactor::random::fill(&mut bytes[..]);
         Self(bytes)
     }
 
-    /// From 64 hexadecimal digits, white space around them ignored.
+    /// Parses 64 hexadecimal digits, without the white space around them.
     ///
     /// # Errors
     /// [`KeyError::Form`], [`KeyError::Zeros`].
@@ -81,7 +82,7 @@ impl JobKey {
         Ok(Self(Zeroizing::new(bytes)))
     }
 
-    /// As 64 hexadecimal digits, to be kept where nobody else reads it.
+    /// Returns the key as 64 hexadecimal digits. Store them only where no other user can read them.
     pub fn to_hex(&self) -> Zeroizing<String> {
         to_hex(&self.0[..])
     }
@@ -91,11 +92,11 @@ impl JobKey {
         self.derive_of(label, &[name.as_bytes()], bytes)
     }
 
-    /// Derives `bytes` under a label and parts, all but the last of which have a fixed length.
+    /// Derives `bytes` under a label and parts. All parts except the last have a fixed length.
     fn derive_of(&self, label: &str, parts: &[&[u8]], bytes: usize) -> Zeroizing<Vec<u8>> {
         let hkdf = Hkdf::<Sha384>::new(Some(b"tsumugi job key 1"), &self.0[..]);
         let mut key = Zeroizing::new(vec![0; bytes]);
-        // The label has no zero byte: what follows the first are the parts.
+        // The label has no zero byte, so the parts begin after the first one.
         let mut info: Vec<&[u8]> = vec![label.as_bytes(), &[0]];
         info.extend_from_slice(parts);
         hkdf.expand_multi_info(&info, &mut key).expect("HKDF gives up to 255 hashes");
@@ -109,12 +110,13 @@ impl JobKey {
         self.derive_of("data", &parts, KEY_BYTES)
     }
 
-    /// Eight bytes in hexadecimal digits that say which job a key is of, and nothing about the key.
+    /// Returns eight bytes in hexadecimal digits that identify the job of a key, and reveal nothing
+    /// about the key.
     fn tag(&self) -> String {
         to_hex(&self.derive("tag", "", TAG_BYTES)).to_string()
     }
 
-    /// The key of one holder, with its identity.
+    /// Returns the key of one holder, with its identity.
     ///
     /// # Errors
     /// [`KeyError::Identity`] if a node's name is empty or overlong.
@@ -130,7 +132,7 @@ impl JobKey {
         Psk::new(identity.as_bytes(), self.derive(role, name, KEY_BYTES), Hash::Sha384)
     }
 
-    /// The key by this identity, if it is one of this job's.
+    /// Returns the key with this identity, if it is one of this job's.
     pub fn find(&self, identity: &[u8]) -> Option<Psk> {
         let psk = self.of(&Holder::of(identity)?).ok()?;
         (psk.identity() == identity).then_some(psk)
@@ -138,7 +140,7 @@ impl JobKey {
 }
 
 impl Holder {
-    /// Who has the key by this identity; none if it is not one of a job.
+    /// Returns the holder of the key with this identity; none if it is not one of a job.
     pub fn of(identity: &[u8]) -> Option<Self> {
         let mut parts = std::str::from_utf8(identity).ok()?.splitn(4, '/');
         let (form, _tag) = (parts.next()?, parts.next()?);
@@ -174,13 +176,14 @@ impl PartialEq for JobKey {
 impl Eq for JobKey {}
 
 impl Psk {
-    /// A derived key as a line for its holder's file: identity and key, one blank between them.
+    /// Returns a derived key as a line for its holder's file: identity and key, separated by one
+    /// blank.
     pub fn to_line(&self) -> Zeroizing<String> {
         let key = to_hex(self.key());
         Zeroizing::new(format!("{} {}", String::from_utf8_lossy(self.identity()), key.as_str()))
     }
 
-    /// From what [`Psk::to_line`] gave, white space around it ignored.
+    /// Parses the result of [`Psk::to_line`], without white space around it.
     ///
     /// # Errors
     /// [`KeyError`].
@@ -196,7 +199,7 @@ impl Psk {
 
 fn to_hex(bytes: &[u8]) -> Zeroizing<String> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    // As long as it gets from the start, so that no copy of it is left behind.
+    // Allocated with its final size, so that growing leaves no copy behind.
     let mut text = Zeroizing::new(String::with_capacity(2 * bytes.len()));
     for byte in bytes {
         text.push(char::from(DIGITS[usize::from(byte >> 4)]));
@@ -230,8 +233,8 @@ mod tests {
         Holder::Node(name.into())
     }
 
-    /// Goal: keys are what RFC 5869 says (reckoned by other means: Python's hmac), so that a later version
-    /// derives the same.
+    /// Goal: keys follow RFC 5869 (computed independently by Python's hmac), so that a later
+    /// version derives the same ones.
     #[test]
     fn known_keys_are_derived() {
         let line = key().of(&node("node1")).unwrap().to_line();
@@ -254,7 +257,8 @@ mod tests {
         );
     }
 
-    /// Goal: no two holders, and no two jobs, have the same key or identity; an identity finds its own key only.
+    /// Goal: no two holders, and no two jobs, have the same key or identity, and an identity finds
+    /// only its own key.
     #[test]
     fn each_holder_has_a_key_of_its_own() {
         let (one, other) = (key(), JobKey::generate());
@@ -277,7 +281,8 @@ mod tests {
         assert!(one.of(&node("")).is_err() && one.of(&node(&"x".repeat(600))).is_err());
     }
 
-    /// Goal: a data key is another one as soon as any part of what it is for is, and no node's key is one.
+    /// Goal: a data key differs as soon as any part of its purpose differs, and no node's key is
+    /// equal to one.
     #[test]
     fn each_session_has_a_data_key_at_each_node() {
         let job = key();
@@ -299,7 +304,8 @@ mod tests {
         assert_ne!(*job.data_key(&first), job.of(&node("node1")).unwrap().key());
     }
 
-    /// Goal: keys survive being written to a file, and what is damaged is refused without being repeated.
+    /// Goal: keys can be written to a file and read back, and damaged ones are refused without
+    /// printing them.
     #[test]
     fn files_are_read_back() {
         let job = JobKey::generate();

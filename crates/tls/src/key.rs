@@ -6,13 +6,13 @@ use std::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Longest identity of a key, in bytes: one of NVMe with two NQNs and a digest fits.
+/// Longest identity of a key, in bytes: enough for one of NVMe with two NQNs and a digest.
 pub const IDENTITY_BYTES_MAX: usize = 1024;
 
 /// Lengths that keys may have, in bytes.
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 32..=64;
 
-/// The hash function that belongs to a key, and decides the cipher suite.
+/// The hash function of a key, which determines the cipher suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hash {
     /// With `TLS_AES_128_GCM_SHA256`.
@@ -21,7 +21,7 @@ pub enum Hash {
     Sha384,
 }
 
-/// A pre-shared key with its name. Neither printing nor comparing it tells what it is.
+/// A pre-shared key with its identity. Neither printing nor comparing it reveals it.
 #[derive(Clone)]
 pub struct Psk {
     identity: Vec<u8>,
@@ -30,7 +30,7 @@ pub struct Psk {
 }
 
 impl Psk {
-    /// A key by a name that travels in the clear.
+    /// Returns a key with this identity, which is sent in the clear.
     ///
     /// # Errors
     /// [`KeyError`].
@@ -47,12 +47,12 @@ impl Psk {
         Ok(Self { identity: identity.to_vec(), key, hash })
     }
 
-    /// The name, as it travels.
+    /// Returns the identity as it is sent.
     pub fn identity(&self) -> &[u8] {
         &self.identity
     }
 
-    /// The hash function.
+    /// Returns the hash function.
     pub fn hash(&self) -> Hash {
         self.hash
     }
@@ -61,7 +61,7 @@ impl Psk {
         &self.key
     }
 
-    /// The key as the library has it, which clears its copy.
+    /// Returns the key in the library's form; the library clears its copy.
     pub(crate) fn to_library(&self) -> Result<s2n_tls::psk::Psk, s2n_tls::error::Error> {
         let mut builder = s2n_tls::psk::Psk::builder()?;
         builder.set_identity(&self.identity)?.set_secret(&self.key)?.set_hmac(match self.hash {
@@ -88,7 +88,8 @@ impl PartialEq for Psk {
 
 impl Eq for Psk {}
 
-/// An identity as text for people, of a length that a line bears: it may come from a stranger.
+/// Returns an identity as text for messages, cut to a reasonable length, because it may come from a
+/// stranger.
 pub(crate) fn shown(identity: &[u8]) -> String {
     const BYTES_MAX: usize = 128;
     let cut = &identity[..identity.len().min(BYTES_MAX)];

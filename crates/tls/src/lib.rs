@@ -1,13 +1,14 @@
 //! TLS 1.3 with external pre-shared keys (PSK) and (EC)DHE on bytes in memory, and the keys of a job; no I/O.
 //!
-//! A [`Session`] takes the bytes that came from the peer and gives plain text, and takes plain text and gives
-//! the bytes to send. [`Session::client`] proves with one [`Psk`]; [`Session::server`] asks a [`Server`] for
-//! the key that belongs to the identity which the client names. There are no certificates, no resumption and
-//! no early data: a stream that was recorded opens nothing when it is sent again.
+//! A [`Session`] converts received bytes to plain text, and plain text to bytes to send.
+//! [`Session::client`] proves its identity with one [`Psk`]; [`Session::server`] gets the key for
+//! the identity that the client sends from a [`Server`]. There are no certificates, no resumption
+//! and no early data: a recorded stream has no effect when it is sent again.
 //!
-//! Handshakes are those of s2n-tls on aws-lc (docs/security.md has the reasons), and the records behind them are made
-//! by `records` with aws-lc's AES-GCM; none of the cryptography is ours.
-//! The one place with `unsafe` is `wires`, the functions in memory that the library calls for bytes.
+//! s2n-tls on aws-lc carries out handshakes (docs/security.md has the reasons), and `records` makes
+//! the records after them with aws-lc's AES-GCM; none of the cryptography is ours. The only module
+//! with `unsafe` is `wires`, the functions in memory through which the library reads and writes
+//! bytes.
 
 mod error;
 mod hello;

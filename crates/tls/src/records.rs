@@ -1,11 +1,14 @@
-//! The record layer of TLS 1.3 (RFC 8446, 5) behind a handshake: records out of plain text and the other way round.
+//! The record layer of TLS 1.3 (RFC 8446, 5) after a handshake: it converts plain text to records
+//! and back.
 //!
-//! The library carries handshakes out; its own record layer copies each byte twice on each side and overwrites what
-//! it has read twice. Here a record is encrypted from where its plain text lies to where it is sent from, and
-//! decrypted from where it was received to where the caller wants it. AES-GCM is aws-lc's, and so is the library's.
+//! The library only carries out handshakes, because its own record layer copies each byte twice on
+//! each side and overwrites what it has read twice. This layer encrypts from the place of the plain
+//! text into the send buffer, and decrypts from the receive buffer into the caller's memory.
+//! AES-GCM is aws-lc's, as in the library.
 //!
-//! The library exports the secrets of both directions and their record numbers once, closes its connection and
-//! clears its keys, so that no record number is used twice. Keys are renewed as RFC 8446, 4.6.3 and 5.5 ask.
+//! The library exports the secrets of both directions and their record numbers once, closes its
+//! connection and clears its keys, so that no record number is used twice. Keys are renewed as RFC
+//! 8446, 4.6.3 and 5.5 require.
 
 mod direction;
 
@@ -14,24 +17,25 @@ use crate::session::Suite;
 pub(crate) use direction::Direction;
 use zeroize::Zeroizing;
 
-/// Bytes of a record before what is encrypted.
+/// Bytes of a record before the encrypted part.
 pub(crate) const HEADER_BYTES: usize = 5;
-/// Bytes of the tag behind it.
+/// Bytes of the tag after the encrypted part.
 pub(crate) const TAG_BYTES: usize = 16;
 /// Bytes that a record adds to its plain text: header, type and tag.
 pub(crate) const OVERHEAD_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
-/// Bytes of the record that renews keys.
+/// Bytes of the record that renews the keys.
 pub(crate) const RENEWAL_BYTES: usize = 5 + OVERHEAD_BYTES;
 /// Bytes of the record of an alert.
 pub(crate) const ALERT_BYTES: usize = 2 + OVERHEAD_BYTES;
-/// Plain text of a record, at most.
+/// Longest plain text of a record.
 pub(crate) const PLAIN_BYTES_MAX: usize = 16 << 10;
-/// Bytes behind a header, at most.
+/// Most bytes after a header.
 const BODY_BYTES_MAX: usize = PLAIN_BYTES_MAX + 256;
-/// Post-handshake messages that are taken, in bytes. A session ticket, which is not used, is shorter.
+/// Longest post-handshake message that is accepted, in bytes. A session ticket, which is not used,
+/// is shorter.
 const MESSAGE_BYTES_MAX: usize = 16 << 10;
 
-/// Types of records, and of what is in them.
+/// Types of records and of their content.
 mod content {
     pub(super) const ALERT: u8 = 21;
     pub(super) const HANDSHAKE: u8 = 22;
@@ -48,12 +52,12 @@ mod alert {
     pub(super) const USER_CANCELED: u8 = 90;
 }
 
-/// Types of messages that may come after a handshake, and bytes of their head.
+/// Types of messages that may come after a handshake, and bytes of their header.
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 const MESSAGE_HEAD_BYTES: usize = 4;
 
-/// Why a record is refused: what the peer is sent, and what the caller gets.
+/// The reason for refusing a record: the alert to the peer, and the error for the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) alert: Option<u8>,
@@ -70,16 +74,16 @@ impl Fault {
     }
 }
 
-/// What a record had in it.
+/// The content of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Opened {
-    /// So many bytes for the caller, at the front of the memory that it gave.
+    /// This number of bytes for the caller, at the front of its memory.
     Direct(usize),
-    /// Bytes for the caller that [`Held`] has.
+    /// Bytes for the caller, stored in [`Held`].
     Held,
-    /// The peer says farewell.
+    /// The peer's close message.
     Farewell,
-    /// Something that is for this layer alone.
+    /// Something for this layer only.
     Nothing,
 }
 
@@ -96,7 +100,7 @@ impl Held {
         self.start == self.end
     }
 
-    /// Moves bytes from the front into `plain`; returns how many.
+    /// Moves bytes from the front into `plain`. Returns how many.
     pub(crate) fn take(&mut self, plain: &mut [u8]) -> usize {
         let bytes = plain.len().min(self.end - self.start);
         plain[..bytes].copy_from_slice(&self.bytes[self.start..self.start + bytes]);
@@ -113,13 +117,13 @@ impl Held {
     }
 }
 
-/// Both directions of a connection whose handshake is over.
+/// Both directions of a connection after its handshake.
 pub(crate) struct Records {
     sealing: Direction,
     opening: Direction,
-    /// A message after the handshake of which a part has come.
+    /// The received part of an incomplete post-handshake message.
     message: Vec<u8>,
-    /// The peer has asked for new keys, which come before the next record.
+    /// Whether the peer has requested new keys, which must be sent before the next record.
     is_renewal_owed: bool,
     is_client: bool,
 }
@@ -129,7 +133,7 @@ impl Records {
         Self { sealing, opening, message: Vec::new(), is_renewal_owed: false, is_client }
     }
 
-    /// Takes over what the library exports of a connection (`s2n_connection_serialize`, version 1).
+    /// Converts the library's export of a connection (`s2n_connection_serialize`, version 1).
     pub(crate) fn of_export(export: &[u8], suite: Suite, is_client: bool) -> Result<Self, Error> {
         const HEAD: [u8; 10] = [0, 0, 0, 0, 0, 0, 0, 1, 3, 4];
         let unknown = Error::Library("it exports a connection in an unknown form");
@@ -156,7 +160,8 @@ impl Records {
         Ok(Self::new(direction(sealing)?, direction(opening)?, is_client))
     }
 
-    /// Returns the length of the record at the front of `bytes`; [`None`] if its header is not whole.
+    /// Returns the length of the record at the front of `bytes`; [`None`] if its header is
+    /// incomplete.
     pub(crate) fn length(bytes: &[u8]) -> Result<Option<usize>, Fault> {
         let Some(&[kind, _, _, high, low]) = bytes.first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
@@ -174,8 +179,8 @@ impl Records {
         Ok(Some(HEADER_BYTES + body_bytes))
     }
 
-    /// Decrypts a whole record: into `plain` if all of it fits, else into `held`, which is empty. What is behind
-    /// the plain text in `plain` may change.
+    /// Decrypts a whole record: into `plain` if all of it fits, otherwise into `held`, which must
+    /// be empty. The bytes behind the plain text in `plain` may change.
     pub(crate) fn open(
         &mut self,
         record: &[u8],
@@ -190,7 +195,7 @@ impl Records {
         self.opening
             .open(&record[..HEADER_BYTES], cipher_text, tag, into)
             .map_err(|()| Fault::record(alert::BAD_RECORD_MAC, "its tag is wrong"))?;
-        // Behind the plain text are its type and any number of zeros.
+        // The plain text is followed by the type and any number of zeros.
         let Some(end) = into.iter().rposition(|&byte| byte != 0) else {
             return Err(Fault::unexpected("it has no type"));
         };
@@ -213,7 +218,7 @@ impl Records {
         }
     }
 
-    /// Takes messages that come after the handshake: tickets, which are not used, and renewals of keys.
+    /// Handles messages after the handshake: tickets, which are not used, and renewals of keys.
     fn take_messages(&mut self, text: &[u8]) -> Result<(), Fault> {
         if text.is_empty() {
             return Err(Fault::unexpected("it is empty"));
@@ -234,7 +239,7 @@ impl Records {
             let Some((body, behind)) = body.split_at_checked(length) else { break };
             match (kind, body) {
                 (NEW_SESSION_TICKET, _) if self.is_client => {}
-                // What follows has other keys, so it is in another record.
+                // The following bytes have other keys, so they must be in another record.
                 (KEY_UPDATE, [wish @ (0 | 1)]) if behind.is_empty() => {
                     self.is_renewal_owed |= *wish == 1;
                     self.opening.renew().map_err(|error| Fault { alert: None, error })?;
@@ -247,7 +252,7 @@ impl Records {
         Ok(())
     }
 
-    /// Whether this side's keys have to be renewed before the next record ([`Self::seal_renewal`]).
+    /// Whether this side's keys must be renewed before the next record ([`Self::seal_renewal`]).
     pub(crate) fn owes_renewal(&self) -> bool {
         self.is_renewal_owed || self.sealing.is_used_up()
     }
@@ -259,30 +264,30 @@ impl Records {
         self.sealing.renew()
     }
 
-    /// Makes a record of `plain`, or of the plain text that stands in its place in the record already.
+    /// Makes a record of `plain`, or of the plain text that is already in its place in the record.
     pub(crate) fn seal(&mut self, plain: Option<&[u8]>, record: &mut [u8]) -> Result<(), Error> {
         self.sealing.seal(content::DATA, plain, record)
     }
 
-    /// Makes the record of an alert, of [`ALERT_BYTES`]; [`None`] says farewell.
+    /// Makes the record of an alert, of [`ALERT_BYTES`]; [`None`] is the close message.
     pub(crate) fn seal_alert(&mut self, fatal: Option<u8>, record: &mut [u8]) -> Result<(), Error> {
         let text = fatal.map_or([1, alert::CLOSE_NOTIFY], |code| [2, code]);
         self.sealing.seal(content::ALERT, Some(&text), record)
     }
 }
 
-/// Reads an alert.
+/// Interprets an alert.
 fn judge_alert(text: &[u8]) -> Result<Opened, Fault> {
     match text {
         [_, alert::CLOSE_NOTIFY] => Ok(Opened::Farewell),
-        // A farewell follows.
+        // A close message follows.
         [_, alert::USER_CANCELED] => Ok(Opened::Nothing),
         [_, code] => Err(Fault { alert: None, error: Error::Alert(*code) }),
         _ => Err(Fault::record(alert::DECODE_ERROR, "its alert has another length")),
     }
 }
 
-/// Reads a number as TLS writes it.
+/// Reads a number in network byte order.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }

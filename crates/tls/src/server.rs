@@ -1,4 +1,4 @@
-//! The accepting side's keys.
+//! The keys of the accepting side.
 
 use crate::error::Error;
 use crate::hello;
@@ -11,9 +11,9 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Who knows the keys of those that may connect.
+/// The keys of the peers that may connect.
 pub trait Keys: Send + Sync + 'static {
-    /// The key by this name, which a stranger may have chosen.
+    /// Returns the key for this identity, which a stranger may have chosen.
     fn find(&self, identity: &[u8]) -> Option<Psk>;
 }
 
@@ -23,7 +23,7 @@ impl<F: Fn(&[u8]) -> Option<Psk> + Send + Sync + 'static> Keys for F {
     }
 }
 
-/// What all accepting [`Session`](crate::Session)s of a port share; clones are cheap.
+/// The state that all accepting [`Session`](crate::Session)s of a port share; clones are cheap.
 #[derive(Clone)]
 pub struct Server {
     pub(crate) config: Config,
@@ -36,7 +36,7 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Lets those in for whose identity `keys` has a key, if they know it.
+    /// Returns a server for peers that know a key of `keys`, by the identity that they send.
     ///
     /// # Errors
     /// [`Error::Library`].
@@ -47,21 +47,21 @@ impl Server {
     }
 }
 
-/// What the library's failure is called.
+/// Converts an error of the library.
 pub(crate) fn library(error: &s2n_tls::error::Error) -> Error {
     Error::Library(error.name())
 }
 
-/// What the first message said, kept with the connection.
+/// The result of the first message, stored with the connection.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
-    /// The first identity that the peer named, if it named one.
+    /// The first identity that the peer sent, if any.
     pub(crate) named: Option<String>,
-    /// The first for which there is a key.
+    /// The first identity with a key.
     pub(crate) found: Option<String>,
 }
 
-/// Looks keys up when the first message has come.
+/// Looks keys up when the first message has been received.
 struct Door(Arc<dyn Keys>);
 
 impl ClientHelloCallback for Door {
@@ -74,7 +74,7 @@ impl ClientHelloCallback for Door {
         let mut known: Vec<&[u8]> = Vec::new();
         for identity in hello::identities(&message) {
             asked.named.get_or_insert_with(|| shown(identity));
-            // The library refuses a key that it has already.
+            // The library refuses a key that it already has.
             if known.contains(&identity) {
                 continue;
             }

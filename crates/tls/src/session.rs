@@ -1,4 +1,5 @@
-//! One connection as a state machine: bytes in, plain text out, and the other way round.
+//! One connection as a state machine: it converts received bytes to plain text, and plain text to
+//! bytes to send.
 
 use crate::error::Error;
 use crate::key::{Psk, shown};
@@ -18,13 +19,13 @@ use std::fmt;
 use std::task::{Poll, Waker};
 use zeroize::Zeroizing;
 
-/// TLS 1.3 alone, forward secrecy, AES-GCM before all else. Numbered policies of the library never change.
+/// TLS 1.3 only, forward secrecy, AES-GCM first. Numbered policies of the library never change.
 const POLICY: &str = "AWS-CRT-SDK-TLSv1.3-2023";
 
-/// Bytes of the record that says farewell, at most.
+/// Largest size of the close message's record.
 pub const CLOSE_BYTES_MAX: usize = 64;
 
-/// The cipher suite of a connection: it follows from its key's hash function.
+/// The cipher suite of a connection; its key's hash function determines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
     /// `TLS_AES_128_GCM_SHA256`
@@ -34,7 +35,7 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// Bytes of its hash function, and of its secrets.
+    /// Returns the length of its hash values and of its secrets, in bytes.
     pub(crate) fn hash_bytes(self) -> usize {
         match self {
             Self::Aes128 => 32,
@@ -42,7 +43,7 @@ impl Suite {
         }
     }
 
-    /// Its number, as it travels.
+    /// Returns its number as it is sent.
     pub(crate) fn code(self) -> [u8; 2] {
         match self {
             Self::Aes128 => [0x13, 0x01],
@@ -51,16 +52,16 @@ impl Suite {
     }
 }
 
-/// What is to be sent.
+/// The bytes to send.
 #[derive(Default)]
 struct Output {
-    /// Takes records before `bytes` does, while it has room and `bytes` is empty.
+    /// Gets records before `bytes` does, while it has space and `bytes` is empty.
     lent: Option<Buffer>,
     bytes: Vec<u8>,
 }
 
 impl Output {
-    /// Makes room for so many bytes behind the others.
+    /// Returns space for this number of bytes at the end.
     fn place(&mut self, bytes: usize) -> &mut [u8] {
         match &mut self.lent {
             Some(lent) if self.bytes.is_empty() && lent.capacity() - lent.len() >= bytes => {
@@ -77,27 +78,27 @@ impl Output {
     }
 }
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     /// The handshake is under way.
     Shaking,
-    /// Both know the key.
+    /// Both sides have proved that they know the key.
     Open,
-    /// The peer has said farewell; we may still write.
+    /// The peer has sent its close message; this side may still write.
     Ended,
-    /// It failed, and fails again whatever is asked of it.
+    /// The connection failed. Every further call returns this error.
     Failed(Error),
 }
 
 /// One end of a connection.
 ///
-/// The owner gives what it received to [`Session::handshake`] until that is over and then to
-/// [`Session::read`], writes with [`Session::write`], and after each of them sends what
-/// [`Session::take_output`] gives. It calls [`Session::close`] before it ends the stream, and
-/// [`Session::end_of_stream`] when the peer's stream is at its end.
+/// The owner gives received bytes to [`Session::handshake`] until it returns `true`, and then to
+/// [`Session::read`]. It writes with [`Session::write`], and after each call sends the bytes of
+/// [`Session::take_output`]. It calls [`Session::close`] before it ends the stream, and
+/// [`Session::end_of_stream`] when the peer's stream has ended.
 ///
-/// The library carries out the handshake; what follows are [`Records`].
+/// The library carries out the handshake; [`Records`] makes the records after it.
 pub struct Session {
     /// The library's connection, until the handshake is over.
     wired: Option<Wired>,
@@ -109,7 +110,7 @@ pub struct Session {
     output: Output,
     mode: Mode,
     state: State,
-    /// The identity of the key that both know, once they do.
+    /// The identity of the key that both sides have proved to know.
     peer: Vec<u8>,
     /// The identities that the connecting end offers.
     offered: Vec<Vec<u8>>,
@@ -126,20 +127,20 @@ impl fmt::Debug for Session {
     }
 }
 
-/// What both sides ask of a connection.
+/// Returns the configuration for both ends.
 pub(crate) fn configuration() -> Result<config::Builder, Error> {
     let fail = |error: s2n_tls::error::Error| library(&error);
     let mut builder = Config::builder();
     builder.set_security_policy(&Policy::from_version(POLICY).map_err(fail)?).map_err(fail)?;
-    // Nobody can prove itself with a certificate.
+    // No peer can use a certificate.
     builder.with_system_certs(false).map_err(fail)?;
-    // For Records, which go on where a handshake ends.
+    // Records needs the export to continue after the handshake.
     builder.set_serialization_version(SerializationVersion::V1).map_err(fail)?;
     Ok(builder)
 }
 
 impl Session {
-    /// The connecting end, which knows this key. Its first message is in the output.
+    /// Returns the connecting end with this key. Its first message is in the output.
     ///
     /// # Errors
     /// [`Error::Library`].
@@ -147,7 +148,8 @@ impl Session {
         Self::client_of(std::slice::from_ref(psk))
     }
 
-    /// The same for an end that knows several keys of one peer, best first, of which the peer chooses one.
+    /// Returns the connecting end with several keys for one peer, best first. The peer chooses one
+    /// of them.
     ///
     /// # Errors
     /// [`Error::Library`].
@@ -165,7 +167,7 @@ impl Session {
         Ok(session)
     }
 
-    /// The accepting end.
+    /// Returns the accepting end.
     ///
     /// # Errors
     /// [`Error::Library`].
@@ -176,9 +178,10 @@ impl Session {
     fn new(mut connection: Connection, mode: Mode, config: Config) -> Result<Self, Error> {
         let fail = |error: s2n_tls::error::Error| library(&error);
         connection.set_config(config).map_err(fail)?;
-        // The owner ends a connection that failed at once; records of TLS 1.3 tell nobody by the time they take.
+        // The owner ends a failed connection immediately; with TLS 1.3 records, timing reveals
+        // nothing.
         connection.set_blinding(Blinding::SelfService).map_err(fail)?;
-        // Keys are found at once; the library asks for a waker all the same.
+        // Keys are looked up immediately, but the library requires a waker.
         connection.set_waker(Some(Waker::noop())).map_err(fail)?;
         let wired = Wired::new(connection)?;
         Ok(Self {
@@ -196,9 +199,10 @@ impl Session {
         })
     }
 
-    /// Goes on with the handshake, by what was received. When it answers `true` both know the key, and the rest
-    /// of `input` is for [`Session::read`]; when `false`, all of `input` is taken and more is needed. In
-    /// either case, and after an error as well, there may be something to send.
+    /// Continues the handshake with received bytes. Returns `true` when both sides have proved that
+    /// they know the key; the rest of `input` is then for [`Session::read`]. Returns `false` if all
+    /// of `input` is taken and more is needed. In both cases, and after an error, there may be
+    /// bytes to send.
     ///
     /// # Errors
     /// [`Error::Unknown`] and [`Error::Proof`] (accepting end), [`Error::Alert`], [`Error::Handshake`].
@@ -225,7 +229,7 @@ impl Session {
             Ok((identity, suite, records)) => {
                 (self.peer, self.suite, self.state) = (identity, Some(suite), State::Open);
                 self.records = Some(Box::new(records));
-                // It has given its keys away, and cleared them.
+                // The library has exported its keys and cleared them.
                 self.wired = None;
                 Ok(true)
             }
@@ -243,22 +247,23 @@ impl Session {
         self.state == State::Open
     }
 
-    /// The identity of the key that both know; at the accepting end empty until the handshake is over.
+    /// Returns the identity of the key that both sides know; at the accepting end empty until the
+    /// handshake is over.
     pub fn identity(&self) -> &[u8] {
         &self.peer
     }
 
-    /// The cipher suite, once the handshake is over.
+    /// Returns the cipher suite, once the handshake is over.
     pub fn suite(&self) -> Option<Suite> {
         self.suite
     }
 
-    /// Takes all of `input` and appends the plain text in it to `plain`: no more bytes than `input` has, and
-    /// those of a record that began earlier.
+    /// Takes all of `input` and appends its plain text to `plain`, including that of a record that
+    /// began earlier.
     ///
     /// # Errors
-    /// [`Error::Record`], [`Error::Alert`]: the connection must be ended. [`Error::Ended`] if bytes come after
-    /// the peer's farewell. What was read before the error stays in `plain`.
+    /// [`Error::Record`], [`Error::Alert`]: the connection must be ended. [`Error::Ended`] if bytes
+    /// come after the peer's close message. Plain text from before the error stays in `plain`.
     pub fn read(&mut self, mut input: &[u8], plain: &mut Vec<u8>) -> Result<(), Error> {
         loop {
             let start = plain.len();
@@ -271,9 +276,10 @@ impl Session {
         }
     }
 
-    /// Takes bytes from the front of `input` until there is plain text, of one record at most, and puts it into
-    /// `plain`; answers how much. What is behind that in `plain` may change. 0 says that all of `input` is taken and
-    /// more is needed, or that the peer has said farewell ([`Session::has_ended`]).
+    /// Takes bytes from the front of `input` until there is plain text, of one record at most, and
+    /// puts it into `plain`. Returns its length. The bytes behind it in `plain` may change. 0 means
+    /// that all of `input` is taken and more is needed, or that the peer has sent its close message
+    /// ([`Session::has_ended`]).
     ///
     /// # Errors
     /// As [`Session::read`].
@@ -292,7 +298,7 @@ impl Session {
             }
             match self.open_next(input, plain) {
                 Ok(None) => return Ok(0),
-                // A record without plain text is of no use, and allowed.
+                // A record without plain text is useless, but allowed.
                 Ok(Some(Opened::Direct(0) | Opened::Held | Opened::Nothing)) => {}
                 Ok(Some(Opened::Direct(bytes))) => return Ok(bytes),
                 Ok(Some(Opened::Farewell)) => {
@@ -304,7 +310,7 @@ impl Session {
         }
     }
 
-    /// Decrypts the next record, if all of it is there; what there is of it is kept otherwise.
+    /// Decrypts the next record if it is complete; otherwise stores the received part.
     fn open_next(&mut self, input: &mut &[u8], plain: &mut [u8]) -> Result<Option<Opened>, Fault> {
         let Some(records) = &mut self.records else { unreachable!("an open session has records") };
         if self.partial.is_empty()
@@ -331,20 +337,20 @@ impl Session {
         }
     }
 
-    /// Ends the connection because of what the peer sent, with an alert to the peer.
+    /// Ends the connection because of an error in received bytes, with an alert to the peer.
     fn refuse(&mut self, fault: Fault) -> Error {
         let Fault { alert, error } = fault;
         if let (Some(code), Some(records), false) = (alert, &mut self.records, self.is_closed) {
-            // That it ends is certain already; the alert is a courtesy.
+            // The connection ends in any case; the alert is a courtesy.
             let _ = records.seal_alert(Some(code), self.output.place(ALERT_BYTES));
         }
         self.fail(error)
     }
 
-    /// Says that no more bytes will come.
+    /// Reports that no more bytes will come.
     ///
     /// # Errors
-    /// [`Error::Truncated`] if the peer did not say farewell; an earlier error.
+    /// [`Error::Truncated`] if the peer sent no close message; an earlier error.
     pub fn end_of_stream(&mut self) -> Result<(), Error> {
         match &self.state {
             State::Ended => Ok(()),
@@ -353,18 +359,18 @@ impl Session {
         }
     }
 
-    /// Whether the peer has said farewell: nothing more can be read.
+    /// Whether the peer has sent its close message: nothing more can be read.
     pub fn has_ended(&self) -> bool {
         self.state == State::Ended
     }
 
-    /// Encrypts `plain` behind what is to be sent already.
+    /// Encrypts `plain` and appends it to the bytes to send.
     ///
     /// # Errors
     /// [`Error::Handshake`] before the handshake is over, [`Error::Ended`] after [`Session::close`], an earlier
     /// error.
     pub fn write(&mut self, plain: &[u8]) -> Result<(), Error> {
-        // Nothing is refused as something would be.
+        // An empty write is refused in the same states.
         self.check_writable()?;
         for piece in plain.chunks(PLAIN_BYTES_MAX) {
             self.write_record(piece.len(), |records, record| records.seal(Some(piece), record))?;
@@ -372,7 +378,8 @@ impl Session {
         Ok(())
     }
 
-    /// Encrypts a record of so many bytes, which `fill` writes to where they are encrypted.
+    /// Encrypts a record of this number of bytes, which `fill` writes to the place where they are
+    /// encrypted.
     ///
     /// # Errors
     /// As [`Session::write`].
@@ -411,48 +418,49 @@ impl Session {
         sealed.map_err(|error| self.fail(error))
     }
 
-    /// Says farewell: after what this gives to send, the peer knows that nothing was cut off.
+    /// Makes the close message. When the peer receives it, it knows that nothing was cut off.
     pub fn close(&mut self) {
         if self.is_closed || !matches!(self.state, State::Open | State::Ended) {
             return;
         }
         self.is_closed = true;
         if let Some(records) = &mut self.records {
-            // Whether it succeeds does not matter any more: nothing can be written.
+            // Its failure does not matter: nothing more can be written.
             let _ = records.seal_alert(None, self.output.place(ALERT_BYTES));
         }
     }
 
-    /// Lends a buffer that takes what is to be sent from now on, as far as it has room.
+    /// Lends a buffer that takes the bytes to send from now on, as long as it has space.
     pub(crate) fn lend(&mut self, buffer: Buffer) {
         self.output.lent = Some(buffer);
     }
 
-    /// Takes back what was lent. What it holds is to be sent before [`Session::take_output`].
+    /// Takes back the lent buffer. Its content must be sent before [`Session::take_output`].
     pub(crate) fn take_lent(&mut self) -> Option<Buffer> {
         self.output.lent.take()
     }
 
-    /// Whether there is something to send.
+    /// Whether there are bytes to send.
     pub(crate) fn has_output(&self) -> bool {
         self.output.lent.as_ref().is_some_and(|lent| !lent.is_empty())
             || !self.output.bytes.is_empty()
     }
 
-    /// What is to be sent.
+    /// Returns the bytes to send.
     pub fn output(&self) -> &[u8] {
         &self.output.bytes
     }
 
-    /// Takes what is to be sent, leaving `spare` (emptied) for what comes next.
+    /// Takes the bytes to send, and leaves `spare` (emptied) for the following ones.
     pub fn take_output(&mut self, mut spare: Vec<u8>) -> Vec<u8> {
         spare.clear();
         std::mem::replace(&mut self.output.bytes, spare)
     }
 }
 
-/// Asserts what was agreed on: no handshake of another kind may pass for one with a key. Returns the key's identity
-/// and what goes on with the connection, which is the library's no longer.
+/// Asserts the negotiated parameters: a handshake of another kind must not pass for one with a key.
+/// Returns the key's identity and the record layer, which takes the connection over from the
+/// library.
 fn inspect(
     connection: &Connection,
     mode: Mode,
@@ -482,7 +490,7 @@ fn inspect(
     Ok((identity, suite, records))
 }
 
-/// Why the handshake failed.
+/// Returns the reason for a failed handshake.
 fn refusal(connection: &Connection, mode: Mode, error: &s2n_tls::error::Error) -> Error {
     if let (ErrorType::Alert, Some(alert)) = (error.kind(), connection.alert()) {
         return Error::Alert(alert);

@@ -1,9 +1,9 @@
-//! A TCP connection in the clear or under TLS, for tasks that poll it by hand.
+//! A TCP connection in the clear or under TLS, for tasks that poll it manually.
 //!
-//! In the clear it is the connection itself: its operations are those of [`TcpStream`] and nothing is added. Under
-//! TLS plain text is encrypted in pieces of several records, and what comes is decrypted straight into the segments
-//! that the caller gives. The handshake is carried out by whoever polls: the first receive goes through it, and sends
-//! wait for its end.
+//! In the clear it is the connection itself: its operations are those of [`TcpStream`] without
+//! additions. Under TLS it encrypts plain text in pieces of several records, and decrypts received
+//! records directly into the caller's segments. The polling task carries out the handshake: the
+//! first receive goes through it, and sends wait for its end.
 
 mod outgoing;
 #[cfg(test)]
@@ -21,16 +21,17 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-/// Plain text that is encrypted before some of it is sent: whole records, which fit into 256 KiB encrypted.
+/// Size of plain text that is encrypted before a part of it is sent: whole records, which fit into
+/// 256 KiB encrypted.
 const PIECE_BYTES: usize = 15 * PLAIN_BYTES_MAX;
-/// Room for received bytes at first, as every stranger gets it.
+/// Initial space for received bytes, because every stranger gets it.
 const RECEIVE_BYTES_FIRST: usize = 4 << 10;
-/// Bytes that a peer's part of the handshake may have, enough for the smallest records.
+/// Longest part of a handshake from the peer, in bytes; enough for the smallest records.
 const HANDSHAKE_BYTES_MAX: usize = 16 << 10;
-/// Room for received bytes at most; it doubles when it is filled, once the handshake is over.
+/// Largest space for received bytes. It doubles when it is filled, once the handshake is over.
 const RECEIVE_BYTES_MAX: usize = 256 << 10;
 
-/// The first bytes of what a peer under TLS sends: the content type of a record (alert, handshake).
+/// Possible first bytes from a peer under TLS: the content type of a record (alert, handshake).
 const FIRST_BYTES: [u8; 2] = [21, 22];
 
 /// A connection.
@@ -47,7 +48,7 @@ pub enum Stream {
 pub enum Receiving {
     /// In the clear.
     Plain(Op<(io::Result<usize>, Segments)>),
-    /// Under TLS: where plain text goes.
+    /// Under TLS: the memory for plain text.
     Secure(Segments),
 }
 
@@ -70,22 +71,22 @@ pub struct Secure {
     unread: Range<usize>,
     receiving: Option<Op<(io::Result<usize>, Buffer)>>,
     sending: Option<Op<(io::Result<()>, Vec<Chunk>)>>,
-    /// Memory to use again.
+    /// Memory for reuse.
     spare: Vec<u8>,
     chunks: Vec<Chunk>,
-    /// Whether something has come, and the bytes of it that the handshake took.
+    /// Whether bytes have been received, and the bytes that the handshake took.
     has_begun: bool,
     handshake_bytes: usize,
-    /// Whether the peer may speak in the clear, as its first byte says, and whether it does.
+    /// Whether the peer may use the clear, depending on its first byte, and whether it does.
     may_be_clear: bool,
     is_clear: bool,
-    /// Why it fails; the peer is told first.
+    /// The reason of the failure; the peer gets an alert first.
     failure: Option<Error>,
     /// A sender that waits for the handshake.
     sender: Option<Waker>,
 }
 
-/// A connection of which nothing is under way: it can be sent to another thread.
+/// A connection without operations under way, which can be sent to another thread.
 #[derive(Debug)]
 pub struct Idle(Parts);
 
@@ -115,7 +116,7 @@ impl From<TcpStream> for Stream {
 }
 
 impl Stream {
-    /// The connecting end, under TLS with one of these keys, best first.
+    /// Returns the connecting end, under TLS with one of these keys, best first.
     ///
     /// # Errors
     /// [`Error::Library`].
@@ -123,7 +124,7 @@ impl Stream {
         Ok(Self::Secure(Box::new(Secure::new(tcp, Session::client_of(psks)?))))
     }
 
-    /// The accepting end, under TLS.
+    /// Returns the accepting end, under TLS.
     ///
     /// # Errors
     /// [`Error::Library`].
@@ -131,8 +132,8 @@ impl Stream {
         Ok(Self::Secure(Box::new(Secure::new(tcp, Session::server(server)?))))
     }
 
-    /// The accepting end, under TLS or in the clear as the peer's first byte says. Nothing may be sent before something
-    /// has been received.
+    /// Returns the accepting end, under TLS or in the clear, depending on the peer's first byte.
+    /// Nothing may be sent before a byte has been received.
     ///
     /// # Errors
     /// [`Error::Library`].
@@ -141,7 +142,7 @@ impl Stream {
         Ok(Self::Secure(Box::new(secure)))
     }
 
-    /// The TCP connection.
+    /// Returns the TCP connection.
     pub fn tcp(&self) -> &TcpStream {
         match self {
             Self::Plain(tcp) => tcp,
@@ -149,17 +150,17 @@ impl Stream {
         }
     }
 
-    /// The identity of the key that both ends have proved to know, whatever came of the connection since; [`None`]
-    /// before, and in the clear.
+    /// Returns the identity of the key that both ends have proved to know, even if the connection
+    /// has failed since; [`None`] before, and in the clear.
     pub fn identity(&self) -> Option<&[u8]> {
         let Self::Secure(secure) = self else { return None };
         secure.session.suite().map(|_| secure.session.identity())
     }
 
-    /// Waits until nothing is being sent, not even for the handshake.
+    /// Waits until no send is under way, not even for the handshake.
     ///
     /// # Errors
-    /// What sending answers.
+    /// The error of a send.
     pub fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(_) => Poll::Ready(Ok(())),
@@ -167,7 +168,8 @@ impl Stream {
         }
     }
 
-    /// Lets the connection go to another thread, with all that has come; [`None`] if something is under way.
+    /// Makes the connection movable to another thread, with all received bytes; [`None`] if an
+    /// operation is under way.
     pub fn into_idle(self) -> Option<Idle> {
         let secure = match self {
             Self::Plain(tcp) => return Some(Idle(Parts::Plain(tcp))),
@@ -180,7 +182,7 @@ impl Stream {
         Some(Idle(Parts::Secure { tcp, session: Box::new(session), incoming, unread }))
     }
 
-    /// Begins to receive, as [`TcpStream::recv_vectored`] does. One at a time.
+    /// Starts a receive like [`TcpStream::recv_vectored`]. Only one may be under way.
     pub fn receive(&self, segments: Segments) -> Receiving {
         match self {
             Self::Plain(tcp) => Receiving::Plain(tcp.recv_vectored(segments)),
@@ -188,7 +190,8 @@ impl Stream {
         }
     }
 
-    /// Goes on with a receive of this stream. A TLS failure is an [`io::Error`] that holds an [`Error`].
+    /// Continues a receive of this stream. A TLS failure is an [`io::Error`] that contains an
+    /// [`Error`].
     pub fn poll_receive(
         &mut self,
         receiving: &mut Receiving,
@@ -208,7 +211,7 @@ impl Stream {
         Poll::Ready((result, segments))
     }
 
-    /// Begins to send, as [`TcpStream::send_vectored`] does. One at a time.
+    /// Starts a send like [`TcpStream::send_vectored`]. Only one may be under way.
     pub fn send(&self, chunks: Vec<Chunk>) -> Sending {
         match self {
             Self::Plain(tcp) => Sending::Plain(tcp.send_vectored(chunks)),
@@ -216,7 +219,7 @@ impl Stream {
         }
     }
 
-    /// Goes on with a send of this stream.
+    /// Continues a send of this stream.
     pub fn poll_send(
         &mut self,
         sending: &mut Sending,
@@ -253,7 +256,7 @@ impl Secure {
         }
     }
 
-    /// Notes a failure. The task that polls tells the peer, and then fails.
+    /// Records a failure. The polling task sends the alert to the peer, and then fails.
     fn fail(&mut self, error: Error) {
         self.failure.get_or_insert(error);
         if let Some(sender) = self.sender.take() {
@@ -261,7 +264,7 @@ impl Secure {
         }
     }
 
-    /// Sends what the session has for the peer.
+    /// Sends the session's bytes for the peer.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if let Some(op) = &mut self.sending {
@@ -323,7 +326,7 @@ impl Secure {
         }
     }
 
-    /// Receives bytes for the session, which has taken all before.
+    /// Receives bytes for the session, which has taken all earlier ones.
     fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if let Some(mut buffer) = self.incoming.take() {
             buffer.clear();
@@ -342,7 +345,7 @@ impl Secure {
         Poll::Ready(result)
     }
 
-    /// Takes a larger buffer, with the bytes that are there.
+    /// Switches to a larger buffer, with the received bytes.
     fn grow(&mut self, bytes: usize) {
         if let Some(old) = self.incoming.take() {
             let mut buffer = Buffer::with_capacity(bytes);
@@ -351,8 +354,8 @@ impl Secure {
         }
     }
 
-    /// The peer's bytes are at their end. Nothing is lost by an end without the peer's farewell, which others
-    /// than TLS can cause: a queue pair that ends has its outstanding commands sent again.
+    /// Handles the end of the peer's bytes. An end without a close message loses nothing, and third
+    /// parties can cause it: the host repeats outstanding commands of a queue pair that ends.
     fn end_of_stream(&mut self) -> io::Result<usize> {
         let is_open = self.session.is_open();
         match self.session.end_of_stream() {
@@ -361,11 +364,12 @@ impl Secure {
         }
     }
 
-    /// Goes on with the handshake, by what has come.
+    /// Continues the handshake with received bytes.
     fn shake(&mut self) {
         let Some(buffer) = &self.incoming else { return };
         let mut input = &buffer[self.unread.clone()];
-        // The library would wait for a record of the length that it reads out of something else.
+        // Otherwise the library would wait for a record of the length that it reads from foreign
+        // bytes.
         let is_foreign = !self.has_begun && !FIRST_BYTES.contains(&input[0]);
         self.has_begun = true;
         self.is_clear |= is_foreign && self.may_be_clear;
@@ -393,7 +397,7 @@ impl Secure {
         }
     }
 
-    /// Copies what has come in the clear into the segments, in order; answers how many bytes.
+    /// Copies bytes received in the clear into the segments, in order. Returns how many.
     fn hand_over(&mut self, segments: &mut Segments) -> usize {
         let Some(incoming) = &self.incoming else { return 0 };
         let start = self.unread.start;
@@ -412,7 +416,8 @@ impl Secure {
         self.unread.start - start
     }
 
-    /// Decrypts what has come into the segments, in order; answers how many bytes that gave. A failure is noted.
+    /// Decrypts received bytes into the segments, in order. Returns the number of bytes of plain
+    /// text. Records a failure.
     fn decrypt(&mut self, segments: &mut Segments) -> usize {
         let mut total = 0;
         for segment in segments {
@@ -474,7 +479,7 @@ impl Secure {
             if let Some(failure) = &self.failure {
                 return Poll::Ready(Err(io::Error::other(failure.clone())));
             }
-            // While a piece is on its way the next one is encrypted, and no more.
+            // While a piece is being sent, only one next piece is encrypted.
             let is_ahead = flushed.is_pending() && self.session.has_output();
             if outgoing.is_done() || is_ahead {
                 return flushed;
@@ -492,9 +497,9 @@ impl Secure {
         }
     }
 
-    /// Encrypts the next piece: chunk behind chunk into full records, so that a header shares its record with the
-    /// data behind. A record that lies in one chunk is encrypted from there; others are gathered where they are
-    /// encrypted.
+    /// Encrypts the next piece: the chunks one after the other in full records, so that a header
+    /// shares its record with the data after it. A record within one chunk is encrypted directly
+    /// from there; others are gathered in the place where they are encrypted.
     fn encrypt(&mut self, outgoing: &mut Outgoing) -> Result<(), Error> {
         outgoing.advance(0);
         let mut left = outgoing.bytes(PIECE_BYTES);

@@ -1,4 +1,4 @@
-//! Two ends in one process, with whatever somebody on the way does to their bytes.
+//! Two ends in one process, and manipulations of the bytes between them.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use crate::{Error, Hash, Holder, JobKey, Psk, Server, Session, Suite};
@@ -10,14 +10,14 @@ fn psk(identity: &str, byte: u8, hash: Hash) -> Psk {
     Psk::new(identity.as_bytes(), Zeroizing::new(vec![byte; bytes]), hash).unwrap()
 }
 
-/// A server that knows one key of each hash function.
+/// Returns a server that knows one key of each hash function.
 fn server() -> Server {
     let keys = [psk("small", 1, Hash::Sha256), psk("large", 2, Hash::Sha384)];
     Server::new(move |identity: &[u8]| keys.iter().find(|psk| psk.identity() == identity).cloned())
         .unwrap()
 }
 
-/// Carries the handshake out; what is left for reading goes into the sessions.
+/// Carries out the handshake. Remaining bytes for reading go into the sessions.
 fn shake(client: &mut Session, server: &mut Session) -> Result<(), Error> {
     let (mut is_done, mut rounds) = (false, 0);
     while !is_done {
@@ -41,7 +41,7 @@ fn open_pair() -> (Session, Session) {
     pair(&psk("large", 2, Hash::Sha384)).unwrap()
 }
 
-/// The records of `from`'s output.
+/// Returns the records of `from`'s output.
 fn records(from: &mut Session) -> Vec<Vec<u8>> {
     let bytes = from.take_output(Vec::new());
     let (mut records, mut rest) = (Vec::new(), &bytes[..]);
@@ -53,17 +53,17 @@ fn records(from: &mut Session) -> Vec<Vec<u8>> {
     records
 }
 
-/// What somebody on the way does to records.
+/// A manipulation of records.
 type Change<'a> = &'a dyn Fn(&mut Vec<Vec<u8>>);
 
-/// What a fresh reader of these bytes gets.
+/// Returns the plain text that a new reader gets from these bytes.
 fn read(to: &mut Session, bytes: &[u8]) -> Result<Vec<u8>, Error> {
     let mut plain = Vec::new();
     to.read(bytes, &mut plain).map(|()| plain)
 }
 
-/// Goal: both hash functions lead to their cipher suites, both sides know whose key it was, and bytes pass both
-/// ways in pieces of any size, unreadable between them.
+/// Goal: both hash functions lead to their cipher suites, both sides know the key's identity, and
+/// bytes pass in both directions in pieces of any size, unreadable between them.
 #[test]
 fn who_knows_the_key_gets_in() {
     for (key, suite) in [
@@ -91,7 +91,7 @@ fn who_knows_the_key_gets_in() {
     }
 }
 
-/// Goal: the job's keys work, and the server learns from the identity who has come.
+/// Goal: the job's keys work, and the server learns the peer from the identity.
 #[test]
 fn keys_of_a_job_get_in() {
     let job = JobKey::generate();
@@ -110,15 +110,15 @@ fn keys_of_a_job_get_in() {
     assert!(matches!(&error, Error::Unknown(_)), "{error:?}");
 }
 
-/// Goal: who does not know the key, or names one that is unknown, does not get in, and neither does anything that
-/// it sends.
+/// Goal: a peer that does not know the key, or sends an unknown identity, is refused, and so is
+/// everything that it sends.
 #[test]
 fn others_stay_out() {
     let error = pair(&psk("large", 3, Hash::Sha384)).unwrap_err();
     assert!(matches!(&error, Error::Proof { identity, .. } if identity == "large"), "{error:?}");
     let error = pair(&psk("nobody", 2, Hash::Sha384)).unwrap_err();
     assert_eq!(error, Error::Unknown("nobody".into()));
-    // The same bytes under the other hash function are another key.
+    // The same bytes with the other hash function are another key.
     let other = Psk::new(b"large", Zeroizing::new(vec![2; 48]), Hash::Sha256).unwrap();
     assert!(pair(&other).is_err());
     let mut lone = Session::server(&server()).unwrap();
@@ -128,7 +128,7 @@ fn others_stay_out() {
     assert!(!lone.is_open());
 }
 
-/// Goal: a server that does not know the key does not pass for one that does.
+/// Goal: a client detects a server that does not know the key.
 #[test]
 fn a_false_server_is_noticed() {
     let key = psk("large", 2, Hash::Sha384);
@@ -140,7 +140,7 @@ fn a_false_server_is_noticed() {
     assert!(!client.is_open() && !server.is_open());
 }
 
-/// Goal: no bit of the handshake can be changed without its failing.
+/// Goal: the handshake fails if any bit of it is changed.
 #[test]
 fn a_changed_handshake_fails() {
     let whole = Session::client(&psk("large", 2, Hash::Sha384)).unwrap().output().len();
@@ -157,14 +157,15 @@ fn a_changed_handshake_fails() {
             let bytes = client.take_output(Vec::new());
             server.handshake(&mut &bytes[..])
         });
-        // The version of the outer record says nothing (RFC 8446, 5.1), all else is covered.
+        // The version of the outer record has no meaning (RFC 8446, 5.1); everything else is
+        // covered.
         let is_open = matches!(went, Ok(true));
         assert!(!is_open || (1..3).contains(&position), "byte {position} was changed unnoticed");
     }
 }
 
-/// Goal: a record that is changed, repeated, left out, moved or injected ends the connection, and gives no plain
-/// text; so does one of another connection with the same key.
+/// Goal: a record that is changed, repeated, omitted, moved or injected ends the connection and
+/// gives no plain text; so does a record of another connection with the same key.
 #[test]
 fn records_cannot_be_tampered_with() {
     let mut donor = open_pair().0;
@@ -195,7 +196,7 @@ fn records_cannot_be_tampered_with() {
     }
 }
 
-/// Goal: a stream that was recorded opens nothing when it is sent again.
+/// Goal: a recorded stream has no effect when it is sent again.
 #[test]
 fn a_recorded_stream_is_worthless() {
     let key = psk("large", 2, Hash::Sha384);
@@ -207,7 +208,8 @@ fn a_recorded_stream_is_worthless() {
     client.write(b"delete everything").unwrap();
     recorded.extend(client.take_output(Vec::new()));
     let mut second = Session::server(&server()).unwrap();
-    // The first message can be repeated; what follows is for keys that the second server has not.
+    // The first message can be repeated; the following ones need keys that the second server does
+    // not have.
     let mut rest = &recorded[..];
     assert_eq!(second.handshake(&mut &rest[..hello]), Ok(false));
     rest = &rest[hello..];
@@ -215,7 +217,7 @@ fn a_recorded_stream_is_worthless() {
     assert!(!second.is_open());
 }
 
-/// Goal: an end that somebody made by cutting the stream is told from one that the peer made.
+/// Goal: an end of the stream without a close message is distinguished from a close by the peer.
 #[test]
 fn a_cut_stream_is_told_from_a_closed_one() {
     let (mut client, mut server) = open_pair();
@@ -228,7 +230,7 @@ fn a_cut_stream_is_told_from_a_closed_one() {
     assert_eq!(read(&mut server, &sent.concat()).unwrap(), b"all");
     assert!(server.has_ended());
     assert_eq!(server.end_of_stream(), Ok(()));
-    // The other direction is open still.
+    // The other direction is still open.
     server.write(b"answer").unwrap();
     let answer = server.take_output(Vec::new());
     assert_eq!(read(&mut client, &answer).unwrap(), b"answer");
@@ -244,7 +246,8 @@ fn a_cut_stream_is_told_from_a_closed_one() {
     assert_eq!(server.end_of_stream(), Err(Error::Truncated));
 }
 
-/// Goal: a session can be dropped at each moment, and moved, without the library's asking dead memory.
+/// Goal: a session can be dropped at each moment, and moved, without accesses of the library to
+/// freed memory.
 #[test]
 fn sessions_move_and_end_anywhere() {
     let (client, server) = open_pair();
@@ -265,7 +268,7 @@ fn sessions_move_and_end_anywhere() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Goal: whatever pieces the bytes come in, the same plain text comes out.
+    /// Goal: the plain text is the same for any pieces in which the bytes come.
     #[test]
     fn any_pieces_give_the_same(text in prop::collection::vec(any::<u8>(), 0..70_000),
                                 cuts in prop::collection::vec(1usize..20_000, 1..40)) {
@@ -287,12 +290,12 @@ proptest! {
         prop_assert!(plain == text);
     }
 
-    /// Goal: no bytes of a stranger make a server panic, or let it in.
+    /// Goal: no bytes of a stranger make a server panic or accept it.
     #[test]
     fn strangers_bytes_are_borne(bytes in prop::collection::vec(any::<u8>(), 0..600), at in 0usize..600) {
         let mut lone = Session::server(&server()).unwrap();
         prop_assert_ne!(lone.handshake(&mut &bytes[..]), Ok(true));
-        // The same behind the true beginning of a message.
+        // The same after the true beginning of a message.
         let mut hello = Session::client(&psk("large", 2, Hash::Sha384)).unwrap().take_output(Vec::new());
         hello.truncate(at);
         hello.extend(&bytes);
@@ -300,8 +303,8 @@ proptest! {
         prop_assert_ne!(lone.handshake(&mut &hello[..]), Ok(true));
     }
 
-    /// Goal: no bytes of a stranger give plain text on a connection in use, or make it panic; it fails for good, and the
-    /// peer gets an alert.
+    /// Goal: no bytes of a stranger give plain text on a connection in use, or make it panic. It
+    /// fails for good, and the peer gets an alert.
     #[test]
     fn injected_bytes_give_nothing(bytes in prop::collection::vec(any::<u8>(), 5..400),
                                    is_framed in any::<bool>(), cut in 1usize..400) {

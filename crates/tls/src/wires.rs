@@ -1,7 +1,8 @@
-//! The two functions by which the library asks for bytes and gives bytes, on memory instead of a socket.
+//! The functions through which the library reads and writes bytes, on memory instead of a socket.
 //!
-//! The library calls them only inside its own functions, which [`Wired`] alone calls: with `input` lent for the
-//! time of the call. What the library wants to send gathers in `output`.
+//! The library calls them only inside its own functions, and only [`Wired`] calls these, with
+//! `input` lent for the duration of the call. The library's bytes to send are collected in
+//! `output`.
 #![allow(unsafe_code, reason = "the library's callbacks are C functions; see SAFETY notes")]
 
 use crate::error::Error;
@@ -12,7 +13,7 @@ use std::ptr::{self, NonNull};
 
 /// The two ends.
 struct Wires {
-    /// What is lent to the library and not taken yet; null outside of [`Wired::with`].
+    /// The bytes that are lent to the library and not taken yet; null outside of [`Wired::with`].
     input: *const u8,
     input_bytes: usize,
     output: Vec<u8>,
@@ -25,18 +26,20 @@ pub(crate) struct Wired {
     wires: Owned,
 }
 
-/// The wires on the heap, by the pointer that the library has too (a `Box` would claim that nobody else has one).
+/// The wires on the heap, by a pointer that the library has too (a `Box` would claim to be the only
+/// one).
 struct Owned(NonNull<Wires>);
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: `Wired::new` made it of a box; the connection, which was dropped before, has used it last.
+        // SAFETY: `Wired::new` made it from a box; the connection, its last user, has been dropped
+        // before.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
-// SAFETY: the raw pointer of `Wires` is null but while `Wired::with` runs, which has the one `&mut Wired`; the
-// library's connection can be sent to another thread.
+// SAFETY: the raw pointer of `Wires` is null except while `Wired::with` runs, which has the only
+// `&mut Wired`; the library's connection can be sent to another thread.
 unsafe impl Send for Wired {}
 
 impl Wired {
@@ -55,14 +58,14 @@ impl Wired {
         Ok(Self { connection, wires })
     }
 
-    /// Calls the library; what it asks for comes from the front of `input`, from which it is taken.
+    /// Calls the library. It reads from the front of `input`, which is advanced.
     pub(crate) fn with<T>(
         &mut self,
         input: &mut &[u8],
         call: impl FnOnce(&mut Connection) -> T,
     ) -> T {
         let wires = self.wires.0.as_ptr();
-        // SAFETY: `&mut self` is held, and no callback runs now: nobody else has a reference.
+        // SAFETY: `&mut self` is held and no callback runs now, so there is no other reference.
         unsafe {
             (*wires).input = input.as_ptr();
             (*wires).input_bytes = input.len();
@@ -77,36 +80,36 @@ impl Wired {
         result
     }
 
-    /// The connection, for what needs no bytes.
+    /// Returns the connection, for calls that read and write no bytes.
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// What is to be sent.
+    /// Returns the bytes to send.
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
         // SAFETY: `&mut self` is held as long as the reference lives; no callback runs before it ends.
         unsafe { &mut (*self.wires.0.as_ptr()).output }
     }
 }
 
-/// Tells the library to ask again.
+/// Makes the library try again later.
 fn would_block() -> c_int {
     // SAFETY: the C library gives the address of this thread's `errno`.
     unsafe { *libc::__errno_location() = libc::EWOULDBLOCK };
     -1
 }
 
-/// Gives the library bytes that came.
+/// Gives received bytes to the library.
 unsafe extern "C" fn receive(context: *mut c_void, bytes: *mut u8, count: u32) -> c_int {
-    // SAFETY: the context is what `Wired::new` gave, and lives. The library calls this only inside `Wired::with`,
-    // which holds no reference to it during the call.
+    // SAFETY: the context is the pointer from `Wired::new`, and is alive. The library calls this
+    // only inside `Wired::with`, which holds no reference to it during the call.
     let wires = unsafe { &mut *context.cast::<Wires>() };
     let count = wires.input_bytes.min(count as usize).min(c_int::MAX as usize);
     if count == 0 {
         return would_block();
     }
-    // SAFETY: `input` points to `input_bytes` bytes, lent for the time of `Wired::with`; the library's buffer has
-    // room for what it asked for, and is not ours.
+    // SAFETY: `input` points to `input_bytes` bytes, lent for the duration of `Wired::with`; the
+    // library's buffer has space for the requested bytes, and does not overlap them.
     unsafe {
         ptr::copy_nonoverlapping(wires.input, bytes, count);
         wires.input = wires.input.add(count);
@@ -115,13 +118,13 @@ unsafe extern "C" fn receive(context: *mut c_void, bytes: *mut u8, count: u32) -
     count as c_int
 }
 
-/// Takes bytes that the library sends; all of them, always.
+/// Takes the bytes that the library sends, always all of them.
 unsafe extern "C" fn send(context: *mut c_void, bytes: *const u8, count: u32) -> c_int {
     let count = count.min(c_int::MAX as u32);
     if count == 0 {
         return 0;
     }
-    // SAFETY: as in `receive`; the bytes are the library's for the time of this call.
+    // SAFETY: as in `receive`; the bytes are valid for the duration of this call.
     let (wires, bytes) = unsafe {
         (&mut *context.cast::<Wires>(), std::slice::from_raw_parts(bytes, count as usize))
     };

@@ -8,12 +8,12 @@ use hkdf::Hkdf;
 use sha2::{Sha256, Sha384};
 use zeroize::Zeroizing;
 
-/// Records that AES-GCM may protect with one key (RFC 8446, 5.5: 2^24.5).
+/// Number of records that AES-GCM may protect with one key (RFC 8446, 5.5: 2^24.5).
 const RECORDS_MAX: u64 = 23_726_566;
-/// The version that all records name.
+/// The version in all records.
 const LEGACY_VERSION: [u8; 2] = [3, 3];
 
-/// See the module's head. Neither the secret nor what is derived from it is ever printed.
+/// See the module's head. Neither the secret nor anything derived from it is ever printed.
 pub(crate) struct Direction {
     suite: Suite,
     secret: Zeroizing<Vec<u8>>,
@@ -24,7 +24,7 @@ pub(crate) struct Direction {
 }
 
 impl Direction {
-    /// The direction that this traffic secret protects, from this record on.
+    /// Returns the direction protected by this traffic secret, from this record on.
     pub(crate) fn new(
         suite: Suite,
         secret: Zeroizing<Vec<u8>>,
@@ -42,7 +42,7 @@ impl Direction {
         Ok(Self { suite, secret, key: LessSafeKey::new(key), iv, sequence })
     }
 
-    /// Goes on to the next secret.
+    /// Advances to the next secret.
     pub(super) fn renew(&mut self) -> Result<(), Error> {
         let secret = expand(self.suite, &self.secret, "traffic upd", self.suite.hash_bytes())?;
         *self = Self::new(self.suite, secret, 0)?;
@@ -54,7 +54,7 @@ impl Direction {
         self.sequence >= RECORDS_MAX
     }
 
-    /// The nonce of the record with this number.
+    /// Returns the nonce of the next record.
     fn nonce(&self) -> Nonce {
         let mut nonce = *self.iv;
         for (index, byte) in nonce[NONCE_LEN - 8..].iter_mut().enumerate() {
@@ -63,7 +63,7 @@ impl Direction {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Decrypts a record of which the tag is right.
+    /// Decrypts a record. Fails if its tag is wrong.
     pub(super) fn open(
         &mut self,
         header: &[u8],
@@ -78,7 +78,8 @@ impl Direction {
         Ok(())
     }
 
-    /// Makes a record of this type: of `plain`, or of the plain text that is in its place in the record already.
+    /// Makes a record of this type from `plain`, or from the plain text that is already in its
+    /// place in the record.
     pub(super) fn seal(
         &mut self,
         kind: u8,
@@ -99,7 +100,7 @@ impl Direction {
         ]);
         let (text, tail) = rest.split_at_mut(bytes);
         let (nonce, header, kind) = (self.nonce(), Aad::from(&*header), [kind]);
-        // Whatever comes of it, the number is used.
+        // The number counts as used even if encryption fails.
         self.sequence += 1;
         match plain {
             Some(plain) => {

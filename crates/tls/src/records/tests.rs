@@ -1,4 +1,5 @@
-//! Records against published ones, against the library's own record layer, and against what may be done to them.
+//! Records compared with published ones and with the library's own record layer, and manipulated
+//! records.
 
 use super::*;
 use crate::wires::Wired;
@@ -21,7 +22,7 @@ fn direction_from(suite: Suite, byte: u8, sequence: u64) -> Direction {
     Direction::new(suite, Zeroizing::new(vec![byte; suite.hash_bytes()]), sequence).unwrap()
 }
 
-/// Both ends of a connection.
+/// Returns both ends of a connection.
 fn pair(suite: Suite) -> (Records, Records) {
     (
         Records::new(direction(suite, 1), direction(suite, 2), true),
@@ -35,9 +36,9 @@ fn seal(from: &mut Records, plain: &[u8]) -> Vec<u8> {
     record
 }
 
-/// A record of any type, with zeros behind the type.
+/// Makes a record of any type, with zeros after the type.
 fn seal_as(from: &mut Records, kind: u8, plain: &[u8], zeros: usize) -> Vec<u8> {
-    // Padding is plain text of which the last byte that is not zero is the type.
+    // Padding is plain text whose last nonzero byte is the type.
     let padded = [plain, &[kind][..], &vec![0; zeros]].concat();
     let (last, text) = padded.split_last().unwrap();
     let mut record = vec![0; text.len() + OVERHEAD_BYTES];
@@ -45,7 +46,7 @@ fn seal_as(from: &mut Records, kind: u8, plain: &[u8], zeros: usize) -> Vec<u8> 
     record
 }
 
-/// Opens a record with room for `room` bytes.
+/// Opens a record into `room` bytes of memory.
 fn open(to: &mut Records, record: &[u8], room: usize) -> Result<Vec<u8>, Fault> {
     assert_eq!(Records::length(record)?, Some(record.len()));
     let (mut plain, mut held) = (vec![0xee; room], Held::default());
@@ -64,7 +65,7 @@ fn open(to: &mut Records, record: &[u8], room: usize) -> Result<Vec<u8>, Fault> 
     Ok(plain)
 }
 
-/// Goal: a record is that of RFC 8448, 3: the client's application data.
+/// Goal: a record is equal to one of RFC 8448, 3: the client's application data.
 #[test]
 fn a_published_record_is_made() {
     let secret = bytes("9e40646ce79a7f9dc05af8889bce6552875afa0b06df0087f792ebb7c17504a5");
@@ -77,7 +78,7 @@ fn a_published_record_is_made() {
     let mut record = vec![0; expected.len()];
     sealing.seal(content::DATA, Some(&plain), &mut record).unwrap();
     assert_eq!(record, expected);
-    // The same where the plain text is in its place.
+    // The same with the plain text already in its place.
     let mut sealing = Direction::new(Suite::Aes128, Zeroizing::new(secret), 0).unwrap();
     record.fill(0xaa);
     record[HEADER_BYTES..HEADER_BYTES + plain.len()].copy_from_slice(&plain);
@@ -85,7 +86,8 @@ fn a_published_record_is_made() {
     assert_eq!(record, expected);
 }
 
-/// Goal: what is sealed is opened, whether it goes where the caller wants it or is held, at each border of lengths.
+/// Goal: sealed records can be opened, directly into the caller's memory or held, at each boundary
+/// of lengths.
 #[test]
 fn records_are_opened() {
     for suite in [Suite::Aes128, Suite::Aes256] {
@@ -103,7 +105,8 @@ fn records_are_opened() {
     }
 }
 
-/// Goal: keys are renewed before too many records are made with them, and when the peer asks; the other side follows.
+/// Goal: keys are renewed before they protect too many records, and when the peer requests it; the
+/// other side follows.
 #[test]
 fn keys_are_renewed() {
     const RECORDS_MAX: u64 = 23_726_566;
@@ -122,14 +125,15 @@ fn keys_are_renewed() {
     assert_eq!(open(&mut server, &last, 100).unwrap(), b"last");
     let mut strict = (vec![0; 100], Held::default());
     assert_eq!(server.open(&renewal, &mut strict.0, &mut strict.1), Ok(Opened::Nothing));
-    assert!(!server.owes_renewal(), "nobody asked for that");
+    assert!(!server.owes_renewal(), "the client did not request that");
     assert_eq!(open(&mut server, &next, 100).unwrap(), b"next");
     let asks = seal_as(&mut client, content::HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 1], 0);
     open(&mut server, &asks, 100).unwrap();
     assert!(server.owes_renewal());
 }
 
-/// Goal: messages behind a handshake are taken in any pieces, and only those that have their place there.
+/// Goal: messages after a handshake are accepted in any pieces, but only those that are allowed
+/// there.
 #[test]
 fn messages_are_judged() {
     let ticket = [&[NEW_SESSION_TICKET, 0, 1, 0][..], &[7; 256]].concat();
@@ -138,7 +142,7 @@ fn messages_are_judged() {
         let fault = open(records, record, 20_000).unwrap_err();
         assert!(matches!(fault.error, Error::Record(_)) && fault.alert.is_some(), "{fault:?}");
     };
-    // Tickets are for clients, whole, in pieces, and two in one record.
+    // Tickets are for clients: whole, in pieces, and two in one record.
     let (mut client, mut server) = pair(Suite::Aes128);
     for pieces in [vec![&ticket[..]], vec![&ticket[..2], &ticket[2..100], &ticket[100..]]] {
         for piece in pieces {
@@ -152,7 +156,7 @@ fn messages_are_judged() {
     assert_eq!(open(&mut client, &text, 500).unwrap(), b"text");
     let record = seal_as(&mut client, content::HANDSHAKE, &ticket, 0);
     unexpected(&mut server, &record);
-    // Something else in the middle of a message, or behind new keys in the same record.
+    // Other content in the middle of a message, or after new keys in the same record.
     let cases: [&[(u8, &[u8])]; 8] = [
         &[(content::HANDSHAKE, &ticket[..9]), (content::DATA, b"x")],
         &[(content::HANDSHAKE, &[&update[..], &update].concat())],
@@ -183,7 +187,7 @@ fn messages_are_judged() {
     assert_eq!(client.open(&farewell, &mut plain, &mut Held::default()), Ok(Opened::Farewell));
 }
 
-/// Goal: headers that no record has are refused before anything is kept for them.
+/// Goal: invalid headers are refused before anything is stored for them.
 #[test]
 fn headers_are_judged() {
     assert_eq!(Records::length(&[23, 3, 3, 0]), Ok(None));
@@ -200,10 +204,10 @@ fn headers_are_judged() {
         let whole = Records::length(&changed).is_ok_and(|bytes| bytes == Some(changed.len()));
         assert!(!whole || open(&mut server, &changed, 100).is_err(), "byte {position}");
     }
-    assert_eq!(open(&mut server, &record, 100).unwrap(), b"text", "a failure uses no number up");
+    assert_eq!(open(&mut server, &record, 100).unwrap(), b"text", "a failure uses up no number");
 }
 
-/// Goal: an export of another form is refused, and no byte of it is missed.
+/// Goal: an export in another form is refused, and every byte of it is checked.
 #[test]
 fn exports_are_judged() {
     let head = [0, 0, 0, 0, 0, 0, 0, 1, 3, 4, 0x13, 0x01];
@@ -222,7 +226,7 @@ fn exports_are_judged() {
     }
 }
 
-/// The library at both ends, after a handshake with a key.
+/// Returns the library at both ends, after a handshake with a key.
 fn library(suite: Suite) -> (Wired, Wired) {
     use s2n_tls::enums::PskHmac::{SHA256, SHA384};
     let end = |mode| {
@@ -253,7 +257,8 @@ fn library(suite: Suite) -> (Wired, Wired) {
     (client, server)
 }
 
-/// Goal: the library's own record layer understands our records, new keys among them, and we understand its.
+/// Goal: the library's own record layer reads our records, including renewals of keys, and we read
+/// its records.
 #[test]
 fn the_library_is_understood() {
     for suite in [Suite::Aes128, Suite::Aes256] {

@@ -1,12 +1,12 @@
-//! Plain text on its way into records.
+//! Plain text that waits for encryption.
 
 use reactor::Chunk;
 
-/// Plain text on its way.
+/// Plain text that waits for encryption.
 #[derive(Debug)]
 pub struct Outgoing {
     chunks: Vec<Chunk>,
-    /// The first chunk that is not encrypted as a whole, and how much of it is.
+    /// The first chunk that is not completely encrypted, and the encrypted part of it.
     index: usize,
     offset: usize,
 }
@@ -16,7 +16,7 @@ impl Outgoing {
         Self { chunks, index: 0, offset: 0 }
     }
 
-    /// Takes the emptied list, to be used again.
+    /// Takes the emptied list, for reuse.
     pub(super) fn take_chunks(&mut self) -> Vec<Chunk> {
         self.chunks.clear();
         std::mem::take(&mut self.chunks)
@@ -26,7 +26,7 @@ impl Outgoing {
         self.index == self.chunks.len()
     }
 
-    /// Bytes that are not encrypted yet, at most `bytes_max`.
+    /// Returns the number of bytes that are not encrypted yet, at most `bytes_max`.
     pub(super) fn bytes(&self, bytes_max: usize) -> usize {
         let mut bytes = 0;
         for chunk in &self.chunks[self.index..] {
@@ -38,7 +38,7 @@ impl Outgoing {
         bytes - self.offset
     }
 
-    /// The next bytes where they lie, if they lie in one chunk that nobody changes.
+    /// Returns the next bytes in place, if they lie in one chunk that cannot change.
     pub(super) fn lasting(&self, bytes: usize) -> Option<&[u8]> {
         self.chunks[self.index].as_lasting()?.get(self.offset..self.offset + bytes)
     }
@@ -56,7 +56,7 @@ impl Outgoing {
         }
     }
 
-    /// Goes on behind so many bytes, and behind chunks that end there.
+    /// Skips this number of bytes, and the chunks that end there.
     pub(super) fn advance(&mut self, bytes: usize) {
         self.offset += bytes;
         while let Some(chunk) = self.chunks.get(self.index)
@@ -75,8 +75,8 @@ mod tests {
     use reactor::Buffer;
 
     proptest! {
-        /// Goal: whatever chunks there are, empty ones among them, all bytes go out in order, and what is taken from where
-        /// it lies is what would be copied.
+        /// Goal: with any chunks, including empty ones, all bytes are encrypted in order, and bytes
+        /// taken in place are equal to copied ones.
         #[test]
         fn all_bytes_go_out_in_order(lengths in prop::collection::vec(0usize..600, 0..12),
                                      record_bytes in 1usize..700, piece_bytes in 1usize..2000) {

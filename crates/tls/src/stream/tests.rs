@@ -1,4 +1,4 @@
-//! An accepting end, and what a peer sends to it over a TCP connection of this machine.
+//! Tests of an accepting end with a peer over a local TCP connection.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use super::*;
@@ -11,7 +11,7 @@ fn psk() -> Psk {
     Psk::new(b"key", Zeroizing::new(vec![7; 48]), Hash::Sha384).unwrap()
 }
 
-/// Both ends of a connection; the accepting one is a stream.
+/// Returns both ends of a connection; the accepting one is a stream.
 async fn pair() -> (TcpStream, Stream) {
     let options = SocketOptions::default();
     let listener = TcpListener::bind(([127, 0, 0, 1], 0).into(), &options).unwrap();
@@ -24,25 +24,26 @@ async fn send(peer: &TcpStream, bytes: &[u8]) {
     peer.send_vectored(vec![Chunk::copy_from(bytes)]).await.0.unwrap();
 }
 
-/// Receives once; answers how many bytes that gave.
+/// Receives once. Returns the number of bytes.
 async fn receive(stream: &mut Stream) -> io::Result<usize> {
     let segment = Segment::Buffer(Buffer::zeroed(4096), 0..4096);
     let mut op = stream.receive(Segments::from_iter([segment]));
     poll_fn(|cx| stream.poll_receive(&mut op, cx)).await.0
 }
 
-/// A message of the handshake in records of one byte each.
+/// Returns a handshake message in records of one byte each.
 fn one_byte_records(message: &[u8]) -> Vec<u8> {
     message.iter().flat_map(|&byte| [22, 3, 1, 0, 1, byte]).collect()
 }
 
-/// Bytes that the stream has room for.
+/// Returns the stream's space for received bytes.
 fn room(stream: &Stream) -> usize {
     let Stream::Secure(secure) = stream else { unreachable!("it is under TLS") };
     secure.incoming.as_ref().unwrap().capacity()
 }
 
-/// A stream whose peer is through the handshake, and the peer; the first message came in the smallest records.
+/// Returns a stream with its peer after the handshake. The first message came in the smallest
+/// records.
 async fn open_pair() -> (TcpStream, Session, Stream) {
     let (peer, mut stream) = pair().await;
     let mut client = Session::client(&psk()).unwrap();
@@ -68,12 +69,13 @@ fn run(test: impl Future<Output = ()>) {
     Runtime::new(&Config::default()).unwrap().block_on(test);
 }
 
-/// Goal: a stranger can send no more than a handshake needs, in records of whatever size, and gets no more room.
+/// Goal: before the handshake a stranger can send only a limited number of bytes, in records of any
+/// size, and gets no more space.
 #[test]
 fn handshakes_are_bounded() {
     run(async {
         let (peer, mut stream) = pair().await;
-        // A first message that announces 60 000 bytes.
+        // A first message with a length of 60 000 bytes.
         let message = [&[1, 0, 0xea, 0x60, 3, 3][..], &[7; 6000]].concat();
         send(&peer, &one_byte_records(&message)).await;
         let error = receive(&mut stream).await.unwrap_err();
@@ -82,7 +84,8 @@ fn handshakes_are_bounded() {
     });
 }
 
-/// Goal: whoever is through the handshake gets more room, and is known after a farewell and after a bad record.
+/// Goal: after the handshake a peer gets more space, and its identity is still known after a close
+/// message and after a bad record.
 #[test]
 fn a_known_peer_stays_known() {
     for is_farewell in [true, false] {
