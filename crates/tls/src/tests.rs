@@ -116,8 +116,8 @@ fn keys_of_a_job_get_in() {
 fn others_stay_out() {
     let error = pair(&psk("large", 3, Hash::Sha384)).unwrap_err();
     assert!(matches!(&error, Error::Proof { identity, .. } if identity == "large"), "{error:?}");
-    let error = pair(&psk("nobody", 2, Hash::Sha384)).unwrap_err();
-    assert_eq!(error, Error::Unknown("nobody".into()));
+    let error = pair(&psk("stranger", 2, Hash::Sha384)).unwrap_err();
+    assert_eq!(error, Error::Unknown("stranger".into()));
     // The same bytes with the other hash function are another key.
     let other = Psk::new(b"large", Zeroizing::new(vec![2; 48]), Hash::Sha256).unwrap();
     assert!(pair(&other).is_err());
