@@ -189,7 +189,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// A view of a range of this view's bytes; shares the memory.
+    /// Returns a view of a range of this view's bytes; shares the memory.
     ///
     /// # Panics
     /// If the range reaches past the end.
@@ -244,7 +244,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// Start and end of `range` within `len` bytes.
+/// Returns the start and end of `range` within `len` bytes.
 ///
 /// # Panics
 /// If the range is reversed or reaches past `len`.

@@ -30,7 +30,7 @@ impl Inline {
         Some(inline)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len as usize]
     }
@@ -141,7 +141,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Buffer(_, range) => range.len(),
@@ -151,12 +151,12 @@ impl Chunk {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether address and length are multiples of `alignment` (a power of two).
+    /// Returns whether address and length are multiples of `alignment` (a power of two).
     pub fn is_aligned(&self, alignment: usize) -> bool {
         (self.as_ptr().addr() | self.len()) & (alignment - 1) == 0
     }
@@ -204,7 +204,7 @@ impl Chunk {
 }
 
 impl Chunk {
-    /// A copy of a range of the bytes.
+    /// Returns a copy of a range of the bytes.
     ///
     /// # Panics
     /// If the range reaches past the end.
@@ -261,7 +261,7 @@ impl Segment {
         self.len() == 0
     }
 
-    /// Whether address and length are multiples of `alignment` (a power of two).
+    /// Returns whether address and length are multiples of `alignment` (a power of two).
     pub fn is_aligned(&self, alignment: usize) -> bool {
         let vector = self.as_iovec();
         (vector.iov_base.addr() | vector.iov_len) & (alignment - 1) == 0
@@ -333,7 +333,7 @@ pub fn scatter(chunk: &Chunk, segments: &mut [Segment]) -> usize {
     segments.iter_mut().fold(0, |done, segment| done + segment.fill_from_chunk(chunk, done))
 }
 
-/// Address of a range of a buffer's capacity.
+/// Returns the address of a range of a buffer's capacity.
 ///
 /// # Panics
 /// If the range is reversed or reaches past the capacity.

@@ -1,4 +1,5 @@
-//! The engines that execute operations on the real machine: `io_uring`, or epoll with a pool of threads.
+//! The engines that execute operations on the real machine: `io_uring`, or epoll with a pool of
+//! threads.
 //!
 //! Both give every operation the same meaning. [`uring`] hands all operations to the kernel.
 //! [`epoll`] tries operations on sockets, pipes and character devices on the reactor's own thread,
@@ -114,8 +115,8 @@ impl Engine {
         }
     }
 
-    /// Histogram of the system calls that started operations so far: a number of operations, and
-    /// the number of calls that started so many.
+    /// Returns the histogram of batch sizes so far: for each number of operations, the number of
+    /// system calls that started it.
     pub(crate) fn submissions(&self) -> Vec<(usize, u64)> {
         match self {
             Self::Uring(uring) => uring.submissions(),

@@ -307,7 +307,7 @@ impl<T> JoinHandle<T> {
         let _ = try_with_context(Rc::clone).map(|context| context.executor.abort(&self.header));
     }
 
-    /// Whether the task has ended.
+    /// Returns whether the task has ended.
     pub fn is_finished(&self) -> bool {
         self.state.borrow().output.is_some() || Rc::strong_count(&self.state) == 1
     }

@@ -1,7 +1,7 @@
 //! Files and block devices over the reactor.
 //!
-//! Opening, sizes and locks are plain calls (they are rare and mostly of memory); reads, writes,
-//! syncs and allocation go through the ring.
+//! Opening, sizes and locks are plain calls (they are rare and need little I/O). Reads, writes,
+//! syncs and allocation go through the reactor.
 
 mod identity;
 mod open;
@@ -17,29 +17,30 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-/// How a file is opened.
+/// The options of opening a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// For reading.
+    /// Open for reading.
     pub read: bool,
-    /// For writing.
+    /// Open for writing.
     pub write: bool,
-    /// Made if missing (mode 0600).
+    /// Make the file if it is missing (mode 0600).
     pub create: bool,
-    /// Made, or an error if it is there.
+    /// Make the file, or fail if it exists.
     pub create_new: bool,
-    /// Emptied.
+    /// Empty the file.
     pub truncate: bool,
-    /// A block device for ourselves alone: an error (`EBUSY`) while the system uses it, as a mount, swap, RAID
-    /// or LVM, or another process has it so (`O_EXCL`, open(2)). For block devices only.
+    /// Open a block device exclusively: an error (`EBUSY`) while the system uses it, as a mount,
+    /// swap, RAID or LVM, or another process has opened it so (`O_EXCL`, open(2)). For block
+    /// devices only.
     pub exclusive: bool,
-    /// `O_DIRECT`: past the page cache; memory, offsets and lengths must be aligned to the logical
-    /// block size.
+    /// `O_DIRECT`: bypass the page cache; memory, offsets and lengths must be aligned to the
+    /// logical block size.
     pub direct: bool,
 }
 
 impl OpenOptions {
-    /// For reading.
+    /// Open for reading.
     pub const READ: Self = Self {
         read: true,
         write: false,
@@ -49,12 +50,12 @@ impl OpenOptions {
         exclusive: false,
         direct: false,
     };
-    /// For reading and writing.
+    /// Open for reading and writing.
     pub const READ_WRITE: Self = Self { write: true, ..Self::READ };
 }
 
-/// An open file or block device. Clones share the open file description, also between threads: each
-/// operation runs on the ring of the thread that asks for it.
+/// An open file or block device. Clones share the open file description, also between threads. Each
+/// operation runs on the reactor of the thread that starts it.
 #[derive(Clone, Debug)]
 pub struct File {
     handle: Handle,
@@ -69,24 +70,25 @@ impl File {
         open::open(path.as_ref(), options).map(|handle| Self { handle })
     }
 
-    /// Takes an open handle for a file.
+    /// Makes a file of an open handle.
     pub fn from_handle(handle: Handle) -> Self {
         Self { handle }
     }
 
-    /// Returns the same open file with a count of references of its own; see [`Handle::apart`].
+    /// Returns the same open file with its own reference count; see [`Handle::apart`].
     #[must_use]
     pub fn apart(&self) -> Self {
         Self { handle: self.handle.apart() }
     }
 
-    /// The handle, for operations that this type lacks.
+    /// Returns the handle, for operations that this type lacks.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Reads into a range of the buffer's capacity from `offset`; fewer bytes only at the end of
-    /// the file or before an error. The buffer's visible length grows to cover what was read.
+    /// Reads into a range of the buffer's capacity from `offset`. Reads fewer bytes only at the end
+    /// of the file or before an error. The buffer's visible length grows to cover the bytes that
+    /// were read.
     pub fn read_at(
         &self,
         buffer: Buffer,
@@ -114,7 +116,7 @@ impl File {
         Op::submit(&self.handle, Operation::Read { segments, offset }, finish_read)
     }
 
-    /// Writes all of a chunk at `offset` and gives the chunk back.
+    /// Writes all of a chunk at `offset` and returns the chunk.
     pub fn write_at(&self, chunk: impl Into<Chunk>, offset: u64) -> Op<(io::Result<()>, Chunk)> {
         let chunk = chunk.into();
         if chunk.is_empty() {
@@ -123,8 +125,7 @@ impl File {
         Op::submit(&self.handle, Operation::WriteOne { chunk, offset, skip: 0 }, finish_write_one)
     }
 
-    /// Writes all of the chunks, one after the other, from `offset` on. The list comes back empty,
-    /// for reuse.
+    /// Writes all chunks, one after the other, from `offset` on. Returns the list empty, for reuse.
     pub fn write_chunks_at(
         &self,
         chunks: Vec<Chunk>,
@@ -152,12 +153,12 @@ impl File {
         })
     }
 
-    /// Writes what is dirty to the device and waits for it. Nothing is durable by it; a sync afterwards
-    /// has only metadata left to do, so that the syncs of many files find themselves in one commit of
-    /// the file system. Nothing happens in a simulation.
+    /// Writes dirty pages to the device and waits for that. It makes nothing durable, but a sync
+    /// afterwards has only metadata left to write, so the syncs of many files meet in one commit of
+    /// the file system. Does nothing in a simulation.
     ///
-    /// Reports errors of writing, **and a sync of this file afterwards does not**: the kernel reports an error
-    /// to an open file description once.
+    /// Reports errors of writing, **and a sync of this file afterwards does not**: the kernel
+    /// reports an error to an open file description once.
     pub fn write_back(&self) -> Op<io::Result<()>> {
         Op::submit(&self.handle, Operation::WriteBack, |completion| {
             Step::Done(completion.into_result().map(drop))
@@ -171,15 +172,15 @@ impl File {
         })
     }
 
-    /// Starts to write what is dirty of a range to the device, so that a later sync has less to wait
-    /// for. Nothing is durable by it. Nothing happens in a simulation.
+    /// Starts to write the dirty pages of a range to the device, so that a later sync has less to
+    /// wait for. It makes nothing durable. Does nothing in a simulation.
     pub fn start_write_back(&self, offset: u64, len: u64) {
         if let Ok(fd) = self.handle.as_fd() {
             identity::start_write_back(fd, offset, len);
         }
     }
 
-    /// As [`File::write_back`], blocking this thread: for threads that do nothing else.
+    /// As [`File::write_back`], but blocks this thread: for threads without other work.
     ///
     /// # Errors
     /// Errors of writing; a sync of this file afterwards does not report them again.
@@ -187,7 +188,7 @@ impl File {
         identity::write_back(self.handle.as_fd()?)
     }
 
-    /// Size in bytes, also of a block device.
+    /// Returns the size in bytes, also of a block device.
     ///
     /// # Errors
     /// What `fstat` or `BLKGETSIZE64` answers.
@@ -203,7 +204,7 @@ impl File {
         open::set_size(&self.handle, size)
     }
 
-    /// Whether it is a block device.
+    /// Returns whether it is a block device.
     ///
     /// # Errors
     /// What `fstat` answers.
@@ -211,19 +212,19 @@ impl File {
         open::is_block_device(&self.handle)
     }
 
-    /// Logical block size in bytes: a block device's (`BLKSSZGET`), or what `O_DIRECT` needs on a
-    /// regular file.
+    /// Returns the logical block size in bytes: that of a block device (`BLKSSZGET`), or the
+    /// alignment that `O_DIRECT` needs on a regular file.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// Errors of the kernel.
     pub fn logical_block_size(&self) -> io::Result<u32> {
         open::logical_block_size(&self.handle)
     }
 
-    /// What `O_DIRECT` asks of the address of memory, in bytes (1: nothing).
+    /// Returns the alignment of memory that `O_DIRECT` requires, in bytes (1: none).
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// Errors of the kernel.
     pub fn memory_alignment(&self) -> io::Result<u32> {
         open::memory_alignment(&self.handle)
     }
@@ -232,12 +233,13 @@ impl File {
     /// ends when the last clone is closed.
     ///
     /// # Errors
-    /// `WouldBlock` if another has it, naming the holder where the kernel knows it.
+    /// `WouldBlock` if another has it; the error names the holder if the kernel knows it.
     pub fn try_lock_exclusive(&self) -> io::Result<()> {
         open::try_lock_exclusive(&self.handle)
     }
 
-    /// Takes a shared lock in the same way: others may have shared locks too, and none an exclusive one.
+    /// Takes a shared lock in the same way: others may hold shared locks too, but not an exclusive
+    /// one.
     ///
     /// # Errors
     /// `WouldBlock` if another has an exclusive lock; `Unsupported` in the simulation.
@@ -275,7 +277,7 @@ fn finish_write(completion: Completion) -> Step<(io::Result<()>, Vec<Chunk>)> {
     }
 }
 
-/// After a write: the new `skip` if something is left.
+/// Returns the new `skip` after a write, if bytes are left.
 fn progress(result: io::Result<usize>, skip: usize, total: usize) -> io::Result<Option<usize>> {
     match result? {
         0 => Err(io::ErrorKind::WriteZero.into()),

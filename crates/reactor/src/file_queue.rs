@@ -1,13 +1,13 @@
-//! Reads and writes of equal blocks of files without futures: for loads that measure what an operation
-//! costs, where tasks, wakers and pools would be a good part of it.
+//! Reads and writes of equal blocks of files without futures. This is for loads that measure the
+//! cost of an operation, where tasks, wakers and pools would be a large part of it.
 //!
-//! The queue has an engine of its own. On `io_uring`, files and (where the limit of locked memory allows
-//! it) the memory of all requests are registered with it once, so that a request is one entry
-//! of the submission queue and one of the completion queue, and nothing is allocated. Submitting and
-//! waiting are one system call, which carries the time to wake up at. Without `io_uring`, a pool of
+//! The queue has an engine of its own. On `io_uring`, files and (if the limit of locked memory
+//! allows it) the memory of all requests are registered once. So a request is one entry of the
+//! submission queue and one of the completion queue, and nothing is allocated. Submitting and
+//! waiting are one system call, which carries the wake-up time. Without `io_uring`, a pool of
 //! threads makes a system call for each request.
 //!
-//! Requests that run are named by slots, 0 up to the depth.
+//! A running request is identified by its slot, 0 up to the depth.
 
 mod ring;
 mod threads;
@@ -24,7 +24,7 @@ use threads::Threads;
 /// How long a queue that is dropped waits for its last requests.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// What a request does.
+/// The direction of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Read a block.
@@ -33,14 +33,14 @@ pub enum Direction {
     Write,
 }
 
-/// How a [`FileQueue`] is made.
+/// The configuration of a [`FileQueue`].
 #[derive(Debug)]
 pub struct FileQueueConfig {
-    /// Requests that can be under way.
+    /// Most requests that can be under way.
     pub depth: u32,
-    /// Requests that can be queued between two [`FileQueue::submit`] or [`FileQueue::wait`].
+    /// Most requests that can be queued between two [`FileQueue::submit`] or [`FileQueue::wait`].
     pub batch: u32,
-    /// What writes write; its length is that of every request.
+    /// The data that writes write; its length is that of every request.
     pub payload: Buffer,
     /// The engine; `None` for the process's choice.
     pub engine: Option<Kind>,
@@ -55,22 +55,22 @@ enum Engine {
 /// Requests of one thread, on an engine of their own.
 pub struct FileQueue {
     engine: Engine,
-    /// Slots that no request uses; the last was used last, so that its memory is warm.
+    /// Slots that no request uses; the last one was used last, so its memory is warm.
     free: Vec<u32>,
     depth: u32,
     batch: usize,
-    /// Requests that were queued since the last [`FileQueue::submit`] or [`FileQueue::wait`].
+    /// Requests queued since the last [`FileQueue::submit`] or [`FileQueue::wait`].
     queued: usize,
     /// System calls by the number of requests that they submitted.
     submissions: Vec<u64>,
 }
 
 impl FileQueue {
-    /// A queue for these files, which requests name by their index.
+    /// Makes a queue for these files, which requests name by their index.
     ///
     /// # Errors
-    /// If the engine that is insisted on cannot be had; what `io_uring_setup` or `io_uring_register`
-    /// answers.
+    /// If the required engine does not work here; errors of `io_uring_setup` or
+    /// `io_uring_register`.
     ///
     /// # Panics
     /// If depth, batch or block is zero.
@@ -95,12 +95,12 @@ impl FileQueue {
         })
     }
 
-    /// Requests that can be under way.
+    /// Returns the number of requests that can be under way.
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Whether the memory of requests is registered.
+    /// Returns whether the memory of requests is registered.
     pub fn has_registered_memory(&self) -> bool {
         match &self.engine {
             Engine::Ring(ring) => ring.has_registered_memory(),
@@ -108,12 +108,13 @@ impl FileQueue {
         }
     }
 
-    /// Requests that are queued or under way.
+    /// Returns the number of requests that are queued or under way.
     pub fn in_flight(&self) -> u32 {
         self.depth - self.free.len() as u32
     }
 
-    /// System calls so far that submitted something: requests, and how often it were so many.
+    /// Returns the histogram of batch sizes so far: for each number of requests, the number of
+    /// system calls that submitted it.
     pub fn submissions(&self) -> Vec<(usize, u64)> {
         let counts = self.submissions.iter().copied().enumerate();
         counts.filter(|(_, count)| *count > 0).collect()
@@ -134,7 +135,7 @@ impl FileQueue {
         slot
     }
 
-    /// Submits what is queued.
+    /// Submits the queued requests.
     ///
     /// # Errors
     /// What `io_uring_enter` answers, if the ring is broken.
@@ -142,12 +143,13 @@ impl FileQueue {
         self.count_submission();
         match &mut self.engine {
             Engine::Ring(ring) => ring.submit(),
-            // Threads have begun.
+            // The threads have begun already.
             Engine::Threads(_) => Ok(()),
         }
     }
 
-    /// Submits what is queued and sleeps until something has completed, a signal came or it is `until`.
+    /// Submits the queued requests and sleeps until a request completes, a signal comes or it is
+    /// `until`.
     ///
     /// # Errors
     /// As [`FileQueue::submit`].
@@ -168,7 +170,8 @@ impl FileQueue {
         self.queued = 0;
     }
 
-    /// Hands out the slots and results (bytes or a negated errno) of all requests that have completed.
+    /// Calls `completed` with the slots and results (bytes or a negated errno) of all requests that
+    /// have completed.
     pub fn reap(&mut self, mut completed: impl FnMut(u32, i32)) {
         let free = &mut self.free;
         let note = |slot, result| {
@@ -184,8 +187,8 @@ impl FileQueue {
 }
 
 impl Drop for FileQueue {
-    /// Waits until the memory is let go of. Should it not be within ten seconds (a disk that does not
-    /// answer), that memory is leaked rather than reused.
+    /// Waits until the kernel or the threads no longer use the memory. If that takes more than ten
+    /// seconds (a disk that does not answer), the memory is leaked and not reused.
     fn drop(&mut self) {
         let deadline = now() + DRAIN_TIME_MAX;
         while self.in_flight() > 0 {
@@ -243,10 +246,10 @@ mod tests {
         all
     }
 
-    /// Goal: writes put the payload where they should, with registered memory and without, reads and errors are
-    /// reported by slot, and system calls are counted by the requests that they submit.
+    /// Goal: writes put the payload in the right place, with registered memory and without; reads
+    /// and errors are reported by slot; system calls are counted by the requests that they submit.
     #[test]
-    fn requests_are_done_and_told() {
+    fn requests_are_done_and_reported() {
         let sizes = [(4, BLOCK), (2, 33 << 20)];
         let cases = sizes.into_iter().flat_map(|size| usable().map(move |kind| (size, kind)));
         for ((depth, block), kind) in cases {
@@ -286,7 +289,7 @@ mod tests {
             queue.wait(begin + time).unwrap();
             let waited = begin.elapsed();
             assert!(waited >= time && waited < Duration::from_secs(5), "{waited:?}");
-            // A time that has passed is no wait.
+            // A time in the past causes no wait.
             queue.wait(begin).unwrap();
         }
     }

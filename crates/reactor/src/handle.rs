@@ -1,4 +1,4 @@
-//! What operations act on: a file descriptor of the kernel or an object of the simulated one.
+//! The objects of operations: a file descriptor of the kernel, or an object of the simulation.
 
 use crate::chunk::{Chunk, Segments};
 use crate::operation::{Completion, Op, Operation, Step};
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// A cheaply clonable owner of something open; the last clone closes it.
+/// A cheaply clonable owner of an open object; the last clone closes it.
 #[derive(Clone, Debug)]
 pub struct Handle(pub(crate) Arc<HandleInner>);
 
@@ -18,34 +18,36 @@ pub(crate) enum HandleInner {
     Sim(SimHandle),
 }
 
-/// A descriptor, and what engines have learned of it.
+/// A descriptor, with what engines have found out about it.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
     pub(crate) fd: Arc<OwnedFd>,
     /// Distinguishes it from descriptors that had the same number before.
     pub(crate) id: u64,
-    /// Bits of the epoll engine; 0 while it knows nothing.
+    /// Bits of the epoll engine; 0 until it knows the descriptor's nature.
     pub(crate) nature: AtomicU8,
 }
 
-/// A command for [`Handle::uring_cmd`]: what `IORING_OP_URING_CMD` with a 128-byte entry carries.
+/// A command for [`Handle::uring_cmd`]: the arguments of `IORING_OP_URING_CMD` with a 128-byte
+/// entry.
 #[derive(Clone, Copy, Debug)]
 pub struct UringCmd {
     /// Driver-defined operation (`sqe.cmd_op`).
     pub operation: u32,
     /// Driver-defined bytes (`sqe.cmd`, 80 bytes).
     pub command: [u8; 80],
-    /// `sqe.addr`: whatever the driver takes it for. Memory behind it must stay valid until the
-    /// operation has completed *or the runtime is gone*, which the caller ensures.
+    /// `sqe.addr`: its meaning depends on the driver. The caller keeps memory behind it valid until
+    /// the operation has completed *or the runtime is gone*.
     pub address: u64,
     /// `sqe.len`.
     pub len: u32,
 }
 
 impl Handle {
-    /// Takes ownership of a descriptor. It may be blocking or not: a read or write that finds a
-    /// descriptor not ready waits for it in any case. (The epoll engine makes what it reads, writes,
-    /// accepts on or connects non-blocking, unless it is a file; so is then every copy of the descriptor.)
+    /// Takes ownership of a descriptor. It may be blocking or not: a read or write waits in any
+    /// case until the descriptor is ready. (The epoll engine makes every descriptor that it reads,
+    /// writes, accepts on or connects non-blocking, except files; this affects every copy of the
+    /// descriptor.)
     pub fn from_fd(fd: OwnedFd) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -56,8 +58,9 @@ impl Handle {
         })))
     }
 
-    /// Returns another owner of the same descriptor, whose clones count in memory of their own. Each operation clones its
-    /// handle, so a thread with such an owner writes to no cache line that the operations of other threads write to.
+    /// Returns another owner of the same descriptor with its own reference count. Each operation
+    /// clones its handle, so a thread with such an owner writes to no cache line that the
+    /// operations of other threads write to.
     #[must_use]
     pub fn apart(&self) -> Self {
         let HandleInner::Fd(Descriptor { fd, id, nature }) = &*self.0 else { return self.clone() };
@@ -66,12 +69,13 @@ impl Handle {
         Self(Arc::new(HandleInner::Fd(descriptor)))
     }
 
-    /// How many clones have the count of this one, operations that run included.
+    /// Returns the number of clones that share this one's reference count, including running
+    /// operations.
     pub fn references(&self) -> usize {
         Arc::strong_count(&self.0)
     }
 
-    /// The descriptor with what is known of it; `None` for a simulated object.
+    /// Returns the descriptor with its properties; `None` for a simulated object.
     pub(crate) fn descriptor(&self) -> Option<&Descriptor> {
         match &*self.0 {
             HandleInner::Fd(descriptor) => Some(descriptor),
@@ -79,7 +83,7 @@ impl Handle {
         }
     }
 
-    /// The descriptor behind the handle.
+    /// Returns the descriptor behind the handle.
     ///
     /// # Errors
     /// `Unsupported` for a simulated object.
@@ -94,12 +98,12 @@ impl Handle {
     pub(crate) fn raw_fd(&self) -> RawFd {
         match &*self.0 {
             HandleInner::Fd(descriptor) => descriptor.fd.as_raw_fd(),
-            // The kernel answers EBADF to who takes a simulated object out of its simulation.
+            // The kernel answers EBADF for a simulated object outside of its simulation.
             HandleInner::Sim(_) => -1,
         }
     }
 
-    /// Number of a simulated object; 0, which none has, for a descriptor.
+    /// Returns the number of a simulated object; 0, which no object has, for a descriptor.
     pub(crate) fn simulated(&self) -> u64 {
         match &*self.0 {
             HandleInner::Fd(_) => 0,
@@ -107,12 +111,12 @@ impl Handle {
         }
     }
 
-    /// Completes when the descriptor is readable, or has failed or hung up, with the poll events.
+    /// Completes with the poll events when the descriptor is readable, has failed or hung up.
     pub fn poll_readable(&self) -> Op<io::Result<u32>> {
         self.poll(libc::POLLIN)
     }
 
-    /// The same when the descriptor takes something to write.
+    /// Completes with the poll events when the descriptor is writable, has failed or hung up.
     pub fn poll_writable(&self) -> Op<io::Result<u32>> {
         self.poll(libc::POLLOUT)
     }
@@ -124,13 +128,13 @@ impl Handle {
     }
 
     /// Reads from the current position of a stream-like descriptor (e.g. `/dev/fuse`, a pipe) into
-    /// segments, waiting until something is there. Zero bytes mean the end.
+    /// segments, and waits until there is data. Zero bytes mean the end.
     pub fn readv(&self, segments: Segments) -> Op<(io::Result<usize>, Segments)> {
         Op::submit(self, Operation::Read { segments, offset: u64::MAX }, finish_read)
     }
 
-    /// Writes all chunks with one call at the current position of a stream-like descriptor. The
-    /// number of bytes taken may be short. The list comes back empty, for reuse.
+    /// Writes the chunks with one call at the current position of a stream-like descriptor. Returns
+    /// the number of bytes written, which may be short, and the list, empty, for reuse.
     pub fn writev(&self, chunks: Vec<Chunk>) -> Op<(io::Result<usize>, Vec<Chunk>)> {
         Op::submit(self, Operation::Write { chunks, offset: u64::MAX, skip: 0 }, |completion| {
             let result = completion.result();
@@ -142,12 +146,13 @@ impl Handle {
         })
     }
 
-    /// Sends a driver command; needs a runtime on `io_uring` with [`Config::sqe128`](crate::Config::sqe128),
-    /// else completes with `EINVAL` (with `EOPNOTSUPP` on epoll). Answers `cqe.res` if it is not negative.
+    /// Sends a driver command. It needs a runtime on `io_uring` with
+    /// [`Config::sqe128`](crate::Config::sqe128); otherwise it completes with `EINVAL` (with
+    /// `EOPNOTSUPP` on epoll). Returns `cqe.res` if that is not negative.
     ///
     /// # Safety
-    /// The driver may read and write memory that the command names, until the operation has
-    /// completed, even if the future is dropped before: it must stay valid until then.
+    /// The driver may read and write memory that the command names until the operation has
+    /// completed, even if the future is dropped before. The memory must stay valid until then.
     pub unsafe fn uring_cmd(&self, command: UringCmd) -> Op<io::Result<u32>> {
         Op::submit(self, Operation::Command(Box::new(command)), |completion| {
             Step::Done(completion.into_result().map(|n| n as u32))

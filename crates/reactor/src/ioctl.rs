@@ -1,7 +1,7 @@
 //! Numbers of `ioctl(2)` commands.
 
-/// The number of a command as the C library takes it: 32 bits (asm-generic/ioctl.h) in a type that glibc and
-/// musl do not agree on.
+/// Returns the number of a command in the type of the C library: 32 bits (asm-generic/ioctl.h) in a
+/// type on which glibc and musl differ.
 #[allow(
     clippy::allow_attributes,
     clippy::cast_lossless,

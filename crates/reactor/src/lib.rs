@@ -1,16 +1,17 @@
-//! A thin single-threaded reactor and executor, and everything through which the crates above meet time,
+//! A thin single-threaded reactor and executor, and the only access of the crates above to time,
 //! randomness, threads and I/O.
 //!
-//! Mechanism: a [`Runtime`] owns one [engine](engine) and the tasks of one thread: a ring of `io_uring`,
-//! or, where that cannot be had, an epoll instance and a pool of threads for files. One turn of its loop
-//! runs every ready task, starts all that they asked for (on a ring with a single system call) and reaps
-//! all that completed; it sleeps only if nothing is ready, at choice after a short adaptive spin. Buffers
-//! are handed to an operation and come back with its completion, so that a dropped future never leaves the
-//! kernel, or a thread, writing into memory that has another user.
+//! Mechanism: a [`Runtime`] owns one [engine](engine) and the tasks of one thread. The engine is a
+//! ring of `io_uring` or, if that does not work, an epoll instance and a pool of threads for files.
+//! One turn of the reactor's loop runs every ready task, starts all operations that they asked for
+//! (on a ring with a single system call) and reaps all completions. The reactor sleeps only if
+//! nothing is ready, optionally after a short adaptive spin. Buffers are handed to an operation and
+//! come back with its completion. So after a future is dropped, the kernel or a thread never writes
+//! into memory that has another user.
 //!
-//! Why an own reactor: rings, buffers and queue pairs stay on one core with no hidden allocation
-//! or lock, sends of one turn coalesce, and the same seam carries the simulated twin in [`sim`],
-//! which runs the shipped code of a whole cluster in one process from a seed.
+//! Why a reactor of our own: engines, buffers and queue pairs stay on one core without hidden
+//! allocations or locks, sends of one turn coalesce, and the same interface has a simulated twin in
+//! [`sim`], which runs the shipped code of a whole cluster in one process from a seed.
 #![allow(unsafe_code, reason = "this crate is the one that talks to the kernel; see SAFETY notes")]
 
 pub mod affinity;

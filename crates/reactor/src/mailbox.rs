@@ -1,8 +1,8 @@
 //! Bounded mailboxes between threads: many senders, one receiver.
 //!
-//! Messages go through a lock-free ring of slots (after D. Vyukov's bounded queue). A lock is taken
-//! only at the edges: by a receiver that found nothing and goes to sleep and the sender that wakes
-//! it (once per batch), and by senders that found the mailbox full.
+//! Messages go through a lock-free circular queue of slots (after D. Vyukov's bounded queue). A
+//! lock is taken only at the edges: by a receiver that found no message and goes to sleep and the
+//! sender that wakes it (once per batch), and by senders that found the mailbox full.
 
 mod queue;
 
@@ -19,7 +19,7 @@ struct Shared<T> {
     receiver_gone: AtomicBool,
     /// Whether `waiting.receiver` is set, or about to be.
     receiver_waits: AtomicBool,
-    /// Whether `waiting.senders` has any, or is about to.
+    /// Whether `waiting.senders` has entries, or is about to.
     senders_wait: AtomicBool,
     waiting: Mutex<Waiting>,
 }
@@ -74,7 +74,7 @@ impl<T> Shared<T> {
         if self.senders.load(Ordering::Acquire) > 0 {
             return Err(TryRecvError::Empty);
         }
-        // The last sender may have sent between the two looks.
+        // The last sender may have sent between the two checks.
         self.queue.pop().ok_or(TryRecvError::Closed)
     }
 
@@ -116,7 +116,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// Why [`Sender::try_send`] did not send; the message comes back.
+/// The reason why [`Sender::try_send`] did not send, with the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrySendError<T> {
     /// The mailbox is full.
@@ -127,18 +127,18 @@ pub enum TrySendError<T> {
     Closed(T),
 }
 
-/// Why [`Receiver::try_recv`] has no message.
+/// The reason why [`Receiver::try_recv`] has no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TryRecvError {
-    /// None is there now.
+    /// There is no message now.
     #[error("the mailbox is empty")]
     Empty,
-    /// None is there, and all senders are gone.
+    /// There is no message, and all senders are gone.
     #[error("the mailbox is empty and all its senders are gone")]
     Closed,
 }
 
-/// The receiver is gone; the message comes back.
+/// The receiver is gone; contains the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the mailbox's receiver is gone")]
 pub struct Closed<T>(pub T);
@@ -153,7 +153,7 @@ pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// A mailbox for at least `capacity` messages (rounded up to a power of two, at least 2).
+/// Makes a mailbox for at least `capacity` messages (rounded up to a power of two, at least 2).
 pub fn channel<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Shared {
         queue: Queue::new(capacity),
@@ -175,7 +175,7 @@ impl<T> Sender<T> {
         self.shared.try_send(message)
     }
 
-    /// Sends, waiting for room. Dropping the future before its end sends nothing.
+    /// Sends, and waits for room. If the future is dropped before its end, nothing is sent.
     ///
     /// # Errors
     /// The message, if the receiver is gone.
@@ -184,7 +184,7 @@ impl<T> Sender<T> {
         poll_fn(|cx| self.shared.poll_send(&mut message, cx)).await.map_err(Closed)
     }
 
-    /// Whether the receiver is gone.
+    /// Returns whether the receiver is gone.
     pub fn is_closed(&self) -> bool {
         self.shared.receiver_gone.load(Ordering::Acquire)
     }
@@ -206,16 +206,16 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The next message, if one is there.
+    /// Returns the next message, if there is one.
     ///
     /// # Errors
-    /// Whether more may come.
+    /// The error says whether more messages may come.
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
         self.shared.try_recv()
     }
 
-    /// The next message; `None` when all senders are gone and everything was received. Dropping the
-    /// future loses nothing.
+    /// Returns the next message; `None` when all senders are gone and every message was received.
+    /// Dropping the future loses nothing.
     pub async fn recv(&mut self) -> Option<T> {
         poll_fn(|cx| self.poll_recv(cx)).await
     }

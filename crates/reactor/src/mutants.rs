@@ -1,18 +1,20 @@
-//! Planted bugs (*mutants*), to see whether the tests of the crates above catch them.
+//! Planted bugs (*mutants*): they show whether the tests of the crates above catch them.
 //!
-//! A bug is one condition in the code that is shipped, with a name: `if epoch <= fenced ||
-//! reactor::mutant!("fence-epoch-lt")`. Without the feature `mutants` the condition is the constant `false`
-//! and leaves no trace in the program. With it, at most one mutant of a process is *active*: the one
-//! that [`activate`] names, or the environment variable [`VARIABLE`]. Its conditions are `true`. A thread can
-//! note which conditions it comes to ([`note_reached`]): a run that comes to none of a mutant's does not show it.
+//! A bug is one condition in the shipped code, with a name: `if epoch <= fenced ||
+//! reactor::mutant!("fence-epoch-lt")`. Without the feature `mutants` the condition is the constant
+//! `false` and leaves no trace in the program. With it, at most one mutant of a process is
+//! *active*: the one that [`activate`] or the environment variable [`VARIABLE`] names. Its
+//! conditions are `true`. A thread can record which conditions it reaches ([`note_reached`]): a run
+//! that reaches no condition of a mutant cannot show the bug.
 //!
 //! The catalogue of all mutants, with the rule that each breaks, is in crate `simulation`.
 
-/// The environment variable that names the active mutant, if the feature is built.
+/// The environment variable that names the active mutant, with the feature `mutants`.
 #[cfg(feature = "mutants")]
 pub const VARIABLE: &str = "TSUMUGI_MUTANT";
 
-/// Whether the planted bug of this name is active: `false`, a constant, without the feature `mutants`.
+/// Returns whether the planted bug of this name is active: the constant `false` without the feature
+/// `mutants`.
 #[macro_export]
 macro_rules! mutant {
     ($name:literal) => {
@@ -23,7 +25,7 @@ macro_rules! mutant {
 /// Whether planted bugs are built in.
 pub const ARE_BUILT: bool = cfg!(feature = "mutants");
 
-/// What [`mutant!`](crate::mutant) asks: never, as planted bugs are not built in.
+/// Returns false, as the condition of [`mutant!`](crate::mutant): planted bugs are not built in.
 #[cfg(not(feature = "mutants"))]
 #[inline]
 pub const fn is_active(_name: &'static str) -> bool {
@@ -42,7 +44,7 @@ mod active {
 
     static ACTIVE: OnceLock<Option<String>> = OnceLock::new();
     static REACHED: AtomicU64 = AtomicU64::new(0);
-    /// Whether threads note what they come to.
+    /// Whether threads record the conditions that they reach.
     static IS_NOTED: AtomicBool = AtomicBool::new(false);
 
     thread_local! {
@@ -53,16 +55,17 @@ mod active {
         std::env::var(super::VARIABLE).ok().filter(|name| !name.is_empty())
     }
 
-    /// Makes a mutant the active one of this process, before anything of it has run.
+    /// Makes a mutant the active one of this process. Has to be called before any condition has
+    /// run.
     ///
     /// # Errors
-    /// The name of the mutant that is active already, or nothing if none is for good.
+    /// The name of the mutant that is already active, or `None` if the process runs without one.
     pub fn activate(name: &str) -> Result<(), Option<String>> {
         let active = ACTIVE.get_or_init(|| Some(name.to_owned()));
         if active.as_deref() == Some(name) { Ok(()) } else { Err(active.clone()) }
     }
 
-    /// What [`mutant!`](crate::mutant) asks: whether this is the active one.
+    /// Returns whether this mutant is active, as the condition of [`mutant!`](crate::mutant).
     pub fn is_active(name: &'static str) -> bool {
         if IS_NOTED.load(Ordering::Relaxed) {
             NOTED.with_borrow_mut(|noted| *noted.entry(name).or_default() += 1);
@@ -74,17 +77,17 @@ mod active {
         is_active
     }
 
-    /// From now on every thread notes to which mutants' conditions it comes.
+    /// Makes every thread record which mutants' conditions it reaches, from now on.
     pub fn note_reached() {
         IS_NOTED.store(true, Ordering::Relaxed);
     }
 
-    /// Takes what this thread has noted: how often it came to a condition of each mutant.
+    /// Returns and clears this thread's record: how often it reached a condition of each mutant.
     pub fn noted() -> BTreeMap<&'static str, u64> {
         NOTED.take()
     }
 
-    /// How often the active mutant's condition was asked for: 0 if its code did not run.
+    /// Returns how often the active mutant's condition ran: 0 if its code did not run.
     pub fn reached() -> u64 {
         REACHED.load(Ordering::Relaxed)
     }
@@ -94,14 +97,14 @@ mod active {
 mod tests {
     use super::ARE_BUILT;
 
-    /// Goal: no bug is there unless one was asked for, with the feature or without.
+    /// Goal: no bug is active unless it was requested, with the feature or without.
     #[test]
     fn nothing_is_planted_by_itself() {
         assert!(!crate::mutant!("of-this-test"));
         assert_eq!(ARE_BUILT, cfg!(feature = "mutants"));
     }
 
-    /// Goal: a thread notes the conditions that it came to, and none of another thread's.
+    /// Goal: a thread records the conditions that it reached, and none of another thread's.
     #[cfg(feature = "mutants")]
     #[test]
     fn each_thread_notes_what_it_reached() {

@@ -1,8 +1,8 @@
 //! TCP over the reactor.
 //!
 //! Receives and sends own their memory while they run. A send takes a list of chunks and sends all
-//! of it with as few calls as possible, one as a rule: on loopback, eight 4 KiB messages in one
-//! send cost a sixth of eight sends.
+//! of it with as few calls as possible, usually one: on loopback, eight 4 KiB messages in one send
+//! cost a sixth of eight sends.
 
 mod entrance;
 mod socket;
@@ -19,14 +19,14 @@ use std::net::{Shutdown, SocketAddr};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Connections that may wait to be accepted.
+/// Most connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// How sockets are made.
+/// The options of sockets.
 #[derive(Clone, Debug)]
 pub struct SocketOptions {
-    /// Network namespace (e.g. `/run/netns/node1`) that the socket belongs to. It is made by a
-    /// thread that enters the namespace just for that; needs `CAP_SYS_ADMIN` there.
+    /// Network namespace (e.g. `/run/netns/node1`) of the socket. A thread that enters the
+    /// namespace only for this purpose makes the socket; that needs `CAP_SYS_ADMIN` there.
     pub network_namespace: Option<PathBuf>,
     /// `TCP_NODELAY`: send small messages at once.
     pub nodelay: bool,
@@ -56,8 +56,8 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens at `address` (port 0 takes a free one). The address may be reused at once after the
-    /// former listener has gone.
+    /// Listens at `address` (port 0 takes a free one). The address may be reused immediately after
+    /// the former listener has closed.
     ///
     /// # Errors
     /// What `socket`, `bind` and `listen` answer, and `setns` for a network namespace.
@@ -66,11 +66,11 @@ impl TcpListener {
         Ok(Self { handle, options: options.clone(), local_addr })
     }
 
-    /// Waits for a connection. Dropping the future closes a connection that has come just then: to
-    /// go on after something else came first, race it by `&mut`.
+    /// Waits for a connection. Dropping the future closes a connection that has just arrived: to
+    /// continue after another future came first, race it by `&mut`.
     ///
     /// # Errors
-    /// What `accept` answers; `EMFILE` and the like pass, so that a caller should go on after a
+    /// Errors of `accept`. `EMFILE` and similar errors pass, so a caller should retry after a
     /// pause.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (handle, peer_addr) = Op::submit(&self.handle, Operation::Accept, |completion| {
@@ -83,7 +83,7 @@ impl TcpListener {
         Ok((stream, peer_addr))
     }
 
-    /// The address that it listens at, with the port that was taken.
+    /// Returns the address of the listener, with its actual port.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
@@ -99,8 +99,8 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
-    /// Connects to `address`. There is no deadline of its own beyond the kernel's (minutes): wrap
-    /// it in [`timeout`](crate::time::timeout).
+    /// Connects to `address`. There is no deadline beyond the kernel's (minutes): wrap it in
+    /// [`timeout`](crate::time::timeout).
     ///
     /// # Errors
     /// What `socket` and `connect` answer, and `setns` for a network namespace.
@@ -119,10 +119,10 @@ impl TcpStream {
     }
 
     /// Receives at least one byte into a range of the buffer's capacity; 0 means that the peer has
-    /// shut its side down. The buffer's visible length grows to cover what came.
+    /// shut its side down. The buffer's visible length grows to cover the received bytes.
     ///
-    /// Dropping the future loses bytes that have come just then: to go on after something else came
-    /// first, race it by `&mut`; drop it only to give the connection up.
+    /// Dropping the future loses bytes that have just arrived. To continue after another future
+    /// came first, race it by `&mut`; drop it only to abandon the connection.
     pub fn recv(&self, buffer: Buffer, range: Range<usize>) -> Op<(io::Result<usize>, Buffer)> {
         let segments = smallvec![Segment::Buffer(buffer, range)];
         Op::submit(&self.handle, Operation::Receive(segments), |completion| {
@@ -137,8 +137,8 @@ impl TcpStream {
         })
     }
 
-    /// Receives at least one byte, filling the segments in order: e.g. the rest of a payload into
-    /// its destination and what follows into a receive buffer. As for [`recv`](Self::recv),
+    /// Receives at least one byte and fills the segments in order: e.g. the rest of a payload into
+    /// its destination and the following bytes into a receive buffer. As for [`recv`](Self::recv),
     /// dropping the future may lose bytes.
     pub fn recv_vectored(&self, segments: Segments) -> Op<(io::Result<usize>, Segments)> {
         Op::submit(&self.handle, Operation::Receive(segments), |completion| {
@@ -153,8 +153,8 @@ impl TcpStream {
         })
     }
 
-    /// Sends all bytes of all chunks. The list comes back empty, for reuse. After an error, or when
-    /// the future was dropped, an unknown part was sent: the connection is of no use any more.
+    /// Sends all bytes of all chunks. Returns the list empty, for reuse. After an error, or if the
+    /// future was dropped, an unknown part was sent: the connection is of no use any more.
     ///
     /// Two sends at a time on one connection may mix: await one before the next.
     pub fn send_vectored(&self, chunks: Vec<Chunk>) -> Op<(io::Result<()>, Vec<Chunk>)> {
@@ -187,23 +187,24 @@ impl TcpStream {
         })
     }
 
-    /// Has the socket discard what it has not sent when it is closed, and reset the connection (`SO_LINGER` of zero
-    /// seconds). In the simulation a closed connection delivers nothing anyhow.
+    /// Makes the socket discard unsent data when it is closed, and reset the connection
+    /// (`SO_LINGER` of zero seconds). In the simulation a closed connection never delivers unsent
+    /// data.
     pub fn discard_unsent_on_close(&self) {
         socket::discard_unsent_on_close(&self.handle);
     }
 
-    /// This end's address.
+    /// Returns the address of this end.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// The other end's address.
+    /// Returns the address of the other end.
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer_addr
     }
 
-    /// The handle, for operations that this type lacks.
+    /// Returns the handle, for operations that this type lacks.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }

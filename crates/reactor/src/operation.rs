@@ -1,8 +1,8 @@
 //! The one enum through which all I/O goes, and the future of an operation.
 //!
-//! An operation owns its memory and its handle. It is queued when its future is *made* and sent
-//! with all others of the loop turn. Dropping the future asks for cancellation and leaves memory
-//! and handle with the reactor until the completion has come.
+//! An operation owns its memory and its handle. It is queued when its future is *made* and
+//! submitted with all others of the loop turn. Dropping the future requests cancellation and leaves
+//! memory and handle with the reactor until the completion has come.
 
 use crate::buffer::Buffer;
 use crate::chunk::{Chunk, Segment, Segments};
@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, ready};
 
-/// What the reactor can be asked for. `skip` counts bytes of the chunks that are done already.
+/// The operations of the reactor. `skip` counts bytes of the chunks that are done already.
 #[derive(Debug)]
 pub(crate) enum Operation {
     /// Accept a connection on a listening socket.
@@ -34,9 +34,9 @@ pub(crate) enum Operation {
     Write { chunks: Vec<Chunk>, offset: u64, skip: usize },
     /// Write one chunk at an offset.
     WriteOne { chunk: Chunk, offset: u64, skip: usize },
-    /// Make data durable; with `data` only what is needed to read it again.
+    /// Make data durable; with `data` only the metadata that reading needs.
     Sync { data: bool },
-    /// Write what is dirty to the device and wait for it, without making it durable.
+    /// Write dirty pages to the device and wait for that, without making them durable.
     WriteBack,
     /// `fallocate(2)`.
     Allocate { mode: i32, offset: u64, len: u64 },
@@ -47,7 +47,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// The only buffer of a read or receive.
+    /// Returns the only buffer of a read or receive.
     pub(crate) fn into_buffer(self) -> Buffer {
         let (Self::Receive(mut segments) | Self::Read { mut segments, .. }) = self else {
             unreachable!("only reads and receives end in a buffer")
@@ -56,7 +56,7 @@ impl Operation {
     }
 }
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Debug)]
 pub(crate) struct Completion {
     /// Not negative, or a negated errno.
@@ -66,7 +66,7 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
-    /// The number in `code`, or the error.
+    /// Returns the number in `code`, or the error.
     pub(crate) fn result(&self) -> io::Result<usize> {
         if self.code < 0 {
             Err(io::Error::from_raw_os_error(-self.code))
@@ -75,24 +75,24 @@ impl Completion {
         }
     }
 
-    /// As `result`, letting everything go.
+    /// As `result`, and releases everything else.
     pub(crate) fn into_result(self) -> io::Result<usize> {
         self.result()
     }
 }
 
-/// What to do after a completion.
+/// The next step after a completion.
 pub(crate) enum Step<T> {
     /// The operation is done.
     Done(T),
-    /// Something is left to do, on the same handle.
+    /// Some work is left, on the same handle.
     Again(Operation),
 }
 
 pub(crate) type Finish<T> = fn(Completion) -> Step<T>;
 
-/// The future of an I/O operation. It is `Unpin`, may be polled by `&mut` in a race without losing
-/// anything, and cancels the operation when dropped.
+/// The future of an I/O operation. It is `Unpin`, may be polled by `&mut` in a race without loss,
+/// and cancels the operation when dropped.
 #[must_use = "dropping an operation cancels it"]
 pub struct Op<T> {
     state: State<T>,
@@ -110,7 +110,7 @@ impl<T> Op<T> {
     /// Queues an operation on this thread's reactor.
     ///
     /// # Panics
-    /// If the thread has none.
+    /// If the thread has no reactor.
     pub(crate) fn submit(handle: &Handle, operation: Operation, finish: Finish<T>) -> Self {
         with_context(|context| {
             let key = context.submit(handle.clone(), operation);
@@ -118,7 +118,7 @@ impl<T> Op<T> {
         })
     }
 
-    /// An operation that is over already.
+    /// Returns an operation that has ended already.
     pub fn ready(value: T) -> Self {
         Self { state: State::Ready(value) }
     }

@@ -1,14 +1,14 @@
 //! Copies from and to memory that other threads may write at the same time.
 //!
-//! Plain loads and stores that race are undefined behaviour, also where every value would do: the
-//! compiler may keep a byte in a register and miss that it has changed. So memory that threads share
-//! for writing ([`Region`](crate::Region)) is touched in this file only, as relaxed atomic words of
-//! eight bytes on a grid of eight: an end that covers a part of a word is written by a
-//! compare-and-swap that keeps its other bytes.
+//! Plain loads and stores that race are undefined behaviour, even where every value would be
+//! acceptable: the compiler may keep a byte in a register and miss its change. So only this file
+//! touches memory that threads share for writing ([`Region`](crate::Region)). It uses relaxed
+//! atomic words of eight bytes on a grid of eight. An end that covers a part of a word is written
+//! by a compare-and-swap that keeps its other bytes.
 //!
 //! On x86-64 the processor's string instructions move the bytes of long copies, at the speed of
-//! `memcpy`. The compiler does not look into them and takes them for accesses that it cannot
-//! reorder or leave out. Under Miri and the thread sanitizer (`--cfg word_copies`), which check them, all
+//! `memcpy`. The compiler does not look into them and assumes accesses that it cannot reorder or
+//! omit. Miri and the thread sanitizer (`--cfg word_copies`) check these copies, so for them all
 //! copies are words.
 
 #![allow(clippy::host_endian_bytes, reason = "words are moved within one machine's memory")]
@@ -17,16 +17,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
-/// From this length on the processor's string instructions are faster than words.
+/// From this length on, the processor's string instructions are faster than words.
 const STRING_BYTES_MIN: usize = 128;
-/// Whether long copies are left to the processor's string instructions.
+/// Whether long copies use the processor's string instructions.
 const HAS_STRINGS: bool = cfg!(all(target_arch = "x86_64", not(miri), not(word_copies)));
-/// Bytes that go from one racing range to another at a time.
+/// Bytes that are copied at a time from one racing range to another.
 const BOUNCE_BYTES: usize = 4096;
 const ZEROS: [u8; BOUNCE_BYTES] = [0; BOUNCE_BYTES];
 
 #[allow(clippy::cast_ptr_alignment, reason = "the address is rounded down to the grid")]
-/// The words that a range covers: first whole or partial word, and the bytes before the range in it.
+/// Returns the words that a range covers: the first whole or partial word, and the bytes before the
+/// range in it.
 fn grid(start: *mut u8) -> (*const AtomicU64, usize) {
     let before = start.addr() % WORD;
     (start.wrapping_sub(before).cast::<AtomicU64>(), before)
@@ -35,8 +36,8 @@ fn grid(start: *mut u8) -> (*const AtomicU64, usize) {
 /// Copies `to.len()` bytes from racing memory.
 ///
 /// # Safety
-/// The whole words that the range touches are mapped memory, and every access that races is one of
-/// this file's or another agent's (the kernel, a device). `to` does not overlap them.
+/// The whole words that the range touches are mapped memory. Every racing access is one of this
+/// file's or comes from another agent (the kernel, a device). `to` does not overlap them.
 pub(crate) unsafe fn copy_out(from: *mut u8, to: &mut [u8]) {
     if HAS_STRINGS && to.len() >= STRING_BYTES_MIN {
         // SAFETY: by the caller's promise.
@@ -130,7 +131,7 @@ pub(crate) unsafe fn zero(mut to: *mut u8, mut len: usize) {
     }
 }
 
-/// Copies between two ranges of racing memory. Where they overlap the result is a mix of old bytes.
+/// Copies between two ranges of racing memory. If they overlap, the result is a mix of old bytes.
 ///
 /// # Safety
 /// As [`copy_out`], for both.
@@ -157,7 +158,8 @@ pub(crate) unsafe fn copy(mut from: *mut u8, mut to: *mut u8, mut len: usize) {
 /// As [`copy`]; one of the two may be memory that only the caller uses.
 #[cfg(target_arch = "x86_64")]
 unsafe fn move_string(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: both ranges are mapped by the caller's promise; the direction flag is clear by the ABI.
+    // SAFETY: both ranges are mapped by the caller's promise; the direction flag is clear by the
+    // ABI.
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -199,7 +201,7 @@ mod tests {
 
     const LEN: usize = 64;
 
-    /// Words that only this test uses, and their first byte.
+    /// Returns words that only this test uses, and their first byte.
     fn memory() -> (Vec<AtomicU64>, *mut u8) {
         let bytes: Vec<u8> = (100..100 + LEN as u8).collect();
         let words = bytes.as_chunks::<WORD>().0;
@@ -213,8 +215,7 @@ mod tests {
         words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect()
     }
 
-    /// Goal: at every start and length, copies move just the bytes of the range and leave their
-    /// neighbours.
+    /// Goal: at every start and length, copies change only the bytes of the range.
     #[test]
     fn copies_touch_their_range_only() {
         let source: Vec<u8> = (0..LEN as u8).collect();
@@ -223,7 +224,7 @@ mod tests {
                 let (words, first) = memory();
                 let mut model = bytes(&words);
                 let at = first.wrapping_add(start);
-                // SAFETY: the range lies in `words`, which nobody else uses.
+                // SAFETY: the range lies in `words`, which have no other user.
                 unsafe { copy_in(at, &source[..len]) };
                 model[start..start + len].copy_from_slice(&source[..len]);
                 assert_eq!(bytes(&words), model, "{start} {len}");
@@ -252,7 +253,7 @@ mod tests {
         let source: Vec<u8> = (0..40).collect();
         let (words, first) = memory();
         let mut model = bytes(&words);
-        // SAFETY: the ranges lie in `words` and `source`, which nobody else uses.
+        // SAFETY: the ranges lie in `words` and `source`, which have no other user.
         unsafe { move_string(source.as_ptr(), first.wrapping_add(3), 40) };
         model[3..43].copy_from_slice(&source);
         assert_eq!(bytes(&words), model);

@@ -1,10 +1,10 @@
-//! Randomness as the reactor gives it: the kernel's generator, or the simulation's seeded one.
+//! Randomness of the reactor: the kernel's generator, or the simulation's seeded one.
 //!
 //! Good enough for identifiers and jitter and, from the kernel, for secrets.
 
 use crate::context::try_with_context;
 
-/// A uniformly random number.
+/// Returns a uniformly random number.
 pub fn u64() -> u64 {
     let mut bytes = [0; 8];
     fill(&mut bytes);

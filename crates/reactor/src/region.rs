@@ -2,9 +2,9 @@
 //!
 //! It behaves like a device and not like a Rust slice: reads that race with writes of the same
 //! bytes see an arbitrary mix of old and new bytes, as NVMe allows for overlapping commands.
-//! Therefore no safe function makes a `&[u8]` of it: bytes are copied in and out as atomic words
+//! Therefore no safe function makes a `&[u8]` of it. Bytes are copied in and out as atomic words
 //! ([`racing`](crate::racing)), or the kernel moves them (a chunk that is sent, a segment that is
-//! received into). A caller that needs bytes to stay, such as for a digest, copies them first.
+//! received into). A caller that needs stable bytes, such as for a digest, copies them first.
 //!
 //! ```compile_fail
 //! let region = reactor::Region::new(4096).unwrap();
@@ -25,19 +25,20 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Bytes of a huge page: what a page table of one page spans on processors with 4 KiB pages.
+/// Bytes of a huge page: the memory that one page of a page table maps on processors with 4 KiB
+/// pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 #[derive(Debug)]
 struct Mapping {
     memory: NonNull<u8>,
     len: usize,
-    /// The region that the memory is part of, if that is another.
+    /// The larger region that the memory belongs to, if any.
     whole: Option<Region>,
 }
 
-// SAFETY: the mapping is plain memory that belongs to no thread; all access to its bytes is by atomic
-// words or by the kernel, and no reference to them is ever made.
+// SAFETY: the mapping is plain memory that belongs to no thread; all access to its bytes is by
+// atomic words or by the kernel, and there is never a reference to them.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -59,8 +60,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// Maps `len` bytes (1 … `isize::MAX`) of zeroed memory; pages are taken from the system when
-    /// first touched, huge ones where it offers them.
+    /// Maps `len` bytes (1 … `isize::MAX`) of zeroed memory. The system provides pages when they
+    /// are first touched, huge ones where it can.
     ///
     /// # Errors
     /// What `mmap` answers; `InvalidInput` for a length of zero.
@@ -70,13 +71,13 @@ impl Region {
     }
 
     /// Maps several regions of `len` bytes each (1 … `isize::MAX`), one behind the other, in huge
-    /// pages as far as the system offers them; as many regions as fit into the pages that the first needs. Each
-    /// reports by itself whether it is [unique](Region::is_unique).
+    /// pages if the system offers them. Returns as many regions as fit into the pages that the
+    /// first one needs. Each is [unique](Region::is_unique) separately.
     ///
-    /// A device takes a transfer to or from memory that is contiguous as one command. Memory of
-    /// scattered pages costs it a descriptor for each page, and commands of their own for what exceeds
-    /// the number of its descriptors (254 with many virtual disks: two commands for 1 MiB). The price
-    /// is that the first touch takes and clears a whole huge page.
+    /// A device executes a transfer to or from contiguous memory as one command. Scattered pages
+    /// need a descriptor each, and more commands if there are more pages than descriptors (254 with
+    /// many virtual disks: two commands for 1 MiB). The price is that the first touch takes and
+    /// clears a whole huge page.
     ///
     /// # Errors
     /// What `mmap` answers; `InvalidInput` for a length of zero.
@@ -85,14 +86,14 @@ impl Region {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let whole_len = len.next_multiple_of(HUGE_PAGE_BYTES);
-        // Not every system aligns a mapping by itself: what lies before and behind is given back.
+        // Not every system aligns a mapping by itself: the parts before and behind are unmapped.
         let mapped = map(whole_len + HUGE_PAGE_BYTES)?;
         let before = mapped.addr().get().next_multiple_of(HUGE_PAGE_BYTES) - mapped.addr().get();
-        // SAFETY: both are inside of the mapping, the second perhaps at its end.
+        // SAFETY: both are inside the mapping, the second perhaps at its end.
         let (memory, behind) = unsafe { (mapped.add(before), mapped.add(before + whole_len)) };
         for (memory, len) in [(mapped, before), (behind, HUGE_PAGE_BYTES - before)] {
             if len > 0 {
-                // SAFETY: whole pages of a mapping that nobody knows of but this function.
+                // SAFETY: whole pages of a mapping that only this function knows.
                 unsafe { unmap(memory, len) };
             }
         }
@@ -100,19 +101,19 @@ impl Region {
         Ok((0..whole_len / len).map(|index| whole.part(index * len, len)).collect())
     }
 
-    /// Returns the same memory with a count of references of its own. A thread that takes its slices from such a region
-    /// writes to no cache line that the slices of other threads write to.
+    /// Returns the same memory with its own reference count. A thread that takes its slices from
+    /// such a region writes to no cache line that the slices of other threads write to.
     #[must_use]
     pub fn apart(&self) -> Self {
         self.part(0, self.len())
     }
 
-    /// How many regions and slices have the count of references of this one.
+    /// Returns the number of regions and slices that share this one's reference count.
     pub fn references(&self) -> usize {
         Arc::strong_count(&self.mapping)
     }
 
-    /// A range as a region with users of its own.
+    /// Returns a range as a region with its own reference count.
     fn part(&self, offset: usize, len: usize) -> Self {
         self.check(offset, len);
         // SAFETY: the range was checked, and the mapping's address is not null.
@@ -121,22 +122,23 @@ impl Region {
         Self { mapping: Arc::new(Mapping { memory, len, whole }) }
     }
 
-    /// Bytes of the region.
+    /// Returns the number of bytes in the region.
     #[allow(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.mapping.len
     }
 
-    /// Whether no other region or slice refers to the memory by this count ([`Region::apart`] makes another). While that holds it stays so, because
-    /// only the existing ones make new ones.
+    /// Returns whether no other region or slice shares this reference count ([`Region::apart`]
+    /// makes another count). Once true, it stays true, because only the existing ones make new
+    /// ones.
     pub fn is_unique(&self) -> bool {
         let is_unique = self.references() == 1;
-        // What the last other owner did to the memory happened before this.
+        // Accesses by the last other owner happened before this.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         is_unique
     }
 
-    /// A range of the region as a chunk that can be sent or written without a copy.
+    /// Returns a range of the region as a chunk that can be sent or written without a copy.
     ///
     /// # Panics
     /// If the range reaches past the end.
@@ -144,7 +146,7 @@ impl Region {
         Chunk::Region(self.range(offset, len))
     }
 
-    /// A range of the region, e.g. to receive into.
+    /// Returns a range of the region, e.g. to receive into.
     ///
     /// # Panics
     /// If the range reaches past the end.
@@ -159,8 +161,8 @@ impl Region {
     /// If the range reaches past the end.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let memory = self.check(offset, bytes.len());
-        // SAFETY: the range was checked, and a mapping consists of whole pages. No reference into a
-        // region exists, so that `bytes` lies elsewhere.
+        // SAFETY: the range was checked, and a mapping consists of whole pages. There are no
+        // references into a region, so `bytes` lies elsewhere.
         unsafe { racing::copy_in(memory, bytes) };
     }
 
@@ -184,11 +186,11 @@ impl Region {
         unsafe { racing::zero(memory, len) };
     }
 
-    /// Takes the range's pages from the system now, so that no access has to wait for that later.
+    /// Takes the range's pages from the system now, so that no later access has to wait for them.
     /// The content stays; others may use the range meanwhile.
     ///
     /// # Errors
-    /// What `madvise` answers; `InvalidInput` on Linux before 5.14, which cannot do it.
+    /// Errors of `madvise`; `InvalidInput` on Linux before 5.14, which cannot do it.
     ///
     /// # Panics
     /// If the range reaches past the end.
@@ -199,7 +201,7 @@ impl Region {
         let len = offset + len - start;
         let memory = self.check(start, len);
         loop {
-            // SAFETY: pages of our own mapping; it takes them and changes no byte.
+            // SAFETY: pages of our own mapping; the call takes them and changes no byte.
             match unsafe { madvise(memory.cast(), len, Advice::LinuxPopulateWrite) } {
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 result => return Ok(result?),
@@ -207,7 +209,7 @@ impl Region {
         }
     }
 
-    /// Gives a range's whole pages back to the system; they read as zeros afterwards, as do the
+    /// Returns a range's whole pages to the system. They read as zeros afterwards, as do the
     /// partial pages at its ends.
     ///
     /// # Errors
@@ -226,8 +228,8 @@ impl Region {
         self.zero(offset, start - offset);
         self.zero(end, offset + len - end);
         let memory = self.check(start, end - start);
-        // SAFETY: whole pages inside our private anonymous mapping, which has no references into it;
-        // for racing accesses the kernel is one more writer.
+        // SAFETY: whole pages inside our private anonymous mapping, into which there are no
+        // references; for racing accesses the kernel is one more writer.
         unsafe { madvise(memory.cast(), end - start, Advice::LinuxDontNeed)? };
         Ok(())
     }
@@ -240,7 +242,7 @@ impl Region {
     }
 }
 
-/// Gives memory back.
+/// Unmaps memory.
 ///
 /// # Safety
 /// These are whole pages from [`map`] that nothing uses any more.
@@ -250,12 +252,12 @@ unsafe fn unmap(memory: NonNull<u8>, len: usize) {
     let _ = unsafe { munmap(memory.as_ptr().cast(), len) };
 }
 
-/// Miri has no `mmap` with the flags that are used here: there, memory comes from the allocator.
+/// Maps memory for Miri, which has no `mmap` with these flags: it comes from the allocator.
 #[cfg(miri)]
 fn map(len: usize) -> io::Result<NonNull<u8>> {
     let layout = std::alloc::Layout::from_size_align(len.next_multiple_of(4096), 4096);
     let layout = layout.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: Miri's tests ask for at least a byte.
+    // SAFETY: Miri's tests request at least a byte.
     NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
         .ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
@@ -292,17 +294,17 @@ pub struct RegionSlice {
 }
 
 impl RegionSlice {
-    /// Bytes in the range.
+    /// Returns the number of bytes in the range.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the range has no bytes.
+    /// Returns whether the range has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// A part of this range.
+    /// Returns a part of this range.
     ///
     /// # Panics
     /// If it reaches past the end.
@@ -311,7 +313,8 @@ impl RegionSlice {
         Self { region: self.region.clone(), offset: self.offset + offset, len }
     }
 
-    /// Address of the range, e.g. for a command of the kernel. To use it is up to `unsafe` code.
+    /// Returns the address of the range, e.g. for a command of the kernel. Using it needs `unsafe`
+    /// code.
     pub fn as_ptr(&self) -> *mut u8 {
         self.region.check(self.offset, self.len)
     }
@@ -344,7 +347,7 @@ impl RegionSlice {
         unsafe { racing::copy(other.as_ptr(), self.as_ptr(), other.len) };
     }
 
-    /// A copy of the bytes, which does not change any more.
+    /// Returns a copy of the bytes, which does not change any more.
     pub fn to_buffer(&self) -> Buffer {
         let mut buffer = Buffer::with_capacity(self.len);
         buffer.set_len(self.len);
@@ -357,8 +360,8 @@ impl RegionSlice {
 mod tests {
     use super::*;
 
-    /// Goal: regions in huge pages begin at one, follow on each other, have users of their own, and
-    /// their memory stays until the last is gone.
+    /// Goal: regions in huge pages begin at one, follow on each other and have separate reference
+    /// counts, and their memory stays until the last is gone.
     #[cfg(not(miri))]
     #[test]
     fn regions_share_huge_pages() {
@@ -385,8 +388,8 @@ mod tests {
         assert!(Region::in_huge_pages(0).is_err() && Region::in_huge_pages(usize::MAX).is_err());
     }
 
-    /// Goal: a writer and readers of the same bytes are no data race (the thread sanitizer and Miri
-    /// look), and a reader that was let go on by the writer sees its bytes.
+    /// Goal: a writer and readers of the same bytes are not a data race (the thread sanitizer and
+    /// Miri check), and a reader that the writer has released sees the writer's bytes.
     #[test]
     fn threads_read_what_another_writes() {
         use std::sync::atomic::{AtomicU8, Ordering};

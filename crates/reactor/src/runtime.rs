@@ -104,7 +104,7 @@ impl Runtime {
         self.engine().borrow().kind()
     }
 
-    /// The I/O half of a loop turn.
+    /// Runs the I/O half of a loop turn.
     fn turn(&mut self) -> io::Result<()> {
         let is_busy = self.context.executor.has_ready() || self.fire_timers();
         if is_busy {
@@ -238,10 +238,9 @@ fn engine_of(context: &Context) -> &RefCell<Engine> {
     }
 }
 
-/// Histogram of the system calls of this thread's reactor that started operations so far: a number
-/// of operations, and the number of calls that started so many. On `io_uring` it includes
-/// operations of the reactor itself; on epoll each operation is a call of its own. Empty in a
-/// simulation.
+/// Returns the histogram of batch sizes of this thread's reactor so far: for each number of
+/// operations, the number of system calls that started it. On `io_uring` it includes operations of
+/// the reactor itself; on epoll each operation is a call of its own. Empty in a simulation.
 ///
 /// # Panics
 /// If the thread has no reactor.

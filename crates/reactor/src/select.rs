@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Which of two raced futures came first.
+/// The result of the first of two raced futures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Either<A, B> {
     /// The first argument.
@@ -12,7 +12,7 @@ pub enum Either<A, B> {
     Second(B),
 }
 
-/// Which of three raced futures came first.
+/// The result of the first of three raced futures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Either3<A, B, C> {
     /// The first argument.
@@ -23,9 +23,9 @@ pub enum Either3<A, B, C> {
     Third(C),
 }
 
-/// The output of whichever future completes first; they are polled in order, so that the first wins
-/// a tie. Give `&mut future` (of an `Unpin` or pinned future) to go on with a loser later: nothing
-/// is cancelled by losing.
+/// Returns the output of the future that completes first; they are polled in order, so the first
+/// wins a tie. Pass `&mut future` (of an `Unpin` or pinned future) to continue with the other one
+/// later: losing the race cancels nothing.
 pub fn race<A: Future + Unpin, B: Future + Unpin>(first: A, second: B) -> Race<A, B> {
     Race { first, second }
 }

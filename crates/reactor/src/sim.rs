@@ -1,18 +1,18 @@
 //! The simulated twin: a whole cluster in one thread, driven by a seed.
 //!
 //! A [`Simulation`] runs the shipped code unchanged on virtual time, a simulated network and
-//! simulated disks. *Nodes* are groups of tasks with an address, files and a life of their own:
-//! they can be killed (as by `kill -9`), lose power (unflushed writes are lost or torn), be paused
-//! (as by SIGSTOP) or suspended (network and disk stand still too), and come back. Links can be cut in
-//! one direction or both, or slow; disks can be slow, full or broken. All choices (order of ready tasks, delays, sizes of the pieces in
-//! which bytes arrive, which unflushed blocks survive) come from one generator, so that a seed repeats a run
-//! exactly; [`Simulation::trace_hash`] distinguishes two runs.
+//! simulated disks. *Nodes* are groups of tasks with an address, files and a lifecycle of their
+//! own. They can be killed (as by `kill -9`), lose power (unflushed writes are lost or torn), be
+//! paused (as by SIGSTOP) or suspended (network and disk stop too), and come back. Links can be cut
+//! in one direction or both, or be slow; disks can be slow, full or broken. All choices (order of
+//! ready tasks, delays, sizes of the pieces in which bytes arrive, which unflushed blocks survive)
+//! come from one generator, so a seed repeats a run exactly. [`Simulation::trace_hash`]
+//! distinguishes two runs.
 //!
-//! What it does not model: CPU time (tasks take none), kernel caches, losses of the metadata of
-//! files (sizes and names are durable at once), and TCP giving up by itself on a broken link (a
-//! partition just holds all bytes until healed). Shipped code that iterates a `HashMap` with the
-//! standard random state, or asks the system for time or randomness past this crate, breaks
-//! repetition.
+//! It does not model CPU time (tasks take none), kernel caches, losses of the metadata of files
+//! (sizes and names are durable at once), and TCP timeouts on a broken link (a partition holds all
+//! bytes until it is healed). Shipped code breaks repetition if it iterates a `HashMap` with the
+//! standard random state, or asks the system for time or randomness without this crate.
 
 mod copies;
 mod disk;
@@ -41,29 +41,29 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Most task polls between two looks at events.
+/// Most task polls between two checks for events.
 const POLLS_MAX: usize = 4096;
 
-/// How the simulated machines behave. Times are drawn uniformly from ranges `(least, most)`.
+/// The behaviour of the simulated machines. Times are drawn uniformly from ranges `(least, most)`.
 #[derive(Clone, Debug)]
 pub struct SimConfig {
-    /// One way between two nodes.
+    /// Latency of one direction between two nodes.
     pub latency: (Duration, Duration),
-    /// One way within a node.
+    /// Latency of one direction within a node.
     pub local_latency: (Duration, Duration),
-    /// How many of a million pieces of a stream are late, by up to `spike_max`.
+    /// Number of pieces of a stream, out of a million, that are late, by up to `spike_max`.
     pub spike_ppm: u32,
     /// See `spike_ppm`.
     pub spike_max: Duration,
-    /// Bytes between sending and receiving program of one direction of a connection.
+    /// Most bytes in one direction of a connection between sending and receiving program.
     pub window_bytes: usize,
-    /// Bytes that arrive at once, at most; the least is 1.
+    /// Most bytes that arrive at once; the least is 1.
     pub piece_bytes_max: usize,
-    /// A disk read.
+    /// Time of a disk read.
     pub read_latency: (Duration, Duration),
-    /// A disk write.
+    /// Time of a disk write.
     pub write_latency: (Duration, Duration),
-    /// A disk flush.
+    /// Time of a disk flush.
     pub sync_latency: (Duration, Duration),
     /// Unit in which an unflushed write is lost or kept at power loss, in bytes, a divisor of 4096.
     pub tear_bytes: usize,
@@ -93,7 +93,7 @@ impl Default for SimConfig {
     }
 }
 
-/// Why a run ended without its future's output.
+/// The reason why a run ended without its future's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stalled {
@@ -114,17 +114,18 @@ pub struct Simulation {
 pub(crate) struct Sim {
     pub(crate) world: RefCell<World>,
     pub(crate) now_ns: Cell<u64>,
-    /// Objects whose last handle went while the world was in use: closed before the next event.
+    /// Objects whose last handle was dropped while the world was in use: closed before the next
+    /// event.
     pub(crate) closing: RefCell<Vec<u64>>,
 }
 
 impl Simulation {
-    /// A world with the default behaviour.
+    /// Makes a world with the default behaviour.
     pub fn new(seed: u64) -> Self {
         Self::with_config(seed, SimConfig::default())
     }
 
-    /// A world with the given behaviour.
+    /// Makes a world with the given behaviour.
     pub fn with_config(seed: u64, config: SimConfig) -> Self {
         let executor = Executor::new(Box::new(|| {}));
         if config.shuffle {
@@ -144,23 +145,23 @@ impl Simulation {
         Self { context: Rc::new(context) }
     }
 
-    /// Adds a node. The future given to [`run`](Self::run) belongs to a first one, called `root`.
+    /// Adds a node. The future of [`run`](Self::run) belongs to a first node, called `root`.
     pub fn node(&self, name: &str) -> Node {
         let id = self.sim().world.borrow_mut().add_node(name);
         Node::new(Rc::clone(&self.context), id)
     }
 
-    /// The links between the nodes.
+    /// Returns the links between the nodes.
     pub fn network(&self) -> Network {
         Network::new(Rc::clone(&self.context))
     }
 
-    /// Virtual time since the start.
+    /// Returns the virtual time since the start.
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.sim().now_ns.get())
     }
 
-    /// A hash over everything that has happened: polls, events, completions and their times.
+    /// Returns a hash over all polls, events, completions and their times.
     pub fn trace_hash(&self) -> u64 {
         self.sim().world.borrow().trace ^ self.context.executor.trace.get()
     }
@@ -171,7 +172,7 @@ impl Simulation {
     /// [`Stalled`] if that will not happen.
     ///
     /// # Panics
-    /// If the thread runs a reactor already, and with whatever a task panics.
+    /// If the thread runs a reactor already, and if a task panics.
     pub fn run<F: Future>(&mut self, future: F) -> Result<F::Output, Stalled> {
         let context = Rc::clone(&self.context);
         let _entered = Entered::new(&context);
@@ -253,7 +254,7 @@ impl fmt::Debug for Simulation {
     }
 }
 
-/// Runs `f` on the world, for the node of the task that runs, if this is a simulation.
+/// Runs `f` on the world for the node of the running task, if this is a simulation.
 pub(crate) fn simulated<T>(f: impl FnOnce(&mut World, u32) -> T) -> Option<T> {
     try_with_context(|context| {
         let node = context.executor.node.get();
@@ -263,7 +264,7 @@ pub(crate) fn simulated<T>(f: impl FnOnce(&mut World, u32) -> T) -> Option<T> {
 }
 
 impl Context {
-    /// The simulation's state, in a simulation.
+    /// Returns the simulation's state, in a simulation.
     pub(crate) fn sim(&self) -> Option<&Sim> {
         match &self.driver {
             Driver::Sim(sim) => Some(sim),
@@ -271,7 +272,7 @@ impl Context {
         }
     }
 
-    /// Does what an event says.
+    /// Carries out an event.
     fn carry_out(&self, event: Event) {
         let Some(sim) = self.sim() else { return };
         match event {
@@ -309,7 +310,7 @@ impl Context {
         }
     }
 
-    /// Completes all that has become possible on a socket.
+    /// Completes all operations on a socket that have become possible.
     fn pump(&self, sim: &Sim, object: u64) {
         sim.world.borrow_mut().pump_sends(object);
         loop {

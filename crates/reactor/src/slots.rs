@@ -1,7 +1,7 @@
 //! The operations in flight of one reactor, in a slab of boxed, recycled slots.
 //!
-//! A slot is boxed because the kernel gets the addresses of its arguments (message header, socket address); it
-//! is recycled so that an operation allocates nothing in the steady state.
+//! A slot is boxed because the kernel gets the addresses of its arguments (message header, socket
+//! address). It is recycled so that an operation allocates nothing in the steady state.
 
 use crate::engine::Arguments;
 use crate::handle::Handle;
@@ -9,7 +9,7 @@ use crate::operation::{Completion, Operation};
 use std::net::SocketAddr;
 use std::task::{Poll, Waker};
 
-/// Where a slot's operation is.
+/// The state of a slot's operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotState {
     /// The slot waits for its next use.
@@ -22,12 +22,13 @@ pub(crate) enum SlotState {
     Orphaned,
 }
 
-/// What an operation leaves behind.
+/// The rest of an operation that has ended.
 pub(crate) type Ended = (Handle, Completion);
 
 pub(crate) struct Slot {
     pub(crate) state: SlotState,
-    /// Distinguishes this use of the slot from former ones, so that a late cancellation cannot hit a new one.
+    /// Distinguishes this use of the slot from former ones, so that a late cancellation cannot
+    /// affect a new one.
     pub(crate) generation: u32,
     pub(crate) code: i32,
     pub(crate) handle: Option<Handle>,
@@ -58,7 +59,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Operations that have not completed.
+    /// Returns the number of operations that have not completed.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -91,7 +92,7 @@ impl Slots {
         key
     }
 
-    /// The completion, or registers the waker.
+    /// Returns the completion, or registers the waker.
     pub(crate) fn poll(&mut self, key: u32, waker: &Waker) -> Poll<Ended> {
         let slot = self.get(key);
         match slot.state {
@@ -110,7 +111,7 @@ impl Slots {
         }
     }
 
-    /// Records a result; returns the task to wake, or the value to drop, outside of any borrow.
+    /// Records a result. Returns the task to wake, or the value to drop, outside any borrow.
     pub(crate) fn complete(&mut self, key: u32, code: i32) -> (Option<Waker>, Option<Ended>) {
         self.in_flight -= 1;
         let slot = self.get(key);
@@ -125,7 +126,8 @@ impl Slots {
         (slot.waker.take(), None)
     }
 
-    /// The future is gone: lets go of a result, or keeps everything until one comes (then `true`).
+    /// Records that the future is gone. Releases a result, or keeps everything until one comes
+    /// (then `true`).
     pub(crate) fn orphan(&mut self, key: u32) -> (bool, Option<Ended>) {
         let slot = self.get(key);
         match slot.state {
@@ -143,7 +145,7 @@ impl Slots {
         }
     }
 
-    /// Keys of the operations in flight.
+    /// Returns the keys of the operations in flight.
     pub(crate) fn pending(&self) -> Vec<u32> {
         let in_flight = [SlotState::Pending, SlotState::Orphaned];
         (0..self.all.len() as u32)

@@ -1,12 +1,12 @@
-//! Log lines that a stranger can cause, few enough that they cannot fill a disk.
+//! Log lines that a stranger can cause, limited so that they cannot fill a disk.
 
 use crate::time::{Instant, now};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Lines of a quiet period that are written at once.
+/// Number of lines that are written at once after a quiet period.
 const LINES_FIRST: u32 = 5;
-/// Then one line for each of these.
+/// Period of one further line.
 const PERIOD: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -16,8 +16,8 @@ struct State {
     suppressed: u64,
 }
 
-/// Decides for each event of one kind whether it is worth a line: the first five are, then one in ten
-/// seconds, which states how many were left out.
+/// Decides for each event of one kind whether it is worth a line: the first five are, and then one
+/// in ten seconds, which states how many were left out.
 ///
 /// ```
 /// static REFUSALS: reactor::Sparse = reactor::Sparse::new();
@@ -29,7 +29,7 @@ struct State {
 pub struct Sparse(Mutex<State>);
 
 impl Sparse {
-    /// One that has seen nothing.
+    /// Makes one that has counted no event.
     #[allow(clippy::new_without_default, reason = "it is for statics")]
     pub const fn new() -> Self {
         Self(Mutex::new(State { since: None, left: LINES_FIRST, suppressed: 0 }))
@@ -43,7 +43,7 @@ impl Sparse {
 
     fn pass_at(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A simulation's clock begins anew with each.
+        // A simulation's clock starts again with each simulation.
         let is_over = |since: Instant| now < since || now.since(since) >= PERIOD;
         if state.since.is_none_or(is_over) {
             state.since = Some(now);
@@ -62,8 +62,8 @@ impl Sparse {
 mod tests {
     use super::*;
 
-    /// Goal: the first events are lines, a flood is one line a period with the number of the others,
-    /// and every event is counted once.
+    /// Goal: the first events are lines, a flood is one line per period with the number of the
+    /// others, and every event is counted once.
     #[test]
     fn floods_are_counted() {
         let (sparse, begin) = (Sparse::new(), now());
@@ -73,7 +73,7 @@ mod tests {
             lines.extend(sparse.pass_at(begin + Duration::from_millis(number.into())));
         }
         assert_eq!(lines, [0, 0, 0, 0, 0, 9_995, 9_999, 9_999]);
-        // The first line after the flood states what it left out, and then there is peace.
+        // The first line after the flood states what it left out, and then no more lines follow.
         let later = begin + Duration::from_mins(1);
         assert_eq!(sparse.pass_at(later), Some(9_999));
         assert_eq!(sparse.pass_at(later), None);

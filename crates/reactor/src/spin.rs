@@ -1,8 +1,8 @@
-//! When a thread spins for work before it sleeps.
+//! The decision whether a thread spins for work before it sleeps.
 //!
-//! A sleep costs the system call, an interrupt to wake the CPU, and its way out of idle: about 50 us until
-//! the thread runs again. Spinning costs the CPU while nothing comes. So a thread should spin when the next
-//! event is near, and never when it is idle.
+//! A sleep costs the system call, an interrupt to wake the CPU, and the CPU's way out of idle:
+//! about 50 us until the thread runs again. Spinning uses the CPU without work. So a thread should
+//! spin when the next event is near, and never when it is idle.
 
 use crate::time::monotonic_ns;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -10,34 +10,34 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Spins in a row that may find nothing before spinning for a fixed time is given up.
+/// Spins in a row that may find nothing before a fixed spin time is suspended.
 const FRUITLESS_SPINS_MAX: u32 = 8;
-/// Nanoseconds of spinning between two offers of the CPU to others. (With 12 runnable threads on
-/// two CPUs, spinning without offering it cut the rate of an echo from 525 to 194 thousand messages
-/// a second; with it there is no loss. Offering it all the time costs 3 of 9 us per round trip on
+/// Nanoseconds of spinning after which the thread offers the CPU to others. (With 12 runnable
+/// threads on two CPUs, spinning without the offer cut the rate of an echo from 525 to 194 thousand
+/// messages a second; with it there is no loss. A constant offer costs 3 of 9 us per round trip on
 /// idle CPUs.)
 const YIELD_NS: u64 = 4_000;
-/// An offer of the CPU that returns later than this shows that other threads need the CPU. (A caller that uses the CPU
-/// between two requests returns it sooner.)
+/// An offer of the CPU that returns later than this shows that other threads need the CPU. (A
+/// caller that uses the CPU between two requests returns it sooner.)
 const CONTENDED_NS: u64 = 500_000;
-/// Time without spins after the CPU was found to be needed by others. Each further time doubles it.
+/// Time without spins after other threads were found to need the CPU. Each further time doubles it.
 const REST_NS_MIN: u64 = 10_000_000;
 const REST_NS_MAX: u64 = 1_000_000_000;
 /// Fruitful spins after which the rest is reset to its first length.
 const UNCONTENDED: u32 = 256;
-/// Idleness that ends within the spin time and this much (what waking a sleeping CPU costs) would
-/// have been a fruitful spin, so that spinning begins anew.
+/// Idleness that ends within the spin time plus this time (the cost of waking a sleeping CPU) would
+/// have been a fruitful spin, so spinning resumes.
 const WAKE_UP_NS: u64 = 50_000;
-/// Longest spin of [`Spin::Auto`]: what a wake-up costs. Whoever spins as long as a sleep would cost pays at
-/// most twice what the best choice would have cost.
+/// Longest spin of [`Spin::Auto`]: the cost of a wake-up. Spinning as long as a sleep would cost
+/// takes at most twice the time of the best choice.
 const AUTO_NS: u64 = WAKE_UP_NS;
-/// Of this many latest idle times ...
+/// Number of latest idle times that [`Spin::Auto`] looks at.
 const WINDOW: u32 = 16;
-/// ... so many must have been short for [`Spin::Auto`] to spin.
+/// Number of these that must have been short for [`Spin::Auto`] to spin.
 const SHORT_MIN: u32 = 8;
-/// One part in this many of the time that passes may go into fruitless spins of [`Spin::Auto`].
+/// One part in this many of the passing time may go into fruitless spins of [`Spin::Auto`].
 const IDLE_SHARE: u64 = 20;
-/// Fruitless spinning that [`Spin::Auto`] may have saved up, in nanoseconds.
+/// Most fruitless spinning that [`Spin::Auto`] may save up, in nanoseconds.
 const BUDGET_NS_MAX: u64 = 5_000_000;
 /// Weight of the latest idle time in the mean, as a shift.
 const MEAN_SHIFT: u32 = 3;
@@ -45,7 +45,7 @@ const MEAN_SHIFT: u32 = 3;
 /// How long a thread spins for work before it sleeps.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Spin {
-    /// This long; zero never spins. Pauses by itself while it bears no fruit, so that an idle thread sleeps.
+    /// This long; zero never spins. Stops while it bears no fruit, so that an idle thread sleeps.
     Fixed(Duration),
     /// Only while work comes so often that a spin costs less than a wake-up, up to 50 us. At most a
     /// twentieth of the time goes into spins that find nothing.
@@ -64,7 +64,7 @@ impl Spin {
         Self::Fixed(Duration::from_micros(us))
     }
 
-    /// Whether it never spins.
+    /// Returns whether it never spins.
     pub fn is_never(&self) -> bool {
         *self == Self::default()
     }
@@ -134,21 +134,21 @@ impl<'de> Deserialize<'de> for Spin {
     }
 }
 
-/// What a thread knows about its idle times.
+/// A thread's knowledge about its idle times.
 #[derive(Debug)]
 pub(crate) struct Spinner {
     spin: Spin,
     /// Spins in a row that found nothing ([`Spin::Fixed`]).
     fruitless: u32,
-    /// The latest idle times, latest in bit 0: whether they were short.
+    /// Whether each of the latest idle times was short, the latest in bit 0.
     short: u32,
     /// Mean of the short idle times, in nanoseconds.
     mean_ns: u64,
-    /// Nanoseconds that may still be spun in vain.
+    /// Nanoseconds that may still be spent on fruitless spins.
     budget_ns: u64,
     /// When the budget was last filled.
     filled_ns: u64,
-    /// No spin before this time, because other threads need the CPU.
+    /// Before this time the thread does not spin, because other threads need the CPU.
     rest_until_ns: u64,
     /// The length of the next rest.
     rest_ns: u64,
@@ -159,22 +159,22 @@ pub(crate) struct Spinner {
 /// One spin; times are those of [`monotonic_ns`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Turn {
-    /// When it began.
+    /// Its start.
     pub(crate) start: u64,
-    /// When it ends at the latest.
+    /// Its latest end.
     end: u64,
-    /// When the CPU is offered to others next.
+    /// The next time at which the CPU is offered to others.
     next_yield: u64,
 }
 
 impl Turn {
-    /// Whether it has lasted long enough.
+    /// Returns whether it has lasted long enough.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         now_ns >= self.end
     }
 
-    /// Offers the CPU to other threads, if it is time for that: spinning is for idle CPUs only. Returns whether another
-    /// thread used it for long.
+    /// Offers the CPU to other threads, if it is time for that: spinning is for idle CPUs only.
+    /// Returns whether another thread used it for long.
     pub(crate) fn offer_cpu(&mut self, now_ns: u64) -> bool {
         if now_ns < self.next_yield {
             return false;
@@ -205,7 +205,7 @@ impl Spinner {
         self.spin
     }
 
-    /// There is nothing to do: returns the spin to make before a sleep, if any.
+    /// Returns the spin to make before a sleep, if any, now that there is nothing to do.
     pub(crate) fn begin(&mut self, now_ns: u64) -> Option<Turn> {
         if now_ns < self.rest_until_ns {
             return None;
@@ -224,14 +224,14 @@ impl Spinner {
                 if self.budget_ns < AUTO_NS {
                     return None;
                 }
-                // Work is near until twice the usual time has passed: until then the CPU is kept.
+                // Work is near until twice the usual time has passed: the CPU is kept until then.
                 let next_yield = now_ns + (2 * self.mean_ns).max(YIELD_NS);
                 Some(Turn { start: now_ns, end: now_ns + AUTO_NS, next_yield })
             }
         }
     }
 
-    /// The spin found work.
+    /// Records that the spin found work.
     pub(crate) fn found(&mut self, turn: &Turn, now_ns: u64) {
         self.fruitless = 0;
         self.fruitful = self.fruitful.saturating_add(1);
@@ -241,27 +241,28 @@ impl Spinner {
         self.note(now_ns - turn.start);
     }
 
-    /// Another thread needed the CPU during the spin. This thread sleeps now, and does not spin for a while.
+    /// Records that another thread needed the CPU during the spin. This thread sleeps now, and does
+    /// not spin for a while.
     pub(crate) fn contended(&mut self, now_ns: u64) {
         self.rest_until_ns = now_ns + self.rest_ns;
         self.rest_ns = (2 * self.rest_ns).min(REST_NS_MAX);
         self.fruitful = 0;
     }
 
-    /// The spin found nothing; the thread sleeps now.
+    /// Records that the spin found nothing; the thread sleeps now.
     pub(crate) fn gave_up(&mut self, turn: &Turn, now_ns: u64) {
         self.fruitless = self.fruitless.saturating_add(1);
         self.budget_ns = self.budget_ns.saturating_sub(now_ns - turn.start);
     }
 
-    /// The thread was idle for this long, and slept; what ended it is I/O, not a timer.
+    /// Records that the thread was idle for this long, and slept; I/O ended the sleep, not a timer.
     pub(crate) fn slept(&mut self, idle_ns: u64) {
         if let Spin::Fixed(time) = self.spin
             && idle_ns <= time.as_nanos() as u64 + WAKE_UP_NS
         {
             self.fruitless = 0;
         }
-        // The event itself came earlier, by what the wake-up took.
+        // The event itself came earlier, by the time of the wake-up.
         self.note(idle_ns.saturating_sub(WAKE_UP_NS));
     }
 
@@ -286,8 +287,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Runs a thread whose events come after the given idle times. Returns the times that it spun in vain and
-    /// in all, the number of sleeps, and the time that passed.
+    /// Runs a thread whose events come after the given idle times. Returns the time of fruitless
+    /// spins, the time of all spins, the number of sleeps, and the time that passed.
     fn run(spin: Spin, idle: impl Iterator<Item = u64>) -> (u64, u64, u64, u64) {
         let mut now = 7 * SECOND;
         let start = now;
@@ -314,15 +315,15 @@ mod tests {
         (vain, all, sleeps, now - start)
     }
 
-    /// Goal: work that comes every 10 us is met by spinning, from the first wake-ups on.
+    /// Goal: a thread meets work that comes every 10 us by spinning, from the first wake-ups on.
     #[test]
     fn near_work_is_met_awake() {
         let (vain, _, sleeps, _) = run(Spin::Auto, (0..10_000).map(|_| 10_000));
         assert!(vain == 0 && sleeps <= u64::from(SHORT_MIN), "{vain} {sleeps}");
     }
 
-    /// Goal: an idle thread, one with a slow timer, and one that is lured by bursts spin in vain for at most a
-    /// twentieth of the time (and what was saved up).
+    /// Goal: an idle thread, one with a slow timer, and one that bursts mislead spin in vain for at
+    /// most a twentieth of the time (and what was saved up).
     #[test]
     fn idle_time_is_slept() {
         for (burst, gap) in
@@ -335,10 +336,10 @@ mod tests {
             assert!(vain <= allowed, "{burst} {gap}: {vain} of {passed}");
         }
         let (_, all, _, _) = run(Spin::Auto, (0..1000).map(|_| 1_000_000));
-        assert_eq!(all, 0, "who never had near work does not spin at all");
+        assert_eq!(all, 0, "a thread without near work does not spin at all");
     }
 
-    /// Goal: a fixed time is given up when it bears no fruit, and taken up again with near work.
+    /// Goal: fixed spins stop when they bear no fruit, and resume with near work.
     #[test]
     fn fixed_spins_pause() {
         let far = (0..1000).map(|_| 1_000_000);
@@ -349,7 +350,8 @@ mod tests {
         assert!(run(Spin::default(), (0..9).map(|_| 1)).1 == 0);
     }
 
-    /// Goal: a thread whose CPU others need does not spin for a while, longer each time, and spins again later.
+    /// Goal: a thread whose CPU others need does not spin for a while, longer each time, and
+    /// resumes later.
     #[test]
     fn a_needed_cpu_is_left_to_others() {
         let mut spinner = Spinner::new(Spin::micros(50), 0);
@@ -383,7 +385,7 @@ mod tests {
         assert_eq!(turn.next_yield, 1000 + YIELD_NS);
     }
 
-    /// Goal: the texts of options and files are read, others refused.
+    /// Goal: the texts of options and files are read, other texts are refused.
     #[test]
     fn texts() {
         for (text, spin) in [("auto", Spin::Auto), ("0", Spin::default()), ("50", Spin::micros(50))]

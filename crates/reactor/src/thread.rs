@@ -1,6 +1,6 @@
 //! Threads with a reactor of their own.
 //!
-//! In a simulation there is one thread only: there, a "thread" is a task of the same executor.
+//! In a simulation there is only one thread: there, a "thread" is a task of the same executor.
 
 mod compute;
 mod idle;
@@ -46,7 +46,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// Notes an early end (a panic).
+/// Records an early end (a panic).
 struct Guard<T>(Arc<Shared<T>>);
 
 impl<T> Drop for Guard<T> {
@@ -55,7 +55,7 @@ impl<T> Drop for Guard<T> {
     }
 }
 
-/// Awaits the output of a thread's future; dropping it lets the thread run on by itself.
+/// Awaits the output of a thread's future. Dropping it lets the thread continue.
 pub struct JoinHandle<T> {
     shared: Arc<Shared<T>>,
 }
@@ -99,16 +99,16 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// Whether this is a simulation.
+/// Returns whether this is a simulation.
 fn with_sim() -> bool {
     try_with_context(|context| context.sim().is_some()) == Some(true)
 }
 
-/// Starts a thread called `name` (at most 15 bytes are shown by the kernel) that runs the future
-/// made by `make` on a runtime of its own.
+/// Starts a thread called `name` (the kernel shows at most 15 bytes) that runs the future made by
+/// `make` on a runtime of its own.
 ///
 /// # Errors
-/// What making the thread or its ring answers.
+/// Errors of making the thread or its reactor.
 pub fn spawn<M, F>(name: &str, config: &Config, make: M) -> io::Result<JoinHandle<F::Output>>
 where
     M: FnOnce() -> F + Send + 'static,

@@ -1,11 +1,12 @@
-//! Time as the reactor gives it: the time since the machine has booted, or the simulation's.
+//! Time of the reactor: the time since the boot of the machine, or the simulation's.
 //!
-//! The clock includes suspend (`CLOCK_BOOTTIME`): a process that has promised to stop at some time must see on
-//! waking that it has passed. The kernel's waits exclude suspend, so a timer may fire late after one, by at
-//! most its remaining time; any other wake-up of the reactor fires it at once.
+//! The clock includes suspend (`CLOCK_BOOTTIME`): a process that has promised to stop at some time
+//! must see on waking that the time has passed. The kernel's waits exclude suspend, so a timer may
+//! fire late after one, by at most its remaining time; any other wake-up of the reactor fires it at
+//! once.
 //!
-//! Sleeps live in one heap per reactor; the loop's wait carries the earliest deadline, so that a
-//! timer costs no system call.
+//! Sleeps live in one heap per reactor; the loop's wait carries the earliest deadline, so a timer
+//! costs no system call.
 
 use crate::context::{Context, try_with_context, with_context};
 use crate::timers::TimerId;
@@ -16,28 +17,29 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A point of time in nanoseconds, on a clock that never goes back, with an arbitrary start that all
-/// threads of the machine (or of the simulation) share. It goes on while the machine is suspended.
+/// A point of time in nanoseconds, on a clock that never goes back, with an arbitrary start that
+/// all threads of the machine (or of the simulation) share. It continues while the machine is
+/// suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The instant `ns` nanoseconds after the clock's start.
+    /// Returns the instant `ns` nanoseconds after the clock's start.
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// Nanoseconds since the clock's start.
+    /// Returns the nanoseconds since the clock's start.
     pub const fn as_ns(self) -> u64 {
         self.0
     }
 
-    /// Time from `earlier` to this; zero if it is not earlier.
+    /// Returns the time from `earlier` to this; zero if it is not earlier.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Time from this to now.
+    /// Returns the time from this to now.
     pub fn elapsed(self) -> Duration {
         now().since(self)
     }
@@ -46,7 +48,7 @@ impl Instant {
 impl Add<Duration> for Instant {
     type Output = Self;
 
-    /// Saturates at the end of the clock's range (584 years).
+    /// Adds; saturates at the end of the clock's range (584 years).
     fn add(self, duration: Duration) -> Self {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(ns))
@@ -62,7 +64,7 @@ impl AddAssign<Duration> for Instant {
 impl Sub<Duration> for Instant {
     type Output = Self;
 
-    /// Saturates at the clock's start.
+    /// Subtracts; saturates at the clock's start.
     fn sub(self, duration: Duration) -> Self {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_sub(ns))
@@ -78,24 +80,24 @@ impl Sub for Instant {
     }
 }
 
-/// The time.
+/// Returns the present time.
 pub fn now() -> Instant {
     Instant(try_with_context(|context| context.now_ns()).unwrap_or_else(boot_ns))
 }
 
-/// Wall-clock time in nanoseconds since 1970 (UTC).
+/// Returns the wall-clock time in nanoseconds since 1970 (UTC).
 pub fn system_time() -> u64 {
     try_with_context(|context| context.system_ns()).unwrap_or_else(realtime_ns)
 }
 
-/// [`now`] in nanoseconds since the machine has booted, with those that it was suspended for. (A virtual
-/// machine that was paused may not know of that.)
+/// Returns [`now`] in nanoseconds since the boot of the machine, including its suspensions. (A
+/// virtual machine that was paused may not know of that.)
 pub fn boot_time() -> u64 {
     now().as_ns()
 }
 
-/// Nanoseconds for which the machine has run since its boot: the clock stands while it is suspended. No
-/// promise to others may go by it; planted bugs do.
+/// Returns the nanoseconds for which the machine has run since its boot: the clock stops while it
+/// is suspended. No promise to others may depend on it; planted bugs do.
 pub fn awake_time() -> u64 {
     try_with_context(|context| context.awake_ns()).unwrap_or_else(monotonic_ns)
 }
@@ -135,7 +137,7 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    /// When it completes.
+    /// Returns the deadline.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -198,7 +200,7 @@ impl From<Elapsed> for std::io::Error {
     }
 }
 
-/// Runs `future`, but no longer than `duration`; it is dropped when that has passed.
+/// Runs `future` for at most `duration`, and drops it when that has passed.
 ///
 /// # Errors
 /// [`Elapsed`] if the time passed first.
@@ -206,7 +208,7 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
     timeout_at(now() + duration, future).await
 }
 
-/// Runs `future`, but no longer than until `deadline`.
+/// Runs `future` at most until `deadline`.
 ///
 /// # Errors
 /// [`Elapsed`] if the time passed first.

@@ -1,6 +1,6 @@
-//! Timers of one reactor: a binary heap in which each timer knows its place, so that cancelling
-//! really removes. (With lazy removal, a deadline of a minute on each of 400 000 requests a second
-//! would pile up 24 million dead entries.)
+//! Timers of one reactor: a binary heap in which each timer knows its position, so cancelling
+//! really removes it. (With lazy removal, a deadline of a minute on each of 400 000 requests a
+//! second would pile up 24 million dead entries.)
 
 use std::task::Waker;
 
@@ -11,7 +11,7 @@ pub(crate) struct Timers {
     sequence: u64,
 }
 
-/// Names a timer; the sequence distinguishes it from later users of the same key.
+/// The identifier of a timer; the sequence distinguishes it from later users of the same key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimerId {
     key: u32,
@@ -20,7 +20,7 @@ pub(crate) struct TimerId {
 
 struct Timer {
     deadline_ns: u64,
-    /// Equal deadlines fire in the order of their making.
+    /// Equal deadlines fire in the order in which they were set.
     sequence: u64,
     /// Index in `heap`.
     place: usize,
@@ -32,7 +32,7 @@ impl Timers {
         Self { heap: Vec::new(), waiting: slab::Slab::new(), sequence: 0 }
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.heap.first().map(|&key| self.waiting[key as usize].deadline_ns)
     }
@@ -56,7 +56,7 @@ impl Timers {
         }
     }
 
-    /// Removes a timer unless it has fired; answers its waker, to be dropped outside of borrows.
+    /// Removes a timer unless it has fired. Returns its waker, to be dropped outside of borrows.
     pub(crate) fn cancel(&mut self, id: TimerId) -> Option<Waker> {
         let timer = self.waiting.get(id.key as usize)?;
         (timer.sequence == id.sequence).then(|| self.remove(id.key))
@@ -134,8 +134,8 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: timers fire exactly when due and never after cancelling, as a plain list says, and
-        /// none is left behind.
+        /// Goal: timers fire exactly when due and never after cancelling, like those of a plain
+        /// list, and none is left behind.
         #[test]
         fn fire_like_a_list(steps in prop::collection::vec(step(), 1..200)) {
             let mut timers = Timers::new();

@@ -3,39 +3,40 @@
 use std::io;
 use std::time::Duration;
 
-/// CPU time of all children of this process that have ended and were waited for, and of their own such
-/// children. Exact to a microsecond.
+/// Returns the CPU time of all children of this process that have ended and were waited for, and of
+/// their own such children. Exact to a microsecond.
 ///
 /// # Errors
 /// What `getrusage` answers.
 pub fn of_children() -> io::Result<Duration> {
     // SAFETY: `rusage` is a struct of numbers, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the call writes the struct that the pointer is of.
+    // SAFETY: the call writes the struct behind the pointer.
     if unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let time = |it: libc::timeval| {
         Duration::from_secs(it.tv_sec as u64) + Duration::from_micros(it.tv_usec as u64)
     };
-    // The kernel divides the exact sum into the two by ticks, so that only the sum is exact.
+    // The kernel divides the exact sum between the two by ticks, so only the sum is exact.
     Ok(time(usage.ru_utime) + time(usage.ru_stime))
 }
 
-/// CPU time of all threads of a process so far, including ended ones; also of a kernel thread, and of a process
-/// that has ended and was not waited for. No right is needed for other users' processes.
+/// Returns the CPU time of all threads of a process so far, including ended ones. Works also for a
+/// kernel thread, and for a process that has ended and was not waited for. No right is needed for
+/// other users' processes.
 ///
 /// # Errors
 /// `ESRCH` or `EINVAL` if there is no such process.
 pub fn of_process(pid: u32) -> io::Result<Duration> {
     let mut clock: libc::clockid_t = 0;
-    // SAFETY: the call writes the number that the pointer is of.
+    // SAFETY: the call writes the number behind the pointer.
     let code = unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &raw mut clock) };
     if code != 0 {
         return Err(io::Error::from_raw_os_error(code));
     }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes the struct that the pointer is of.
+    // SAFETY: the call writes the struct behind the pointer.
     if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -47,10 +48,10 @@ mod tests {
     use super::*;
     use rustix::time::{ClockId, clock_gettime};
 
-    /// Goal: a process's time is what its own clock says, also of threads that have ended; of a process
-    /// that does not exist there is none.
+    /// Goal: a process's time matches its own clock, including threads that have ended; a process
+    /// that does not exist has none.
     #[test]
-    fn processes_are_told_their_time() {
+    fn processes_have_their_time() {
         let own = || {
             let time = clock_gettime(ClockId::ProcessCPUTime);
             Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -67,14 +68,14 @@ mod tests {
         };
         let first = of_process(std::process::id()).unwrap();
         std::thread::spawn(burn).join().unwrap();
-        let (before, told, after) = (own(), of_process(std::process::id()).unwrap(), own());
-        assert!(told >= first + Duration::from_millis(20), "{first:?} {told:?}");
-        assert!(before <= told && told <= after, "{before:?} {told:?} {after:?}");
-        // Above the highest number that the kernel gives (PID_MAX_LIMIT).
+        let (before, reported, after) = (own(), of_process(std::process::id()).unwrap(), own());
+        assert!(reported >= first + Duration::from_millis(20), "{first:?} {reported:?}");
+        assert!(before <= reported && reported <= after, "{before:?} {reported:?} {after:?}");
+        // Above the highest number that the kernel assigns (PID_MAX_LIMIT).
         assert!(of_process((1 << 22) + 1).is_err());
     }
 
-    /// Goal: what a child has used counts once it was waited for, together with its own children.
+    /// Goal: the CPU time of a child counts once it was waited for, together with its own children.
     #[test]
     fn children_count_when_they_were_waited_for() {
         let before = of_children().unwrap();

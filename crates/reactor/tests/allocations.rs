@@ -16,7 +16,7 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: passes everything on to the system's allocator.
+// SAFETY: passes every call on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
@@ -33,7 +33,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of this thread while `step` is awaited 200 times, after 50 times of warming up.
+/// Returns the allocations of this thread while `step` is awaited 200 times, after 50 times of
+/// warming up.
 async fn allocations(mut step: impl AsyncFnMut()) -> u64 {
     for _ in 0..50 {
         step().await;

@@ -1,4 +1,4 @@
-//! What both engines must do alike, where it is easy to do it differently.
+//! Behaviour that both engines must share, where a difference is likely.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use reactor::engine::Kind;
@@ -11,7 +11,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Runs the test on each engine that can be had here.
+/// Runs the test on each engine that works here.
 fn run(test: impl AsyncFn()) {
     for kind in Kind::ALL {
         let config = Config { engine: Some(kind), ..Default::default() };
@@ -47,7 +47,7 @@ async fn receive(stream: &TcpStream) -> std::io::Result<Vec<u8>> {
     n.map(|n| buffer[..n].to_vec())
 }
 
-/// Goal: the end of a stream is seen whenever it comes: with the last bytes, just after they were taken,
+/// Goal: the end of a stream is seen at all times: with the last bytes, just after they were taken,
 /// or later; and so is a reset.
 #[test]
 fn ends_of_streams_are_seen() {
@@ -75,7 +75,7 @@ fn ends_of_streams_are_seen() {
                 drop(client);
                 assert_eq!(receive(&server).await.unwrap(), b"last");
                 assert_eq!(receive(&server).await.unwrap(), b"");
-                // The peer is gone: what is sent is answered by a reset.
+                // The peer is gone, so it answers with a reset.
                 server.send_vectored(vec![Chunk::copy_from(b"x")]).await.0.unwrap();
                 while server.send_vectored(vec![Chunk::copy_from(b"x")]).await.0.is_ok() {
                     time::sleep(Duration::from_micros(100)).await;
@@ -85,8 +85,8 @@ fn ends_of_streams_are_seen() {
     });
 }
 
-/// Goal: bytes that arrive in small pieces at any time are all received, by a waiting receiver and by a polling
-/// one.
+/// Goal: a waiting receiver and a polling one receive all bytes that arrive in small pieces at any
+/// time.
 #[test]
 fn no_arrival_is_missed() {
     run(async || {
@@ -117,7 +117,7 @@ fn no_arrival_is_missed() {
     });
 }
 
-/// Goal: a descriptor whose number was used before, by something that waited, is served like any.
+/// Goal: a descriptor with the number of an earlier, waiting one is served like any other.
 #[test]
 fn numbers_of_descriptors_may_be_used_again() {
     run(async || {
@@ -157,8 +157,8 @@ fn numbers_of_descriptors_may_be_used_again() {
     });
 }
 
-/// Goal: a write that finds no room waits for it, and a read beside it on the same descriptor does not
-/// wait for the write.
+/// Goal: a write that finds no room waits for it, and a read beside it on the same descriptor does
+/// not wait for the write.
 #[test]
 fn writes_wait_for_room() {
     run(async || {
@@ -190,7 +190,7 @@ fn writes_wait_for_room() {
     });
 }
 
-/// Goal: connections that are refused say so; a listener that waits is given up at once.
+/// Goal: refused connections report an error; a waiting accept is cancelled at once.
 #[test]
 fn connections_are_refused_and_given_up() {
     run(async || {
@@ -199,9 +199,9 @@ fn connections_are_refused_and_given_up() {
         let address = listener.local_addr();
         let waited = time::timeout(Duration::from_millis(2), Box::pin(listener.accept())).await;
         assert!(waited.is_err());
-        // Until it is given up, it may take a connection with it.
+        // Until it is cancelled, it may take a connection with it.
         time::sleep(Duration::from_millis(1)).await;
-        // Several at once: each is accepted, though one event may tell of all.
+        // Several at once: each is accepted, though one event may report all.
         let clients: Vec<_> = (0..5)
             .map(|_| {
                 spawn(async move { TcpStream::connect(address, &SocketOptions::default()).await })
@@ -221,8 +221,8 @@ fn connections_are_refused_and_given_up() {
     });
 }
 
-/// Goal: files answer like files: always ready, short at their end, the current position moves, and refusals
-/// are reported.
+/// Goal: files are always ready, short at their end, their current position moves, and refusals are
+/// reported.
 #[test]
 fn files_answer_like_files() {
     run(async || {
@@ -251,7 +251,7 @@ fn files_answer_like_files() {
         assert_eq!(error.raw_os_error(), Some(libc::EBADF));
         let pipe = File::from_handle(Handle::from_fd(rustix::pipe::pipe().unwrap().0));
         assert_eq!(pipe.sync_data().await.unwrap_err().kind(), ErrorKind::InvalidInput);
-        // A character device that nobody can wait for.
+        // A character device without readiness.
         let zero: OwnedFd = std::fs::File::open("/dev/zero").unwrap().into();
         let segment = Segment::Buffer(Buffer::with_capacity(64), 0..64);
         let (n, _) = Handle::from_fd(zero).readv([segment].into_iter().collect()).await;
@@ -259,7 +259,8 @@ fn files_answer_like_files() {
     });
 }
 
-/// Goal: what is given up while it waits for its turn is not done, and everything else is.
+/// Goal: an operation that is cancelled while it waits for its turn has no effect, and every other
+/// one runs.
 #[test]
 fn many_files_calls_and_cancellations() {
     run(async || {

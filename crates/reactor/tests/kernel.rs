@@ -12,7 +12,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The engines that can be had here.
+/// Returns the engines that work here.
 fn engines() -> impl Iterator<Item = Kind> {
     let can_be_had = |kind: &Kind| Runtime::new(&on(*kind)).is_ok();
     assert!(can_be_had(&Kind::Epoll), "every kernel has epoll");
@@ -103,7 +103,7 @@ fn timers_fire_in_order() {
     });
 }
 
-/// Goal: bytes arrive whole and in order through vectored sends and receives, larger than the
+/// Goal: bytes arrive complete and in order through vectored sends and receives, larger than the
 /// socket's buffers, from every kind of chunk.
 #[test]
 fn sockets_carry_bytes() {
@@ -113,7 +113,7 @@ fn sockets_carry_bytes() {
         let mut expected = Vec::new();
         let mut chunks = Vec::new();
         let region = Region::new(4 << 20).unwrap();
-        // More than one call takes (1024 pieces of memory).
+        // More pieces of memory than one call takes (1024).
         for index in 0..2500_usize {
             let bytes: Vec<u8> = (0..index * 37 % 4000).map(|i| (i * 7 + index) as u8).collect();
             expected.extend_from_slice(&bytes);
@@ -153,7 +153,7 @@ fn sockets_carry_bytes() {
     });
 }
 
-/// Goal: a receive that loses a race goes on and loses no bytes; a dropped one is cancelled while
+/// Goal: a receive that loses a race continues and loses no bytes; a dropped one is cancelled while
 /// its buffer stays safe, and the connection stays usable.
 #[test]
 fn receives_survive_races_and_cancellation() {
@@ -171,13 +171,13 @@ fn receives_survive_races_and_cancellation() {
         client.send_vectored(vec![Chunk::copy_from(b"again")]).await.0.unwrap();
         let (n, buffer) = server.recv(Buffer::with_capacity(4096), 10..20).await;
         assert_eq!((n.unwrap(), &buffer[10..]), (5, &b"again"[..]));
-        // The last pending operation is left to the runtime's end.
+        // The last pending operation stays until the runtime ends.
         std::mem::forget(server.recv(Buffer::with_capacity(4096), 0..4096));
     });
 }
 
-/// Goal: more operations than the queues hold are all carried out (full submission queue,
-/// completion overflow).
+/// Goal: more operations than the queues can hold all run (full submission queue, completion
+/// overflow).
 #[test]
 fn queues_may_overflow() {
     for kind in engines() {
@@ -200,7 +200,7 @@ async fn overflow() {
     }
 }
 
-/// Goal: files read back what was written, direct and vectored; locks exclude and name the holder.
+/// Goal: files return the written data, direct and vectored; locks exclude and name the holder.
 #[test]
 fn files_keep_bytes() {
     run(async || {
@@ -228,8 +228,8 @@ fn files_keep_bytes() {
     });
 }
 
-/// Goal: threads with their own rings exchange messages in both directions through bounded
-/// mailboxes, waking each other out of sleep.
+/// Goal: threads with their own reactors exchange messages in both directions through bounded
+/// mailboxes, and wake each other from sleep.
 #[test]
 fn mailboxes_cross_threads() {
     engines().for_each(cross_threads);
@@ -266,7 +266,7 @@ fn cross_threads(kind: Kind) {
     assert_eq!(sum, 9999 * 10_000 / 2);
 }
 
-/// Goal: the single-thread primitives do what they say.
+/// Goal: the single-thread primitives behave as documented.
 #[test]
 fn local_primitives() {
     run(async || {
@@ -342,7 +342,7 @@ fn handles_read_and_poll() {
     });
 }
 
-/// Goal: an unsupported driver command is refused, not misread, on both ring kinds.
+/// Goal: an unsupported driver command is refused, not misread, with both sizes of entries.
 #[test]
 fn driver_commands_are_refused_cleanly() {
     let cases = engines().flat_map(|kind| [(kind, false), (kind, true)]);
@@ -405,7 +405,7 @@ fn sockets_in_network_namespaces() {
     holder.join().unwrap();
 }
 
-/// Goal: the memory of a dropped receive is not used again before the kernel has let go of it, even
+/// Goal: the memory of a dropped receive is not used again before the kernel has released it, even
 /// when bytes arrive just then.
 #[test]
 fn dropped_receives_keep_their_memory() {
@@ -415,7 +415,7 @@ fn dropped_receives_keep_their_memory() {
             let receive = server.recv(Buffer::with_capacity(4096), 0..4096);
             let send = client.send_vectored(vec![Chunk::copy_from(&[7; 100])]);
             if round % 2 == 0 {
-                // Both are with the kernel.
+                // The kernel has both.
                 yield_now().await;
             }
             drop(receive);
@@ -428,8 +428,8 @@ fn dropped_receives_keep_their_memory() {
     });
 }
 
-/// Goal: a runtime can end with operations of every state in flight, and another follow on the same
-/// thread; futures that outlive it stay safe.
+/// Goal: a runtime can end with operations of every state in flight, and another one can follow on
+/// the same thread; futures that outlive it stay safe.
 #[test]
 fn runtimes_end_cleanly() {
     for kind in engines().flat_map(|kind| [kind; 20]) {

@@ -133,7 +133,7 @@ impl Drop for Mounted {
     }
 }
 
-/// The thread that serves a mount.
+/// Mounts and serves a file system on this thread until it is unmounted.
 pub fn serve(
     path: &Path,
     options: SessionOptions,

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tls::JobKey;
 
-/// A node's target with its agent.
+/// Starts a node's target with its agent.
 async fn node(name: &str, meta: SocketAddr) -> (Exports, reactor::JoinHandle<()>) {
     let text = format!(
         "name='{name}'\nmeta='{meta}'\nsecret='none'\nplain=true\nfaster=20\n\

@@ -124,7 +124,8 @@ fn choose(wanted: Option<&str>) -> io::Result<Choice> {
 mod tests {
     use super::*;
 
-    /// Goal: a required engine is used or gives an error; without a requirement one that works is chosen.
+    /// Goal: a required engine is used or gives an error; without a requirement one that works is
+    /// chosen.
     #[test]
     fn choices_are_made_by_trying() {
         let epoll = choose(Some("epoll")).unwrap();

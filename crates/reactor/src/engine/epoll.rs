@@ -1,4 +1,5 @@
-//! The engine of kernels without `io_uring`: an epoll instance and a pool of threads for each reactor.
+//! The engine of kernels without `io_uring`: an epoll instance and a pool of threads for each
+//! reactor.
 //!
 //! Operations are queued and begun together at the end of a loop turn, as with `io_uring`;
 //! otherwise an operation that can always continue would keep the others waiting. Operations on a
@@ -253,8 +254,8 @@ impl Epoll {
         let may = |interest: Interest| source.as_ref().is_none_or(|source| source.may(interest));
         let attempt = match call.interest().filter(|&interest| !may(interest)) {
             Some(interest) => Attempt::Wait(interest),
-            // SAFETY: the slot of this key is in use, and its handle keeps the descriptor open; it was
-            // made non-blocking where that is needed, see `begin`.
+            // SAFETY: the slot of this key is in use, and its handle keeps the descriptor open; it
+            // was made non-blocking where that is needed, see `begin`.
             None => unsafe { call.attempt(fd) },
         };
         match attempt {

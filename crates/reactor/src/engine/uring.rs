@@ -154,8 +154,8 @@ impl Uring {
         }
     }
 
-    /// Histogram of the system calls that submitted entries so far: a number of entries, and the
-    /// number of calls that submitted so many.
+    /// Returns the histogram of batch sizes so far: for each number of entries, the number of
+    /// system calls that submitted it.
     pub(crate) fn submissions(&self) -> Vec<(usize, u64)> {
         let counts = self.submissions.iter().copied().enumerate();
         counts.filter(|(_, count)| *count > 0).collect()

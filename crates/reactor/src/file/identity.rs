@@ -1,4 +1,4 @@
-//! Names of inodes that outlive their paths: file handles, and the number of a file system.
+//! Identifiers of inodes that outlive their paths: file handles, and the number of a file system.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -21,7 +21,7 @@ struct RawDigest {
     digest: [u8; VERITY_BYTES_MAX],
 }
 
-/// What `name_to_handle_at(2)` gives: an inode's name within its file system.
+/// The result of `name_to_handle_at(2)`: an inode's name within its file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHandle {
     /// The file system's kind of handle.
@@ -46,7 +46,7 @@ struct RawUuid {
 }
 
 impl FileHandle {
-    /// The handle of the open file.
+    /// Returns the handle of the open file.
     ///
     /// # Errors
     /// `EOPNOTSUPP` where the file system has none.
@@ -54,8 +54,8 @@ impl FileHandle {
         let mut raw =
             RawHandle { bytes: HANDLE_BYTES_MAX as u32, kind: 0, data: [0; HANDLE_BYTES_MAX] };
         let mut mount_id: libc::c_int = 0;
-        // SAFETY: the path is a C string, the handle has the room that it says, and both pointers
-        // are valid for writes during the call.
+        // SAFETY: the path is a C string, the handle has room for the length in it, and both
+        // pointers are valid for writes during the call.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_name_to_handle_at,
@@ -73,8 +73,7 @@ impl FileHandle {
         Ok(Self { kind: raw.kind, bytes: raw.data[..len].into() })
     }
 
-    /// Opens the inode by `O_PATH`, on the mount that `mount` is open on. Needs
-    /// `CAP_DAC_READ_SEARCH`.
+    /// Opens the inode by `O_PATH`, on the mount of `mount`. Needs `CAP_DAC_READ_SEARCH`.
     ///
     /// # Errors
     /// `ESTALE` if there is no such inode, `EPERM` without the capability.
@@ -85,7 +84,7 @@ impl FileHandle {
         let bytes = self.bytes.len() as u32;
         let mut raw = RawHandle { bytes, kind: self.kind, data: [0; HANDLE_BYTES_MAX] };
         raw.data[..self.bytes.len()].copy_from_slice(&self.bytes);
-        // SAFETY: the handle is valid for reads of the length that it says during the call.
+        // SAFETY: the handle is valid for reads of the length in it during the call.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_open_by_handle_at,
@@ -97,13 +96,13 @@ impl FileHandle {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call answered a new descriptor, which nobody else knows.
+        // SAFETY: the call returned a new descriptor, which has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
     }
 }
 
-/// The identifier that a file system got at its creation; it survives mounts and moves. Some images were
-/// created with zeros, which identify no file system.
+/// Returns the identifier that a file system got at its creation; it survives mounts and moves.
+/// Some images were created with zeros, which identify no file system.
 ///
 /// # Errors
 /// `ENOTTY` where the file system has none, or before Linux 6.9. `fd` must be open for reading.
@@ -117,15 +116,16 @@ pub fn file_system_uuid(fd: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
     if raw.len == 16 { Ok(raw.uuid) } else { Err(io::ErrorKind::Unsupported.into()) }
 }
 
-/// The fs-verity digest of a file, with its algorithm in front: equal ones mean equal bytes.
+/// Returns the fs-verity digest of a file, with its algorithm in front: equal digests mean equal
+/// bytes.
 ///
 /// # Errors
 /// `ENODATA` if the file has none, `ENOTTY` or `EOPNOTSUPP` where the file system knows none.
 pub fn verity_digest(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let mut raw =
         RawDigest { algorithm: 0, size: VERITY_BYTES_MAX as u16, digest: [0; VERITY_BYTES_MAX] };
-    // SAFETY: the request writes at most the number of bytes that `size` says behind the two fields, and
-    // the pointer is valid for the call.
+    // SAFETY: the request writes at most `size` bytes behind the two fields, and the pointer is
+    // valid for the call.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_MEASURE_VERITY, &raw mut raw) };
     if result != 0 {
         return Err(io::Error::last_os_error());
@@ -134,8 +134,8 @@ pub fn verity_digest(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     Ok([&raw.algorithm.to_le_bytes()[..], digest].concat())
 }
 
-/// Starts writing dirty data of a range to the device, without waiting for it. This makes nothing durable, but
-/// a later sync has less to do and reports the errors.
+/// Starts writing the dirty pages of a range to the device, without waiting. It makes nothing
+/// durable, but a later sync has less to do, and reports the errors.
 pub(super) fn start_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) {
     let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
     // SAFETY: the call takes no pointers.
@@ -144,7 +144,7 @@ pub(super) fn start_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) {
     }
 }
 
-/// Writes all that is dirty of a file and waits until the device has taken it.
+/// Writes all dirty pages of a file and waits until the device has taken them.
 pub(super) fn write_back(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
@@ -160,7 +160,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::MetadataExt;
 
-    /// Goal: a handle finds its inode under any name, where the file system has handles.
+    /// Goal: a handle finds its inode under any name, if the file system has handles.
     #[test]
     fn handles_find_their_inodes() {
         let directory = tempfile::tempdir().unwrap();

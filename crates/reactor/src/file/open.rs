@@ -12,7 +12,7 @@ use std::path::Path;
 const BLKGETSIZE64: libc::Ioctl = crate::ioctl::command(0x8008_1272);
 /// `BLKSSZGET` of linux/fs.h.
 const BLKSSZGET: libc::Ioctl = crate::ioctl::command(0x1268);
-/// What `O_DIRECT` needs where the kernel does not say.
+/// The alignment for `O_DIRECT` if the kernel does not report it.
 const DIRECT_ALIGNMENT_DEFAULT: u32 = 4096;
 /// Logical block size of simulated files.
 const SIMULATED_BLOCK_SIZE: u32 = 512;
@@ -89,7 +89,7 @@ pub(super) fn memory_alignment(handle: &Handle) -> io::Result<u32> {
 }
 
 /// # Safety
-/// `argument` must be what `request` writes to.
+/// `argument` must point to the type that `request` writes.
 unsafe fn ioctl(
     fd: BorrowedFd<'_>,
     request: libc::Ioctl,
@@ -128,10 +128,10 @@ fn try_lock(handle: &Handle, mut lock: libc::flock) -> io::Result<()> {
     }
     // SAFETY: F_OFD_GETLK reads and writes a flock.
     let known = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } == 0;
-    // The kernel answers -1 for a holder that locks by open file description, as we do.
+    // The kernel returns -1 for a holder that locks by open file description, as we do.
     let pid = if known && lock.l_pid > 0 { Some(lock.l_pid) } else { holder(fd) };
-    let who = pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
-    Err(io::Error::new(io::ErrorKind::WouldBlock, format!("locked by {who}")))
+    let holder = pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
+    Err(io::Error::new(io::ErrorKind::WouldBlock, format!("locked by {holder}")))
 }
 
 fn whole_file_lock() -> libc::flock {
@@ -142,8 +142,8 @@ fn whole_file_lock() -> libc::flock {
     lock
 }
 
-/// A process that has the file of `fd` open and a lock on it, as far as `/proc` shows; ourselves
-/// last.
+/// Returns a process that has the file of `fd` open and a lock on it, as far as `/proc` shows; this
+/// process comes last.
 fn holder(fd: BorrowedFd<'_>) -> Option<i32> {
     let stat = rustix::fs::fstat(fd).ok()?;
     let ours = std::process::id() as i32;
@@ -163,7 +163,7 @@ fn holder(fd: BorrowedFd<'_>) -> Option<i32> {
     found
 }
 
-/// Whether a process has a locked descriptor, other than `except`, of the given file.
+/// Returns whether a process has a locked descriptor of the given file, other than `except`.
 fn holds_lock(pid: i32, device: u64, inode: u64, except: Option<i32>) -> bool {
     let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     descriptors.flatten().any(|descriptor| {

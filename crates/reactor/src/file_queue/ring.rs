@@ -10,10 +10,10 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-/// Most bytes that are registered; more are taken from the pool as they are needed.
+/// Most bytes that are registered; more memory comes from the pool as it is needed.
 const REGISTERED_BYTES_MAX: usize = 64 << 20;
 
-/// Where blocks are read to, and written from.
+/// The memory of blocks for reads, and of the payload.
 enum Memory {
     /// Registered: a block for each slot, then the payload.
     Registered(Buffer),
@@ -57,8 +57,8 @@ impl Ring {
 
     pub(super) fn push(&mut self, direction: Direction, file: usize, offset: u64, slot: u32) {
         let entry = self.entry(direction, Fixed(file as u32), offset, slot);
-        // SAFETY: the memory is this slot's until its completion, or the payload, which nobody writes;
-        // the queue keeps both until the kernel has let go of them.
+        // SAFETY: the memory belongs to this slot until its completion, or is the payload, which is
+        // never written; the queue keeps both until the kernel no longer uses them.
         let pushed = unsafe { self.inner.submission().push(&entry) };
         assert!(pushed.is_ok(), "the ring has room for a batch");
     }
@@ -72,7 +72,7 @@ impl Ring {
                 opcode::ReadFixed::new(file, block, len, 0).offset(at).build()
             }
             (Memory::Registered(buffer), Direction::Write) => {
-                // SAFETY: behind the blocks of all slots there is the payload.
+                // SAFETY: the payload lies behind the blocks of all slots.
                 let payload = unsafe { buffer.as_ptr_raw().add(self.depth as usize * bytes) };
                 opcode::WriteFixed::new(file, payload, len, 0).offset(at).build()
             }
@@ -102,14 +102,14 @@ impl Ring {
         }
     }
 
-    /// Gives the memory to the kernel for ever.
+    /// Leaves the memory to the kernel for ever.
     pub(super) fn leak(&mut self) {
         let nothing = Memory::Loose(Vec::new(), Buffer::with_capacity(0));
         std::mem::forget(std::mem::replace(&mut self.memory, nothing));
     }
 }
 
-/// Registers memory for all requests, if it is not too much.
+/// Registers memory for all requests, unless it is too much.
 fn memory(ring: &mut IoUring, depth: usize, payload: Buffer, is_used: bool) -> Memory {
     let block = payload.len();
     let loose = |payload| Memory::Loose((0..depth).map(|_| None).collect(), payload);
@@ -123,7 +123,7 @@ fn memory(ring: &mut IoUring, depth: usize, payload: Buffer, is_used: bool) -> M
     // SAFETY: the buffer lives as long as the ring, see `FileQueue`'s `drop`.
     match unsafe { ring.submitter().register_buffers(&[vector]) } {
         Ok(()) => Memory::Registered(buffer),
-        // The limit of locked memory, of which the caller is told by `has_registered_memory`.
+        // The limit of locked memory; `has_registered_memory` reports it to the caller.
         Err(_) => loose(payload),
     }
 }

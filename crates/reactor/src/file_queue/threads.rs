@@ -1,4 +1,4 @@
-//! Requests by threads of a pool of their own.
+//! Requests on a separate pool of threads.
 
 use super::Direction;
 use crate::buffer::Buffer;
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most threads, and so most requests that the device sees at a time.
+/// Most threads, and so most requests on the device at a time.
 const THREADS_MAX: usize = 64;
 
 /// Memory of requests.
@@ -19,12 +19,12 @@ struct Memory {
     /// A block for each slot that was ever used.
     blocks: Vec<Option<Buffer>>,
     payload: Buffer,
-    /// What each slot's request names; never moved.
+    /// The vector of each slot's request; never moved.
     vectors: Box<[libc::iovec]>,
 }
 
 pub(super) struct Threads {
-    /// Ends before what its calls name.
+    /// Dropped before the memory that its calls name.
     pool: Option<Pool<FileCall>>,
     kick: Arc<OwnedFd>,
     /// Keeps the files open.
@@ -56,7 +56,7 @@ impl Threads {
         let (Some(memory), Some(pool)) = (&mut self.memory, &mut self.pool) else {
             unreachable!("memory is let go of at the end")
         };
-        // A file that is not there is refused, as by a ring.
+        // A missing file is refused, as by a ring.
         let fd = self.fds.get(file).copied().unwrap_or(-1);
         let (index, bytes) = (slot as usize, memory.payload.len());
         let base = match direction {
@@ -74,7 +74,7 @@ impl Threads {
         pool.push(slot, call);
     }
 
-    /// Sleeps until something has completed, a signal came or the time has passed.
+    /// Sleeps until a request completes, a signal comes or the time has passed.
     pub(super) fn wait(&mut self, time: Duration) -> io::Result<()> {
         use rustix::event::{PollFd, PollFlags, Timespec};
         let Some(pool) = &self.pool else { return Ok(()) };
@@ -88,7 +88,7 @@ impl Threads {
         let mut one = [PollFd::from_borrowed_fd(self.kick.as_fd(), PollFlags::IN)];
         let polled = rustix::event::poll(&mut one, Some(&time));
         pool.end_sleep();
-        // What was counted is of no interest, and nothing may have been.
+        // The count is of no interest, and may be zero.
         let _ = rustix::io::read(&*self.kick, &mut [0_u8; 8]);
         match polled {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -103,7 +103,7 @@ impl Threads {
         self.reaped.drain(..).for_each(|(slot, result)| completed(slot, result));
     }
 
-    /// Gives memory and threads up for ever: some are still at it.
+    /// Abandons memory and threads for ever, because some threads still work.
     pub(super) fn leak(&mut self) {
         let files = std::mem::take(&mut self.files);
         std::mem::forget((self.pool.take(), self.memory.take(), files));

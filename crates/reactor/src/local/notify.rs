@@ -5,8 +5,8 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// Wakes tasks that wait for a change. One call without a waiting task is kept, so that a task that checks
-/// first and waits then does not miss it.
+/// Wakes tasks that wait for a change. A call without a waiting task is kept, so a task that checks
+/// first and then waits does not miss it.
 #[derive(Default)]
 pub struct Notify {
     waiters: RefCell<Vec<Waker>>,
@@ -15,7 +15,7 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// No task waits and no call is kept.
+    /// Makes one without waiting tasks and without a kept call.
     pub const fn new() -> Self {
         Self {
             waiters: RefCell::new(Vec::new()),
@@ -24,13 +24,13 @@ impl Notify {
         }
     }
 
-    /// Wakes all that wait; if none does, the next to wait goes on at once.
+    /// Wakes all waiting tasks. If there are none, the next task to wait continues at once.
     pub fn notify(&self) {
         self.calls.set(self.calls.get() + 1);
         self.is_pending.set(true);
         let mut waiters = std::mem::take(&mut *self.waiters.borrow_mut());
         waiters.drain(..).for_each(Waker::wake);
-        // Keep the memory unless somebody waits anew already.
+        // Keep the memory unless a task waits anew already.
         let mut current = self.waiters.borrow_mut();
         if current.is_empty() {
             *current = waiters;

@@ -1,4 +1,4 @@
-//! A value handed from one task to another, once.
+//! A value that one task passes to another, once.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -18,7 +18,7 @@ struct State<T> {
 #[error("the sender is gone")]
 pub struct Canceled;
 
-/// The end that gives the value.
+/// The end that sends the value.
 pub struct OneshotSender<T> {
     state: Rc<RefCell<State<T>>>,
 }
@@ -28,7 +28,7 @@ pub struct OneshotReceiver<T> {
     state: Rc<RefCell<State<T>>>,
 }
 
-/// A pair of ends for one value.
+/// Returns a pair of ends for one value.
 pub fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
     let state = State { value: None, waker: None, sender_gone: false, receiver_gone: false };
     let state = Rc::new(RefCell::new(state));
@@ -36,7 +36,7 @@ pub fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
 }
 
 impl<T> OneshotSender<T> {
-    /// Gives the value.
+    /// Sends the value.
     ///
     /// # Errors
     /// The value, if the receiver is gone.
@@ -49,7 +49,7 @@ impl<T> OneshotSender<T> {
         Ok(())
     }
 
-    /// Whether no task waits for the value any more.
+    /// Returns whether no task waits for the value any more.
     pub fn is_closed(&self) -> bool {
         self.state.borrow().receiver_gone
     }
@@ -68,7 +68,7 @@ impl<T> Drop for OneshotSender<T> {
 }
 
 impl<T> OneshotReceiver<T> {
-    /// The value, if it is there already.
+    /// Returns the value, if it is there already.
     pub fn try_take(&mut self) -> Option<T> {
         self.state.borrow_mut().value.take()
     }

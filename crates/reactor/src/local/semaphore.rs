@@ -1,4 +1,4 @@
-//! A counted bound on what tasks may do at once.
+//! A counted bound on the work that tasks do at once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,12 +15,12 @@ struct Waiter {
 
 struct State {
     available: Cell<usize>,
-    /// First come, first served.
+    /// Served in the order of arrival.
     waiters: RefCell<VecDeque<Rc<Waiter>>>,
 }
 
 impl State {
-    /// Returns `count` permits and serves the tasks for which they suffice.
+    /// Adds `count` permits and serves the tasks for which they suffice.
     fn release(&self, count: usize) {
         self.available.set(self.available.get() + count);
         self.serve();
@@ -50,13 +50,13 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// A pool of `permits`.
+    /// Makes a pool of `permits`.
     pub fn new(permits: usize) -> Self {
         let state = State { available: Cell::new(permits), waiters: RefCell::default() };
         Self { state: Rc::new(state) }
     }
 
-    /// Permits that are free now.
+    /// Returns the number of free permits.
     pub fn available(&self) -> usize {
         self.state.available.get()
     }
@@ -76,7 +76,7 @@ impl Semaphore {
         Some(Permit { state: Rc::clone(&self.state), count })
     }
 
-    /// Waits for `count` permits. Dropping the future gives up the place in the queue.
+    /// Waits for `count` permits. Dropping the future leaves the queue.
     pub fn acquire(&self, count: usize) -> Acquire {
         Acquire { semaphore: self.clone(), count, waiter: None }
     }
@@ -96,7 +96,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Keeps the permits for good: they never come back by themselves.
+    /// Keeps the permits for ever: they are not returned.
     pub fn forget(mut self) {
         self.count = 0;
     }
@@ -159,7 +159,7 @@ impl Drop for Acquire {
             state.release(self.count);
         } else {
             state.waiters.borrow_mut().retain(|other| !Rc::ptr_eq(other, &waiter));
-            // Those behind may have waited only for this one.
+            // Later tasks may have waited only for this one.
             state.serve();
         }
     }

@@ -1,4 +1,4 @@
-//! A count of operations in flight, and waiting until it is zero.
+//! A count of operations in flight, and the wait until it is zero.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -12,24 +12,24 @@ struct State {
     waiters: RefCell<Vec<Waker>>,
 }
 
-/// Counts what is in flight; clones share the count.
+/// A count of operations in flight; clones share it.
 #[derive(Clone, Default)]
 pub struct WaitGroup {
     state: Rc<State>,
 }
 
 impl WaitGroup {
-    /// A count of zero.
+    /// Makes a count of zero.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What is in flight now.
+    /// Returns the number of operations in flight.
     pub fn count(&self) -> usize {
         self.state.count.get()
     }
 
-    /// Counts one more until the answer is dropped.
+    /// Counts one more operation until the result is dropped.
     pub fn enter(&self) -> InFlight {
         self.state.count.set(self.state.count.get() + 1);
         InFlight { state: Rc::clone(&self.state) }
@@ -57,7 +57,7 @@ impl fmt::Debug for WaitGroup {
     }
 }
 
-/// One thing in flight; dropping it ends it.
+/// An operation in flight; dropping it ends it.
 #[must_use = "dropping ends what is counted"]
 pub struct InFlight {
     state: Rc<State>,

@@ -1,10 +1,11 @@
 //! A bounded lock-free queue for many producers and consumers (D. Vyukov).
 //!
-//! Each slot's turn says whose it is: equal to a position, it is free for the push there; one
-//! more, it is full for the pop there. Popping sets it a lap ahead.
+//! Each slot has a turn. A turn equal to a position means that the slot is free for the push at
+//! that position; one more means that it is full for the pop there. Popping sets the turn one lap
+//! ahead.
 //!
-//! A slot keeps its turn less its own index, so that a new queue is all zeros: its memory comes cleared from the
-//! kernel, page by page as slots are first used. A queue may be deep, as a limit, and cost nothing.
+//! A slot stores its turn less its own index, so a new queue is all zeros. Its memory comes cleared
+//! from the kernel, page by page as slots are first used, so a deep queue costs nothing until then.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -34,18 +35,18 @@ unsafe impl<T: Send> Sync for Queue<T> {}
 impl<T> Queue<T> {
     pub(super) fn new(capacity: usize) -> Self {
         let capacity = capacity.max(2).next_power_of_two();
-        // SAFETY: an atomic integer may be zero, and a message that is not there may be anything.
+        // SAFETY: an atomic integer may be zero, and a missing message may have any content.
         let slots = unsafe { Box::<[Slot<T>]>::new_zeroed_slice(capacity).assume_init() };
         Self { slots, head: Padded(AtomicUsize::new(0)), tail: Padded(AtomicUsize::new(0)) }
     }
 
-    /// The slot at a position, and its index.
+    /// Returns the slot at a position, and its index.
     fn slot(&self, position: usize) -> (&Slot<T>, usize) {
         let index = position & (self.slots.len() - 1);
         (&self.slots[index], index)
     }
 
-    /// Appends a message, or gives it back if there is no room.
+    /// Appends a message, or returns it if there is no room.
     pub(super) fn push(&self, message: T) -> Result<(), T> {
         let mut position = self.tail.0.load(Ordering::Relaxed);
         loop {
@@ -139,8 +140,8 @@ mod tests {
         }
     }
 
-    /// Goal: with several producers nothing is lost, doubled or reordered within one of them, and
-    /// what is left is dropped with the queue.
+    /// Goal: with several producers no message is lost, duplicated or reordered within a producer,
+    /// and messages that are left are dropped with the queue.
     #[test]
     fn keeps_everything_between_threads() {
         const EACH: u64 = if cfg!(miri) { 50 } else { 20_000 };

@@ -1,15 +1,16 @@
-//! Which connections a listener keeps while their peers have not proved anything.
+//! The bounds of a listener's connections while their peers have not proved anything.
 //!
-//! A connection costs memory and a descriptor from its first packet on, so strangers must not have them
-//! all. Those that have not proved anything are *silent*. They have places of their own, and when these
-//! are taken, the oldest silent connection of the peer with the most of them ends: a flood from one
-//! address ends its own connections, and a host that goes on with its handshake keeps its place even
-//! where it shares the flood's address, unless a whole set of places is opened within that time.
-//! Connections that have proved something are *known*; nothing ends them for a newcomer.
+//! A connection costs memory and a descriptor from its first packet on, so strangers must not be
+//! able to take all of them. Connections that have not proved anything are *silent*. They have
+//! slots of their own. When these are taken, the oldest silent connection of the peer with the most
+//! of them ends. So a flood from one address ends its own connections. A host that proceeds with
+//! its handshake keeps its slot even if it shares the flood's address, unless all slots are
+//! reopened within that time. Connections that have proved something are *known*; no newcomer ends
+//! them.
 //!
-//! A peer is an IPv4 address, or the 64-bit prefix of an IPv6 address, since one machine may use all of its
-//! addresses. Many nodes may share one (tests on one machine, address translation): bounds for one peer
-//! leave room for the others and are otherwise generous.
+//! A peer is an IPv4 address, or the 64-bit prefix of an IPv6 address, since one machine may use
+//! all addresses of its prefix. Many nodes may share an address (tests on one machine, address
+//! translation), so the bounds for one peer are generous, but leave room for others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,17 +18,17 @@ use std::net::IpAddr;
 /// Bounds of an [`Entrance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntranceLimits {
-    /// Connections at a time.
+    /// Most connections at a time.
     pub total_max: usize,
-    /// Connections at a time that have not proved anything.
+    /// Most silent connections at a time.
     pub silent_max: usize,
-    /// Connections of one peer at a time.
+    /// Most connections of one peer at a time.
     pub peer_max: usize,
 }
 
 impl EntranceLimits {
-    /// Bounds for `total_max` connections: a quarter may be silent (but 16, if there are that many),
-    /// and one peer may have three quarters, so that others find room.
+    /// Returns the bounds for `total_max` connections: a quarter may be silent (but 16, if there
+    /// are that many), and one peer may have three quarters, so that others find room.
     pub fn of(total_max: usize) -> Self {
         let quarter = total_max / 4;
         Self {
@@ -38,7 +39,7 @@ impl EntranceLimits {
     }
 }
 
-/// Whose connections are counted together.
+/// A peer: its connections are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Peer {
     V4(u32),
@@ -62,21 +63,21 @@ enum State {
     Ending,
 }
 
-/// What becomes of a new connection.
+/// The decision about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
-    /// It is kept under this number. Another, if one is named, has to end.
+    /// It is kept under this number. Another one, if given, has to end.
     Kept {
         /// Its number.
         id: u64,
         /// The connection that has to end.
         ending: Option<u64>,
     },
-    /// Connections that were asked to end have not gone yet: ask again soon.
+    /// Connections that were asked to end are still open: ask again soon.
     Busy,
-    /// There is no room that is not taken by known connections.
+    /// Known connections take all the room.
     Full,
-    /// This peer has as many connections as one may.
+    /// This peer has the most connections that one peer may have.
     PeerFull,
 }
 
@@ -94,7 +95,7 @@ pub struct Entrance {
 }
 
 impl Entrance {
-    /// One without connections.
+    /// Makes an entrance without connections.
     pub fn new(limits: EntranceLimits) -> Self {
         Self {
             limits,
@@ -106,21 +107,21 @@ impl Entrance {
         }
     }
 
-    /// Connections, those included that were asked to end.
+    /// Returns the number of connections, including those that were asked to end.
     pub fn len(&self) -> usize {
         self.connections.len()
     }
 
-    /// Whether there is no connection.
+    /// Returns whether there is no connection.
     pub fn is_empty(&self) -> bool {
         self.connections.is_empty()
     }
 
-    /// A connection was accepted.
+    /// Decides about a connection that was accepted.
     pub fn enter(&mut self, address: IpAddr) -> Entered {
         let (limits, peer) = (self.limits, Peer::of(address));
         let active = self.by_peer.values().sum::<usize>();
-        // Those that end are gone soon; until then they are a bounded number.
+        // Ending connections are gone soon; until then their number is bounded.
         if self.connections.len() >= limits.total_max + limits.silent_max {
             return Entered::Busy;
         }
@@ -151,20 +152,20 @@ impl Entrance {
         Entered::Kept { id, ending }
     }
 
-    /// The connection's peer has proved what it has to.
+    /// Records that the connection's peer has proved what it has to.
     pub fn prove(&mut self, id: u64) {
         if self.connections.get(&id).is_some_and(|(_, state)| *state == State::Silent) {
             self.set(id, State::Known);
         }
     }
 
-    /// The connection is closed.
+    /// Removes a connection that is closed.
     pub fn leave(&mut self, id: u64) {
         self.set(id, State::Ending);
         self.connections.remove(&id);
     }
 
-    /// Names a silent connection that has to end, for want of descriptors.
+    /// Returns a silent connection that has to end, because descriptors are lacking.
     pub fn make_room(&mut self) -> Option<u64> {
         let oldest = self.oldest()?;
         self.set(oldest, State::Ending);
@@ -175,7 +176,7 @@ impl Entrance {
         self.silent.get(&peer).and_then(BTreeSet::first).copied()
     }
 
-    /// The oldest silent connection of the peer with the most.
+    /// Returns the oldest silent connection of the peer with the most.
     fn oldest(&self) -> Option<u64> {
         let by_count = |ids: &&BTreeSet<u64>| (ids.len(), std::cmp::Reverse(ids.first().copied()));
         self.silent.values().max_by_key(by_count)?.first().copied()
@@ -225,8 +226,8 @@ mod tests {
         }
     }
 
-    /// Goal: a flood of silent connections ends its own and lets others in, also from its own address
-    /// while they are younger than a set of places.
+    /// Goal: a flood of silent connections ends its own and lets others in, even from its own
+    /// address while they are younger than a set of slots.
     #[test]
     fn floods_end_their_own() {
         let mut entrance = Entrance::new(LIMITS);
@@ -249,8 +250,8 @@ mod tests {
         assert_eq!(entrance.len(), 10);
     }
 
-    /// Goal: known connections keep their places; one peer cannot have all of them; addresses with one IPv6
-    /// prefix are one peer, and an IPv4 address is one peer in both of its forms.
+    /// Goal: known connections keep their slots; one peer cannot have all of them; addresses with
+    /// one IPv6 prefix are one peer, and an IPv4 address is one peer in both of its forms.
     #[test]
     fn known_connections_stay_and_leave_room() {
         let mut entrance = Entrance::new(LIMITS);
@@ -281,8 +282,8 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: whatever comes and goes, the counts are those of the connections, the bounds hold, and
-        /// only silent connections are asked to end.
+        /// Goal: for all sequences of events, the counts match the connections, the bounds hold,
+        /// and only silent connections are asked to end.
         #[test]
         fn counts_are_true(steps in prop::collection::vec((0..4_u8, 0..5_u8, any::<prop::sample::Index>()), 1..300)) {
             let mut entrance = Entrance::new(LIMITS);

@@ -1,4 +1,4 @@
-//! Making and setting up kernel sockets, in a network namespace if asked.
+//! Makes and configures kernel sockets, optionally in a network namespace.
 
 use super::{BACKLOG, SocketOptions};
 use crate::handle::Handle;
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// A socket that listens at `address`, and the address that it got.
+/// Returns a socket that listens at `address`, and its actual address.
 pub(super) fn listen(
     address: SocketAddr,
     options: &SocketOptions,
@@ -27,7 +27,7 @@ pub(super) fn listen(
     Ok((Handle::from_fd(fd), local_addr))
 }
 
-/// A socket to connect to `address` with.
+/// Returns a socket for a connection to `address`.
 pub(super) fn open(address: SocketAddr, options: &SocketOptions) -> io::Result<Handle> {
     if let Some(object) = simulated(World::socket) {
         return Ok(SimHandle::into_handle(object));
@@ -35,7 +35,7 @@ pub(super) fn open(address: SocketAddr, options: &SocketOptions) -> io::Result<H
     make(address, options).map(Handle::from_fd)
 }
 
-/// Applies per-connection options and answers the local address.
+/// Applies per-connection options and returns the local address.
 pub(super) fn set_up(handle: &Handle, options: &SocketOptions) -> io::Result<SocketAddr> {
     if let Some(address) = simulated(|world, _| world.local_addr(handle.simulated())) {
         return address;
@@ -52,7 +52,7 @@ pub(super) fn discard_unsent_on_close(handle: &Handle) {
     if simulated(|_, _| ()).is_some() {
         return;
     }
-    // Fails for a connection that has ended already: then nothing is sent either.
+    // Fails for a connection that has ended already: it sends nothing either.
     if let Ok(fd) = handle.as_fd() {
         let _ = sockopt::set_socket_linger(fd, Some(std::time::Duration::ZERO));
     }
@@ -81,8 +81,8 @@ fn socket(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, protocol)?)
 }
 
-/// Runs `f` in another network namespace: on a thread that lives just for that, so that there is
-/// no way back which could fail and leave this thread's later sockets in a foreign namespace.
+/// Runs `f` in another network namespace, on a thread that lives only for that. So there is no way
+/// back that could fail and leave this thread's later sockets in a foreign namespace.
 fn within<T: Send>(path: &Path, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let context = |what: &str, error: io::Error| {
         let message = format!("cannot {what} network namespace {}: {error}", path.display());

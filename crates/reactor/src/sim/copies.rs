@@ -1,4 +1,4 @@
-//! What a middlebox keeps of connections and may deliver again, over connections of its own.
+//! Copies that a middlebox keeps of connections and may deliver again, over connections of its own.
 
 use super::network::stream;
 use super::streams::{Payload, Piece};
@@ -6,12 +6,12 @@ use super::world::{Event, Object, World};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Connections of which a copy is kept at most: the latest,
+/// Most connections with a copy: the latest.
 const COPIES_MAX: usize = 48;
-/// and bytes of each, the first.
+/// Most bytes in a copy: the first ones.
 const COPY_BYTES_MAX: usize = 1 << 20;
 
-/// What was sent over one connection by the node that has made it.
+/// The bytes that one node sent over a connection that it has made.
 #[derive(Debug)]
 struct Copy {
     /// The sender's end.
@@ -26,12 +26,13 @@ struct Copy {
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     kept: VecDeque<Copy>,
-    /// Connections over which a copy was delivered: to which node, and the end without a program.
+    /// Connections over which a copy was delivered: the target node, and the end without a program.
     delivered: Vec<(u32, u64)>,
 }
 
 impl Copies {
-    /// A connection is made, by the first of two nodes to an address of the second.
+    /// Starts the copy of a connection that the first of two nodes has made to an address of the
+    /// second.
     pub(crate) fn begin(&mut self, stream: u64, nodes: (u32, u32), address: SocketAddr) {
         if self.kept.len() == COPIES_MAX {
             self.kept.pop_front();
@@ -39,10 +40,10 @@ impl Copies {
         self.kept.push_back(Copy { stream, nodes, address, pieces: Vec::new(), bytes: 0 });
     }
 
-    /// Something is sent over a connection.
+    /// Adds bytes that are sent over a connection.
     pub(crate) fn keep(&mut self, stream: u64, piece: &Piece) {
         let Some(copy) = self.kept.iter_mut().rfind(|copy| copy.stream == stream) else { return };
-        // What follows a gap would be another connection's bytes.
+        // Bytes behind a gap would be in the wrong place of the stream.
         if copy.bytes < COPY_BYTES_MAX {
             copy.bytes += piece.range.len();
             copy.pieces.push(piece.clone());
@@ -51,8 +52,9 @@ impl Copies {
 }
 
 impl World {
-    /// Delivers what one node has sent to another over some connection, open or not, once more: over a new
-    /// connection whose answers nobody reads. Answers whether there was anything to deliver.
+    /// Delivers again the bytes that one node has sent to another over a connection, open or not.
+    /// It uses a new connection without a reader of the answers. Returns whether there were bytes
+    /// to deliver.
     pub(crate) fn duplicate(&mut self, nodes: (u32, u32), choice: u64, ends: bool) -> bool {
         let Some(copies) = &self.copies else { return false };
         let fits = |copy: &&Copy| copy.nodes == nodes && copy.bytes > 0;
@@ -89,7 +91,7 @@ impl World {
         true
     }
 
-    /// With how many bytes a node has answered a duplicated connection at most.
+    /// Returns the largest number of bytes with which a node has answered a duplicated connection.
     pub(crate) fn duplicates_answered(&self, target: u32) -> usize {
         let delivered = self.copies.iter().flat_map(|copies| &copies.delivered);
         let to_target = delivered.filter(|(node, _)| *node == target);

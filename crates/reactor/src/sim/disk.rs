@@ -1,4 +1,5 @@
-//! Simulated files: what programs see, what a flush has made durable, and what power loss leaves.
+//! Simulated files: their visible content, their durable content, and what power loss leaves of
+//! them.
 
 use super::moment::Seen;
 use super::node::DiskFault;
@@ -35,13 +36,13 @@ impl Bytes {
         out
     }
 
-    /// Writes bytes; answers the pages as they are then.
+    /// Writes bytes. Returns the resulting pages.
     fn write(&mut self, mut offset: u64, mut bytes: &[u8]) -> Vec<Page> {
         let mut pages: Vec<Page> = Vec::with_capacity(bytes.len() / PAGE_BYTES + 2);
         while !bytes.is_empty() {
             let start = (offset % PAGE_BYTES as u64) as usize;
             let (piece, rest) = bytes.split_at(bytes.len().min(PAGE_BYTES - start));
-            // Zeros and the like share one page.
+            // Equal pages, such as zeros, share one page.
             let same = pages.last().filter(|page| page[..] == *piece).map(Rc::clone);
             let whole = same.or_else(|| <[u8; PAGE_BYTES]>::try_from(piece).ok().map(Rc::new));
             pages.push(self.put(offset / PAGE_BYTES as u64, start, piece, whole));
@@ -51,7 +52,7 @@ impl Bytes {
         pages
     }
 
-    /// Replaces a page by a whole one, or a part of it; answers the page.
+    /// Replaces a page by a whole one, or a part of it. Returns the page.
     fn put(&mut self, number: u64, start: usize, piece: &[u8], whole: Option<Page>) -> Page {
         if let Some(page) = whole {
             self.0.insert(number, Rc::clone(&page));
@@ -62,7 +63,7 @@ impl Bytes {
         Rc::clone(page)
     }
 
-    /// Forgets all from `size` on.
+    /// Removes all bytes from `size` on.
     fn truncate(&mut self, size: u64) {
         self.0.retain(|&page, _| page * (PAGE_BYTES as u64) < size);
         let start = (size % PAGE_BYTES as u64) as usize;
@@ -77,12 +78,12 @@ struct Unflushed {
     number: u64,
     offset: u64,
     len: u64,
-    /// The pages it touched, as it left them.
+    /// The pages that it touched, as they were after it.
     pages: Vec<Page>,
 }
 
 impl Unflushed {
-    /// Its parts within pages: the page's number, the page, and the range in it.
+    /// Returns its parts within pages: the page's number, the page, and the range in it.
     fn parts(&self) -> impl Iterator<Item = (u64, &Page, Range<usize>)> {
         let page_bytes = PAGE_BYTES as u64;
         let (offset, end) = (self.offset, self.offset + self.len);
@@ -161,7 +162,7 @@ impl World {
         }
     }
 
-    /// Whether an object is a file that a node has open.
+    /// Returns whether an object is a file that a node has open.
     pub(crate) fn is_of(&self, object: u64, node: u32) -> bool {
         self.open_file(object).is_ok_and(|open| open.node == node)
     }
@@ -176,7 +177,8 @@ impl World {
         Ok(())
     }
 
-    /// How many pages (4096 bytes) of a file of a node were written more than `times` times.
+    /// Returns the number of pages (4096 bytes) of a node's file that were written more than
+    /// `times` times.
     pub(crate) fn pages_written(&self, node: u32, path: &Path, times: u32) -> usize {
         let file = self.disk.files.get(&(node, path.into())).map(|&file| &self.disk.all[file]);
         file.map_or(0, |file| file.page_writes.values().filter(|count| **count > times).count())
@@ -205,7 +207,7 @@ impl World {
         Ok(())
     }
 
-    /// Begins a file operation.
+    /// Starts a file operation.
     pub(crate) fn start_disk(&mut self, key: u32, object: u64, operation: &Operation) {
         let Ok(open) = self.open_file(object) else { return self.fail(key, libc::EBADF) };
         let (node, file) = (open.node, open.file);
@@ -225,7 +227,7 @@ impl World {
         self.plan(delay, Event::Disk { key, object, epoch, covered });
     }
 
-    /// A file operation takes place; answers its code.
+    /// Carries out a file operation and returns its code.
     pub(crate) fn run_disk(
         &mut self,
         object: u64,
@@ -294,7 +296,7 @@ impl World {
         }
     }
 
-    /// Which byte of a read is wrong, and which bit of it, if one is.
+    /// Returns the byte and the bit of a read that is flipped, if one is.
     fn flipped(&mut self, operation: &Operation, fault: DiskFault) -> Option<(u64, u8)> {
         let Operation::Read { segments, .. } = operation else { return None };
         let length: u64 = segments.iter().map(|segment| segment.len() as u64).sum();
@@ -302,8 +304,8 @@ impl World {
         is_flipped.then(|| (self.rng.below(length), 1 << self.rng.below(8)))
     }
 
-    /// A node loses power: of each of its files' unflushed writes, and of `in_flight` ones (file
-    /// object, offset, bytes), each unit is kept or lost by chance.
+    /// Takes a node's power away: of each of its files' unflushed writes, and of the writes in
+    /// `in_flight` (file object, offset, bytes), each unit is kept or lost by chance.
     pub(crate) fn lose_unflushed(&mut self, node: u32, in_flight: Vec<(u64, u64, Vec<u8>)>) {
         for (object, offset, bytes) in in_flight {
             if let Ok(open) = self.open_file(object) {
@@ -341,7 +343,7 @@ impl World {
     }
 }
 
-/// All bytes of `chunks` but the first `skip`.
+/// Returns all bytes of `chunks` except the first `skip`.
 pub(crate) fn gather(chunks: &[Chunk], skip: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(chunks.iter().map(Chunk::len).sum());
     for chunk in chunks {
@@ -364,14 +366,14 @@ impl SimFile {
         len as i32
     }
 
-    /// Writes numbered below `covered`, in order, which count as unflushed no more.
+    /// Returns the writes numbered below `covered`, in order; they no longer count as unflushed.
     fn take_unflushed(&mut self, covered: u64) -> Vec<Unflushed> {
         let later = self.unflushed.iter().position(|write| write.number >= covered);
         let count = later.unwrap_or(self.unflushed.len());
         self.unflushed.drain(..count).collect()
     }
 
-    /// Takes the writes numbered below `covered` for flushed, though they are not.
+    /// Treats the writes numbered below `covered` as flushed, though they are not.
     fn forget(&mut self, covered: u64) {
         self.take_unflushed(covered);
     }

@@ -3,7 +3,7 @@
 use super::world::World;
 use crate::local::OneshotSender;
 
-/// Something that happens.
+/// An event in the simulated world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// A node's disk begins to read.
@@ -18,12 +18,12 @@ pub(crate) enum Seen {
 
 /// A waiting task.
 pub(crate) struct Watch {
-    /// For what; the number of bytes and the stream do not count.
+    /// The awaited event; its number of bytes and its stream do not count.
     pub(crate) seen: Seen,
-    /// Bytes of a piece at least.
+    /// Least number of bytes of an awaited piece.
     pub(crate) bytes_min: usize,
-    /// The receiver of the event.
-    pub(crate) teller: OneshotSender<Seen>,
+    /// The sender of the event to the waiting task.
+    pub(crate) sender: OneshotSender<Seen>,
 }
 
 impl Watch {
@@ -38,7 +38,7 @@ impl Watch {
 }
 
 impl World {
-    /// Notifies all tasks that wait for this.
+    /// Notifies all tasks that wait for this event.
     pub(crate) fn see(&mut self, seen: Seen) {
         if self.watches.is_empty() {
             return;
@@ -46,8 +46,8 @@ impl World {
         let watches = std::mem::take(&mut self.watches);
         for watch in watches {
             if watch.waits_for(seen) {
-                let _ = watch.teller.send(seen);
-            } else if !watch.teller.is_closed() {
+                let _ = watch.sender.send(seen);
+            } else if !watch.sender.is_closed() {
                 self.watches.push(watch);
             }
         }

@@ -1,4 +1,4 @@
-//! What simulated sockets do: TCP as programs see it, over links with latency that can be cut.
+//! Simulated sockets: TCP as programs see it, over links with latency that can be cut.
 
 use super::disk::gather;
 use super::moment::Seen;
@@ -12,14 +12,14 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Connections that may wait to be accepted.
+/// Most connections that may wait to be accepted.
 const BACKLOG: usize = 1024;
 /// Pause between two attempts to connect, and their number: about the two minutes of Linux.
 const CONNECT_PAUSE: Duration = Duration::from_secs(1);
 const CONNECT_ATTEMPTS_MAX: u32 = 127;
 
 impl World {
-    /// A listener on `node`, and its address.
+    /// Makes a listener on `node`, and returns it with its address.
     pub(crate) fn listen(
         &mut self,
         node: u32,
@@ -39,7 +39,7 @@ impl World {
         Ok((object, SocketAddr::new(ip, port)))
     }
 
-    /// A socket to connect with.
+    /// Makes a socket for a connection.
     pub(crate) fn socket(&mut self, node: u32) -> u64 {
         self.add(Object::Socket { node, connect: None })
     }
@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// Whether what one node sends does not reach another.
+    /// Returns whether data that one node sends does not reach another.
     fn is_cut(&self, from: u32, to: u32) -> bool {
         let is_off = |node: u32| {
             let node = &self.nodes[node as usize];
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// An accept that can end: its key, the new stream, the peer's address.
+    /// Returns an accept that can end: its key, the new stream, the peer's address.
     pub(crate) fn next_accept(&mut self, object: u64) -> Option<(u32, u64, SocketAddr)> {
         let Some(Object::Listener(listener)) = self.objects.get_mut(&object) else { return None };
         let (&key, &(stream, peer)) = (listener.accepts.front()?, listener.queue.front()?);
@@ -103,7 +103,7 @@ impl World {
         self.plan(delay, Event::Connect { key, socket: object, address, attempts: 1 });
     }
 
-    /// Whether `key` still waited for its connection; it does not any more.
+    /// Returns whether `key` still waited for its connection, and ends its wait.
     pub(crate) fn take_connect(&mut self, key: u32, object: u64) -> bool {
         match self.objects.get_mut(&object) {
             Some(Object::Socket { connect, .. }) => connect.take_if(|k| *k == key).is_some(),
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// A connection request arrives.
+    /// Handles the arrival of a connection request.
     pub(crate) fn connect(&mut self, key: u32, socket: u64, address: SocketAddr, attempts: u32) {
         let Some(&Object::Socket { node, connect: Some(waiting) }) = self.objects.get(&socket)
         else {
@@ -182,14 +182,14 @@ impl World {
         }
     }
 
-    /// A receive that can end.
+    /// Returns a receive that can end.
     pub(crate) fn next_receive(&mut self, object: u64) -> Option<u32> {
         let Some(Object::Stream(stream)) = self.objects.get_mut(&object) else { return None };
         let is_possible = !stream.inbox.is_empty() || stream.is_at_end || stream.is_reset;
         if is_possible { stream.receives.pop_front() } else { None }
     }
 
-    /// Moves arrived bytes into segments; answers the operation's code.
+    /// Moves received bytes into segments. Returns the operation's code.
     pub(crate) fn receive(&mut self, object: u64, segments: &mut [Segment]) -> i32 {
         let Some(Object::Stream(stream)) = self.objects.get_mut(&object) else {
             return -libc::ENOTCONN;
@@ -250,7 +250,7 @@ impl World {
 
     fn send_in_pieces(&mut self, object: u64, bytes: &Rc<Vec<u8>>, mut left: Range<usize>) {
         while !left.is_empty() {
-            // Mostly large pieces, now and then small ones.
+            // Mostly large pieces, sometimes small ones.
             let most = self.config.piece_bytes_max.max(1) as u64;
             let most = if self.rng.hits(200_000) { most.min(64) } else { most };
             let here = left.len().min(1 + self.rng.below(most) as usize);
@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    /// Sends something to the other end of a stream, in order.
+    /// Sends a payload to the other end of a stream, in order.
     pub(super) fn send_piece(&mut self, source: u64, payload: Payload) {
         let Some(Object::Stream(stream)) = self.objects.get(&source) else { return };
         let (node, peer_node, target) = (stream.node, stream.peer_node, stream.peer);
@@ -283,12 +283,12 @@ impl World {
         self.plan_at(at_ns, Event::Deliver(delivery));
     }
 
-    /// Something arrives.
+    /// Handles the arrival of a payload.
     pub(crate) fn deliver(&mut self, delivery: Delivery) {
         let is_cut = self.is_cut(delivery.source_node, delivery.target_node);
         self.note(4, delivery.target, u64::from(is_cut));
         let Some(Object::Stream(stream)) = self.objects.get_mut(&delivery.target) else {
-            // Nobody is there any more: a machine with power says so.
+            // The stream is gone: a machine with power answers with a reset.
             if !is_cut && matches!(delivery.payload, Payload::Data(_)) {
                 self.answer_reset(&delivery);
             }
@@ -345,7 +345,7 @@ impl World {
     }
 
     pub(crate) fn close_stream(&mut self, stream: &Stream) {
-        // As Linux does it: unread bytes make the close a reset.
+        // As in Linux, unread bytes make the close a reset.
         let payload = if stream.inbox.is_empty() { Payload::End } else { Payload::Reset };
         if stream.has_shut && matches!(payload, Payload::End) || stream.is_reset {
             return;
@@ -367,7 +367,7 @@ impl World {
         self.send_piece(object, Payload::Reset);
     }
 
-    /// Kills all connections between two nodes, at both ends at once.
+    /// Breaks all connections between two nodes, at both ends at once.
     pub(crate) fn reset_between(&mut self, a: u32, b: u32) {
         let mut hit = Vec::new();
         for (&id, object) in &mut self.objects {
@@ -383,7 +383,7 @@ impl World {
         }
     }
 
-    /// From now on what comes over one connection is held back.
+    /// Holds back, from now on, data that arrives over one connection.
     pub(crate) fn hold_back_stream(&mut self, stream: u64) {
         let Some(Object::Stream(one)) = self.objects.get_mut(&stream) else { return };
         one.is_held_back = true;
@@ -393,8 +393,8 @@ impl World {
         }
     }
 
-    /// From now on what comes over the connections that are open between two nodes is held back,
-    /// or, if not `is_held_back`, goes on. New connections are not concerned.
+    /// Holds back, from now on, data that arrives over the open connections between two nodes, or
+    /// delivers it again if not `is_held_back`. New connections are not affected.
     pub(crate) fn hold_back(&mut self, nodes: Option<(u32, u32)>, is_held_back: bool) {
         for object in self.objects.values_mut() {
             if let Object::Stream(stream) = object
@@ -410,7 +410,7 @@ impl World {
         }
     }
 
-    /// Lets held deliveries over healed links go on, in order.
+    /// Delivers data that was held by links that are healed now, in order.
     pub(crate) fn release_held(&mut self) {
         let streams: Vec<u64> = self.objects.keys().copied().collect();
         for id in streams {
@@ -423,7 +423,7 @@ impl World {
                 Some(Object::Stream(stream)) => std::mem::take(&mut stream.held),
                 _ => continue,
             };
-            // At once, so that nothing that is still on its way overtakes them.
+            // Deliver at once, so that data still on its way does not overtake them.
             for delivery in held {
                 self.deliver(delivery);
             }
@@ -432,7 +432,7 @@ impl World {
     }
 }
 
-/// A hash of bytes for the trace, eight at a time.
+/// Returns a hash of bytes for the trace, eight at a time.
 fn hash(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut last = [0; 8];

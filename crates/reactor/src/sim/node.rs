@@ -1,4 +1,4 @@
-//! What a test does to nodes and links.
+//! The faults and controls that a test applies to nodes and links.
 
 use super::World;
 use super::disk::gather;
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long a disk takes, from the least to the most.
+/// The times of a disk's operations, from the least to the most.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskPace {
     /// A read.
@@ -26,10 +26,10 @@ pub struct DiskPace {
     pub sync: (Duration, Duration),
 }
 
-/// Why a disk refuses an operation.
+/// The reason why a disk refuses an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskError {
-    /// It cannot do it: EIO.
+    /// It cannot execute it: EIO.
     Broken,
     /// It has no space, as a thin volume or a sparse file may have: ENOSPC.
     Full,
@@ -44,23 +44,24 @@ impl DiskError {
     }
 }
 
-/// With what a disk answers its operations, which have no effect then; `None`: it does them. And how well it reads.
+/// The errors with which a disk refuses operations, which then have no effect (`None`: it executes
+/// them), and how reliably it reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFault {
     /// Reads.
     pub read: Option<DiskError>,
     /// Writes.
     pub write: Option<DiskError>,
-    /// Flushes. What they would have flushed stays unflushed.
+    /// Flushes. The data that they would have flushed stays unflushed.
     pub sync: Option<DiskError>,
-    /// What a flush that fails would have flushed is not flushed by later ones either: it can be read until the
-    /// machine loses power, and then it is gone.
+    /// After a failed flush, later flushes do not write its data either: the data can be read until
+    /// the machine loses power, and then it is gone.
     pub forgets: bool,
-    /// In so many of a hundred reads one bit flips on the way.
+    /// Number of reads, out of a hundred, in which one bit flips on the way.
     pub flips_percent: u8,
 }
 
-/// What [`Network::moment`] waits for.
+/// An event for which [`Network::moment`] waits.
 #[derive(Clone, Copy, Debug)]
 pub enum Moment<'a> {
     /// A node's disk begins to read.
@@ -75,7 +76,7 @@ pub enum Moment<'a> {
         from: &'a Node,
         /// The receiver.
         to: &'a Node,
-        /// Bytes of the piece at least.
+        /// Least number of bytes of the piece.
         bytes_min: usize,
     },
 }
@@ -96,18 +97,18 @@ impl Node {
         self.context.sim().expect("made by a simulation").world.borrow_mut()
     }
 
-    /// The name given to it.
+    /// Returns its name.
     pub fn name(&self) -> String {
         self.world().nodes[self.id as usize].name.clone()
     }
 
-    /// Its address.
+    /// Returns its address.
     pub fn address(&self) -> IpAddr {
         World::address(self.id)
     }
 
-    /// Runs a future as a task of the node; what it spawns belongs to the node too. A node without
-    /// power is switched on.
+    /// Runs a future as a task of the node; tasks that it spawns belong to the node too. A node
+    /// without power is switched on.
     ///
     /// # Panics
     /// Outside of [`Simulation::run`](super::Simulation::run).
@@ -122,7 +123,7 @@ impl Node {
     }
 
     /// Kills the node's program, as `kill -9` does: its tasks are dropped, its sockets close, its
-    /// files keep what was written.
+    /// files keep the written data.
     ///
     /// # Panics
     /// If a task of the node itself calls it.
@@ -134,8 +135,8 @@ impl Node {
         self.context.executor.set_paused(self.id, false);
     }
 
-    /// Takes the power away: as [`kill`](Self::kill), but peers hear nothing, and of writes that no
-    /// flush covers each unit survives or not by chance.
+    /// Takes the power away: as [`kill`](Self::kill), but peers get no notice, and of writes that
+    /// no flush covers each unit survives or not by chance.
     ///
     /// # Panics
     /// If a task of the node itself calls it.
@@ -148,7 +149,7 @@ impl Node {
             let node = &mut world.nodes[self.id as usize];
             node.epoch += 1;
             node.has_power = false;
-            // Gone without a word: no stream is left that could send its end.
+            // Without a notice to peers: no stream is left that could send its end.
             world.objects.retain(|_, object| match object {
                 Object::Stream(stream) => stream.node != self.id,
                 _ => true,
@@ -179,21 +180,21 @@ impl Node {
         writes
     }
 
-    /// Sets the node's wall clock forward or back by so many seconds.
+    /// Moves the node's wall clock forward or back by a number of seconds.
     pub fn step_wall_clock(&self, seconds: i64) {
         let mut world = self.world();
         world.note(18, u64::from(self.id), seconds.cast_unsigned());
         world.nodes[self.id as usize].wall_offset_ns += seconds * 1_000_000_000;
     }
 
-    /// Stops the node's tasks from running, as SIGSTOP does: bytes still arrive, disk operations end, time
-    /// goes on.
+    /// Stops the node's tasks, as SIGSTOP does: bytes still arrive, disk operations end, and time
+    /// passes.
     pub fn pause(&self) {
         self.context.executor.set_paused(self.id, true);
     }
 
-    /// Suspends the machine: no task runs, nothing reaches it or leaves it, its disk stands still, and the
-    /// clock that programs look at goes on. [`wake`](Self::wake) ends it.
+    /// Suspends the machine: no task runs, no data reaches it or leaves it, and its disk stops. The
+    /// clock that programs read continues. [`wake`](Self::wake) ends it.
     pub fn suspend(&self) {
         self.pause();
         let mut world = self.world();
@@ -201,7 +202,7 @@ impl Node {
         world.set_suspended(self.id, true);
     }
 
-    /// Lets a suspended machine go on: what was sent to it arrives.
+    /// Wakes a suspended machine: data that was sent to it arrives.
     pub fn wake(&self) {
         let mut world = self.world();
         world.note(20, u64::from(self.id), 0);
@@ -210,34 +211,35 @@ impl Node {
         self.resume();
     }
 
-    /// With what the node's disk answers operations that end from now on.
+    /// Sets the errors of the node's disk for operations that end from now on.
     pub fn set_disk_fault(&self, fault: DiskFault) {
         let mut world = self.world();
         world.note(21, u64::from(self.id), u64::from(fault != DiskFault::default()));
         world.nodes[self.id as usize].disk_fault = fault;
     }
 
-    /// How long the node's disk takes from now on; `None` is as configured.
+    /// Sets the times of the node's disk from now on; `None` means as configured.
     pub fn set_disk_pace(&self, pace: Option<DiskPace>) {
         let mut world = self.world();
         world.note(15, u64::from(self.id), u64::from(pace.is_some()));
         world.nodes[self.id as usize].pace = pace;
     }
 
-    /// How many operations of the node's files are under way, of a killed program too: its files
-    /// stay open until they have ended.
+    /// Returns how many operations on the node's files are under way, including those of a killed
+    /// program: its files stay open until they have ended.
     pub fn disk_operations(&self) -> usize {
         let world = self.world();
         let operations = world.disk_operations();
         operations.iter().filter(|(_, object)| world.is_of(*object, self.id)).count()
     }
 
-    /// How many pages (4096 bytes) of one of its files were written more than `times` times.
+    /// Returns how many pages (4096 bytes) of one of its files were written more than `times`
+    /// times.
     pub fn pages_written(&self, path: &Path, times: u32) -> usize {
         self.world().pages_written(self.id, path, times)
     }
 
-    /// Lets a paused node go on.
+    /// Resumes a paused node.
     pub fn resume(&self) {
         self.context.executor.set_paused(self.id, false);
     }
@@ -264,22 +266,22 @@ impl Network {
         self.context.sim().expect("made by a simulation").world.borrow_mut()
     }
 
-    /// Cuts the link between two nodes: what is sent waits, new connections are tried in vain.
+    /// Cuts the link between two nodes: data that is sent waits, and new connections fail.
     pub fn cut(&self, a: &Node, b: &Node) {
         let mut world = self.world();
         world.note(8, u64::from(a.id), u64::from(b.id));
         world.cut.extend([(a.id, b.id), (b.id, a.id)]);
     }
 
-    /// Cuts one direction of a link: what one node sends to another waits, and no new connection is made
-    /// between them; what goes the other way arrives.
+    /// Cuts one direction of a link: data that one node sends to another waits, and no new
+    /// connection is made between them; data in the other direction arrives.
     pub fn cut_one_way(&self, from: &Node, to: &Node) {
         let mut world = self.world();
         world.note(22, u64::from(from.id), u64::from(to.id));
         world.cut.insert((from.id, to.id));
     }
 
-    /// How long one way between two nodes takes from now on; `None` is as configured.
+    /// Sets the latency of one direction between two nodes from now on; `None` means as configured.
     pub fn set_latency(&self, a: &Node, b: &Node, latency: Option<(Duration, Duration)>) {
         let mut world = self.world();
         world.note(23, u64::from(a.id), u64::from(b.id));
@@ -299,7 +301,7 @@ impl Network {
         world.cut.extend(links);
     }
 
-    /// Mends the link between two nodes: what was held arrives.
+    /// Heals the link between two nodes: data that was held arrives.
     pub fn heal(&self, a: &Node, b: &Node) {
         let mut world = self.world();
         world.note(10, u64::from(a.id), u64::from(b.id));
@@ -308,7 +310,7 @@ impl Network {
         world.release_held();
     }
 
-    /// Mends all links, slow ones too, and lets go what [`hold_back`](Self::hold_back) held.
+    /// Heals all links, also slow ones, and delivers data that [`hold_back`](Self::hold_back) held.
     pub fn heal_all(&self) {
         let mut world = self.world();
         world.note(11, 0, 0);
@@ -317,17 +319,17 @@ impl Network {
         world.hold_back(None, false);
     }
 
-    /// Holds back, in both directions, what the connections that two nodes have now carry from here
-    /// on, as a path that forwards late does; new connections work. [`let_go`](Self::let_go) delivers
-    /// it, whether or not the sender has closed its end meanwhile.
+    /// Holds back, in both directions, the further data of the present connections between two
+    /// nodes, as a slow path does; new connections work. [`let_go`](Self::let_go) delivers it,
+    /// whether or not the sender has closed its end meanwhile.
     pub fn hold_back(&self, a: &Node, b: &Node) {
         let mut world = self.world();
         world.note(13, u64::from(a.id), u64::from(b.id));
         world.hold_back(Some((a.id, b.id)), true);
     }
 
-    /// Waits for the next piece of at least so many bytes from one node to another, and holds back from
-    /// there on what its connection carries, as [`hold_back`](Self::hold_back) does with all.
+    /// Waits for the next piece of at least `bytes_min` bytes from one node to another, and holds
+    /// back the further data of its connection, as [`hold_back`](Self::hold_back) does for all.
     pub async fn hold_back_sender(&self, from: &Node, to: &Node, bytes_min: usize) {
         if let Some(Seen::Send { stream, .. }) =
             self.seen(Moment::Send { from, to, bytes_min }).await
@@ -338,36 +340,36 @@ impl Network {
         }
     }
 
-    /// Delivers what was held back between two nodes.
+    /// Delivers data that was held back between two nodes.
     pub fn let_go(&self, a: &Node, b: &Node) {
         let mut world = self.world();
         world.note(14, u64::from(a.id), u64::from(b.id));
         world.hold_back(Some((a.id, b.id)), false);
     }
 
-    /// From now on a middlebox keeps what connections carry to those who accept them: of the latest 48
-    /// connections, their first MiB.
+    /// Makes a middlebox keep, from now on, the data that connections carry to their accepting
+    /// side: of the latest 48 connections, the first MiB each.
     pub fn keep_copies(&self) {
         self.world().copies.get_or_insert_default();
     }
 
-    /// Delivers what a node has sent to another over one of the connections that it has made, which may have
-    /// ended, once more: from its first byte to the last one kept, over a new connection whose answers nobody
-    /// reads. It ends after the last byte if `ends`. Answers whether there was anything to deliver
-    /// ([`keep_copies`](Self::keep_copies)).
+    /// Delivers again the data that a node has sent to another over one of the connections that it
+    /// has made, even one that has ended: from the first byte to the last one kept, over a new
+    /// connection without a reader of the answers. The connection ends after the last byte if
+    /// `ends`. Returns whether there was data to deliver ([`keep_copies`](Self::keep_copies)).
     pub fn duplicate(&self, from: &Node, to: &Node, choice: u64, ends: bool) -> bool {
         let mut world = self.world();
         world.note(24, u64::from(from.id), u64::from(to.id));
         world.duplicate((from.id, to.id), choice, ends)
     }
 
-    /// With how many bytes a node has answered a duplicated connection at most.
+    /// Returns the largest number of bytes with which a node has answered a duplicated connection.
     pub fn duplicates_answered(&self, to: &Node) -> usize {
         self.world().duplicates_answered(to.id)
     }
 
-    /// Completes at the next such event, before time advances, so that the waiting task can interfere at that
-    /// moment.
+    /// Completes at the next such event, before time advances, so that the waiting task can
+    /// interfere at that moment.
     pub async fn moment(&self, moment: Moment<'_>) {
         self.seen(moment).await;
     }
@@ -381,9 +383,9 @@ impl Network {
                 (Seen::Send { from: from.id, to: to.id, bytes: bytes_min, stream: 0 }, bytes_min)
             }
         };
-        let (teller, told) = oneshot();
-        self.world().watches.push(Watch { seen, bytes_min, teller });
-        told.await.ok()
+        let (sender, receiver) = oneshot();
+        self.world().watches.push(Watch { seen, bytes_min, sender });
+        receiver.await.ok()
     }
 
     /// Breaks all connections between two nodes at once, as a reset does.

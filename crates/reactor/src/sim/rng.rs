@@ -1,11 +1,11 @@
-//! The simulation's one source of choices: xoshiro256** (D. Blackman, S. Vigna), seeded by
+//! The only source of the simulation's choices: xoshiro256** (D. Blackman, S. Vigna), seeded by
 //! splitmix64.
 
 use std::time::Duration;
 
 pub(crate) struct Rng([u64; 4]);
 
-/// One step of splitmix64.
+/// Returns the next number of splitmix64.
 pub(crate) fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -32,7 +32,7 @@ impl Rng {
         result
     }
 
-    /// A number below `end`; 0 if that is 0.
+    /// Returns a number below `end`; 0 if that is 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
@@ -41,7 +41,7 @@ impl Rng {
         self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// Nanoseconds from a range; at least 1, so that time goes on.
+    /// Returns nanoseconds from a range; at least 1, so that time advances.
     pub(crate) fn ns(&mut self, (least, most): (Duration, Duration)) -> u64 {
         let (least, most) = (least.as_nanos() as u64, most.as_nanos() as u64);
         (least + self.below(most.saturating_sub(least) + 1)).max(1)

@@ -12,18 +12,18 @@ pub(crate) struct Listener {
     pub(crate) port: u16,
     /// Established connections that are not accepted yet: stream and peer address.
     pub(crate) queue: VecDeque<(u64, SocketAddr)>,
-    /// Accepts that wait.
+    /// Waiting accepts.
     pub(crate) accepts: VecDeque<u32>,
 }
 
 impl Listener {
-    /// Whether `key` waited.
+    /// Cancels an accept. Returns whether `key` waited.
     pub(crate) fn cancel(&mut self, key: u32) -> bool {
         remove(&mut self.accepts, |&waiting| waiting == key)
     }
 }
 
-/// A send that is not all taken yet.
+/// A send with bytes that are not taken yet.
 pub(crate) struct Sending {
     pub(crate) key: u32,
     pub(crate) bytes: Rc<Vec<u8>>,
@@ -44,7 +44,7 @@ pub(crate) struct Stream {
     pub(crate) inbox: Inbox,
     pub(crate) receives: VecDeque<u32>,
     pub(crate) sends: VecDeque<Sending>,
-    /// Bytes sent that the other program has not read.
+    /// Bytes sent that the program at the other end has not read.
     pub(crate) unread: usize,
     /// No more bytes come.
     pub(crate) is_at_end: bool,
@@ -52,16 +52,16 @@ pub(crate) struct Stream {
     pub(crate) is_reset: bool,
     /// This end has sent its end.
     pub(crate) has_shut: bool,
-    /// When the last piece sent arrives: later ones may not overtake it.
+    /// When the last piece sent arrives: later ones must not overtake it.
     pub(crate) last_arrival_ns: u64,
-    /// What comes is held back, though the link is whole.
+    /// Whether received data is held back, though the link is whole.
     pub(crate) is_held_back: bool,
-    /// What has come over a cut link, for after the healing.
+    /// Data that has come over a cut link, to deliver after the healing.
     pub(crate) held: VecDeque<Delivery>,
 }
 
 impl Stream {
-    /// Whether `key` waited.
+    /// Cancels an operation. Returns whether `key` waited.
     pub(crate) fn cancel(&mut self, key: u32) -> bool {
         self.connecting.take_if(|waiting| *waiting == key).is_some()
             || remove(&mut self.receives, |&waiting| waiting == key)
@@ -74,13 +74,13 @@ fn remove<T>(queue: &mut VecDeque<T>, is_it: impl FnMut(&T) -> bool) -> bool {
     place.and_then(|place| queue.remove(place)).is_some()
 }
 
-/// Something on its way to a stream.
+/// A payload on its way to a stream.
 #[derive(Debug)]
 pub(crate) struct Delivery {
-    /// The stream it came from.
+    /// The stream that sent it.
     pub(crate) source: u64,
     pub(crate) source_node: u32,
-    /// The stream it goes to.
+    /// The stream that receives it.
     pub(crate) target: u64,
     pub(crate) target_node: u32,
     pub(crate) payload: Payload,
@@ -120,7 +120,7 @@ impl Inbox {
         self.pieces.push_back(piece);
     }
 
-    /// Moves bytes into a segment; answers how many.
+    /// Moves bytes into a segment. Returns how many.
     pub(crate) fn fill(&mut self, segment: &mut Segment) -> usize {
         let here = segment.len().min(self.len);
         match self.pieces.front() {
@@ -157,12 +157,12 @@ impl Inbox {
     }
 }
 
-/// What arrives.
+/// The content of a delivery.
 #[derive(Debug)]
 pub(crate) enum Payload {
     /// Bytes.
     Data(Piece),
-    /// So many bytes were read at the other end.
+    /// Number of bytes that were read at the other end.
     Read(usize),
     /// No more bytes will come.
     End,

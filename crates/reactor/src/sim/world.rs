@@ -1,4 +1,4 @@
-//! The simulated machines: nodes, their objects (sockets, files) and what is going to happen.
+//! The simulated machines: nodes, their objects (sockets, files) and the planned events.
 
 use super::SimConfig;
 use super::copies::Copies;
@@ -21,7 +21,7 @@ const EPOCH_NS: u64 = 1_767_225_600 * 1_000_000_000;
 /// First port that is assigned automatically.
 const EPHEMERAL_PORT_FIRST: u16 = 32_768;
 
-/// Owns an object of the world; closes it when dropped.
+/// An owner of an object of the world; closes it when dropped.
 #[derive(Debug)]
 pub(crate) struct SimHandle(pub(crate) u64);
 
@@ -43,7 +43,7 @@ impl Drop for SimHandle {
     }
 }
 
-/// What is going to happen.
+/// A planned event.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// An operation ends.
@@ -52,13 +52,13 @@ pub(crate) enum Event {
     Disk { key: u32, object: u64, epoch: u64, covered: u64 },
     /// A connection request arrives.
     Connect { key: u32, socket: u64, address: SocketAddr, attempts: u32 },
-    /// Its answer arrives.
+    /// The answer to a connection request arrives.
     Connected { key: u32, socket: u64 },
-    /// Something arrives at a stream.
+    /// A payload arrives at a stream.
     Deliver(Delivery),
     /// A socket is shut down.
     Shutdown { key: u32, object: u64, how: Shutdown },
-    /// A socket has operations that may go on.
+    /// A socket has operations that may continue.
     Pump(u64),
 }
 
@@ -90,25 +90,25 @@ impl Ord for Planned {
 
 pub(crate) struct NodeState {
     pub(crate) name: String,
-    /// Counts power losses: disk operations of an earlier life have no effect.
+    /// Counts power losses: disk operations of an earlier epoch have no effect.
     pub(crate) epoch: u64,
     pub(crate) has_power: bool,
-    /// Its processor, network and disk stand still.
+    /// Its processor, network and disk are suspended.
     pub(crate) is_suspended: bool,
-    /// Since when it stands still, or did the last time.
+    /// When the present or the last suspension began.
     suspended_ns: u64,
-    /// How long it has stood still before.
+    /// Sum of the earlier suspensions.
     asleep_ns: u64,
-    /// With what its disk answers, if it fails.
+    /// The errors of its disk, if it fails.
     pub(crate) disk_fault: DiskFault,
-    /// How long its disk takes, if not as configured.
+    /// The times of its disk, if not as configured.
     pub(crate) pace: Option<DiskPace>,
-    /// By how much its wall clock is wrong.
+    /// The error of its wall clock.
     pub(crate) wall_offset_ns: i64,
     next_port: u16,
 }
 
-/// Something with a handle.
+/// An object with a handle.
 pub(crate) enum Object {
     /// A socket that is neither connected nor listening; the key of its pending connect.
     Socket {
@@ -131,12 +131,12 @@ pub(crate) struct World {
     pub(crate) listeners: BTreeMap<(u32, u16), u64>,
     /// Pairs of nodes: data from the first does not reach the second.
     pub(crate) cut: BTreeSet<(u32, u32)>,
-    /// Pairs of nodes (lesser first) between which one way takes so long.
+    /// Latencies of one direction between pairs of nodes (lesser first).
     pub(crate) slow_links: BTreeMap<(u32, u32), (Duration, Duration)>,
-    /// Disk operations of suspended machines, for when they wake.
+    /// Disk operations of suspended machines, kept until they wake.
     pub(crate) frozen: Vec<(u32, Event)>,
     pub(crate) disk: Disk,
-    /// Copies of what connections carry, if a middlebox keeps them.
+    /// Copies of the data of connections, if a middlebox keeps them.
     pub(crate) copies: Option<Copies>,
     /// The tasks that wait for a moment.
     pub(crate) watches: Vec<Watch>,
@@ -188,26 +188,26 @@ impl World {
         self.nodes.len() as u32 - 1
     }
 
-    /// What a node's clock shows that stands while it is suspended.
+    /// Returns the time of a node's clock that stops while the node is suspended.
     pub(crate) fn awake_ns(&self, node: u32) -> u64 {
         let node = &self.nodes[node as usize];
         let present_ns = if node.is_suspended { node.suspended_ns } else { self.now_ns };
         present_ns - node.asleep_ns
     }
 
-    /// What a node's wall clock shows.
+    /// Returns the time of a node's wall clock.
     pub(crate) fn wall_ns(&self, node: u32) -> u64 {
         let offset_ns = self.nodes[node as usize].wall_offset_ns;
         (EPOCH_NS + self.now_ns).saturating_add_signed(offset_ns)
     }
 
-    /// A node's address: 10.77.0.1 for the first.
+    /// Returns a node's address: 10.77.0.1 for the first.
     pub(crate) fn address(node: u32) -> IpAddr {
         let number = node + 1;
         Ipv4Addr::new(10, 77, (number >> 8) as u8, number as u8).into()
     }
 
-    /// The node that an address means to `from`.
+    /// Returns the node that `from` reaches at an address.
     pub(crate) fn node_at(&self, from: u32, address: IpAddr) -> Option<u32> {
         if address.is_loopback() || address.is_unspecified() {
             return Some(from);
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    /// Mixes something that happened into the trace.
+    /// Mixes an event into the trace.
     pub(crate) fn note(&mut self, what: u64, a: u64, b: u64) {
         for word in [what, self.now_ns, a, b] {
             self.trace = (self.trace ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
@@ -259,7 +259,7 @@ impl World {
         Some(planned.event)
     }
 
-    /// All disk operations in flight: key and object.
+    /// Returns all disk operations in flight: key and object.
     pub(crate) fn disk_operations(&self) -> Vec<(u32, u64)> {
         let mut found: Vec<_> = self
             .events
@@ -273,7 +273,7 @@ impl World {
         found.into_iter().map(|(_, key, object)| (key, object)).collect()
     }
 
-    /// Keeps an event of a suspended machine's disk for later; gives any other back.
+    /// Keeps an event of a suspended machine's disk for later; returns any other event.
     pub(crate) fn freeze(&mut self, event: Event) -> Option<Event> {
         if let Event::Disk { object, .. } = event
             && let Some(Object::File(file)) = self.objects.get(&object)
@@ -285,7 +285,7 @@ impl World {
         Some(event)
     }
 
-    /// A machine stands still or goes on.
+    /// Suspends or wakes a machine.
     pub(crate) fn set_suspended(&mut self, node: u32, is_suspended: bool) {
         let now_ns = self.now_ns;
         let state = &mut self.nodes[node as usize];
@@ -308,7 +308,7 @@ impl World {
         self.release_held();
     }
 
-    /// Begins an operation.
+    /// Starts an operation.
     pub(crate) fn start(&mut self, key: u32, object: u64, operation: &Operation) {
         self.note(2, u64::from(key), object);
         match operation {
@@ -334,7 +334,7 @@ impl World {
         self.plan(1, Event::Complete { key, code: -errno });
     }
 
-    /// Gives an operation up if it has not got anywhere; disk operations take their course.
+    /// Cancels an operation that waits. Disk operations are not cancelled.
     pub(crate) fn cancel(&mut self, key: u32, object: u64) {
         let was_waiting = match self.objects.get_mut(&object) {
             Some(Object::Socket { connect, .. }) => connect.take_if(|k| *k == key).is_some(),
@@ -347,7 +347,7 @@ impl World {
         }
     }
 
-    /// All that a node's program has open is closed, as at its death. Its file operations in flight
+    /// Closes all that a node's program has open, as at its death. Its file operations in flight
     /// still take place.
     pub(crate) fn close_all(&mut self, node: u32) {
         let mut sockets = Vec::new();
@@ -372,7 +372,7 @@ impl World {
         }
     }
 
-    /// The last handle of an object has gone.
+    /// Closes an object whose last handle was dropped.
     pub(crate) fn close(&mut self, object: u64) {
         self.note(3, object, 0);
         match self.objects.remove(&object) {

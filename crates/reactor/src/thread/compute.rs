@@ -1,7 +1,8 @@
-//! Long computations beside the reactors: what takes milliseconds of a CPU must not hold up I/O.
+//! Long computations beside the reactors: milliseconds of CPU time must not delay I/O.
 //!
-//! A few threads of the process, made when they are needed and ended when they are not, work on what all
-//! reactors hand over, one after the other. They give way to the threads that serve I/O.
+//! A few threads of the process work on the jobs of all reactors, one after the other. They are
+//! made when they are needed and end when they are not. They give way to the threads that serve
+//! I/O.
 
 use super::{Guard, JoinHandle, JoinState, Shared, with_sim};
 use std::collections::VecDeque;
@@ -9,9 +10,9 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a thread waits for more before it ends.
+/// How long a thread waits for another job before it ends.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// By how much the threads are nicer than the others (`nice(2)`).
+/// Difference in niceness to the other threads (`nice(2)`).
 const NICER: i32 = 10;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -32,13 +33,13 @@ fn pool() -> MutexGuard<'static, Option<Pool>> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Computes `work` on a thread of the pool, and returns what awaits it. Work that was begun goes on when
-/// that is dropped. In a simulation it is done at once.
+/// Computes `work` on a thread of the pool, and returns a handle that awaits it. Work that has
+/// begun continues if the handle is dropped. In a simulation it runs at once.
 ///
-/// The queue has no bound: callers bound what they hand over.
+/// The queue has no bound: callers limit the work that they hand over.
 ///
 /// # Errors
-/// What making the first thread answers.
+/// Errors of making the first thread.
 pub fn compute<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
@@ -60,7 +61,7 @@ pub fn compute<T: Send + 'static>(
     let home = crate::affinity::home();
     match std::thread::Builder::new().name("compute".into()).spawn(move || run(home)) {
         Ok(_) => it.threads += 1,
-        // The threads that there are do it.
+        // The existing threads execute it.
         Err(_) if it.threads > 0 => {}
         Err(error) => {
             it.jobs.pop_back();
@@ -70,22 +71,22 @@ pub fn compute<T: Send + 'static>(
     Ok(JoinHandle { shared })
 }
 
-/// A quarter of the CPUs, so that computations never take more from I/O.
+/// Returns a quarter of the CPUs, so that computations never take more from I/O.
 fn threads_max() -> usize {
     std::thread::available_parallelism().map_or(1, |count| (count.get() / 4).max(1))
 }
 
 fn run(home: Option<rustix::thread::CpuSet>) {
     crate::affinity::adopt(home);
-    // Without it the thread only competes as any other.
+    // On failure the thread competes like any other.
     let _ = rustix::process::nice(NICER);
     while let Some(job) = next() {
-        // The one who waits learns of a panic by the job's guard.
+        // The waiting caller learns of a panic by the job's guard.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
     }
 }
 
-/// The next job; [`None`] ends the thread, which is not counted any more then.
+/// Returns the next job; [`None`] ends the thread, which is not counted any more then.
 fn next() -> Option<Job> {
     let mut guard = pool();
     loop {
@@ -111,8 +112,8 @@ mod tests {
     use super::*;
     use crate::runtime::{Config, Runtime};
 
-    /// Goal: results come back to those who wait, in a reactor and without one; a panic ends only its own
-    /// computation; no more threads work than there may be.
+    /// Goal: results reach the waiting callers, in a reactor and without one; a panic ends only its
+    /// own computation; no more threads work than allowed.
     #[test]
     fn results_come_back() {
         let mut runtime = Runtime::new(&Config::default()).unwrap();

@@ -1,4 +1,5 @@
-//! The simulated twin: the same programs as on the kernel, plus the faults that only it can make.
+//! Tests of the simulated twin: the same programs as on the kernel, plus faults that only it can
+//! make.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod network;
@@ -38,7 +39,7 @@ async fn echo_server(port: u16) {
     }
 }
 
-/// Sends `bytes` to the echo server at `address` and returns what came back.
+/// Sends `bytes` to the echo server at `address` and returns the answer.
 async fn echo(address: SocketAddr, bytes: &[u8]) -> io::Result<Vec<u8>> {
     let stream = TcpStream::connect(address, &SocketOptions::default()).await?;
     let sender = spawn({
@@ -82,7 +83,8 @@ fn cluster(seed: u64) -> Cluster {
     Cluster { simulation, server, client, network, address }
 }
 
-/// A run with sockets, files, timers, threads, randomness and faults; its trace and result.
+/// Runs a simulation with sockets, files, timers, threads, randomness and faults. Returns its trace
+/// and result.
 fn eventful_run(seed: u64) -> (u64, Vec<u64>) {
     let Cluster { mut simulation, server, client, network, address } = cluster(seed);
     let log = Rc::new(RefCell::new(Vec::new()));
@@ -138,7 +140,7 @@ fn seeds_repeat_runs() {
     assert_eq!(hashes.len(), 20);
 }
 
-/// Goal: time is virtual: an hour's sleep takes none; timeouts fire at their instant.
+/// Goal: time is virtual: an hour's sleep takes no real time; timeouts fire at their instant.
 #[test]
 fn time_is_virtual() {
     let mut simulation = Simulation::new(1);
@@ -154,7 +156,7 @@ fn time_is_virtual() {
         .unwrap();
 }
 
-/// Goal: what can never end is reported instead of hanging.
+/// Goal: a wait that can never end is reported and does not hang.
 #[test]
 fn deadlocks_are_reported() {
     let mut simulation = Simulation::new(1);

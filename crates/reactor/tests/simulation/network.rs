@@ -1,8 +1,8 @@
-//! What the simulated network does to connections.
+//! Tests of connections in the simulated network.
 
 use super::*;
 
-/// Goal: bytes cross the simulated network whole and in order, whatever the pieces.
+/// Goal: bytes cross the simulated network complete and in order, for all sizes of pieces.
 #[test]
 fn streams_carry_bytes() {
     for seed in 0..20 {
@@ -18,7 +18,7 @@ fn streams_carry_bytes() {
     }
 }
 
-/// Goal: a cut link delivers nothing, and everything after it is healed; connects wait meanwhile.
+/// Goal: a cut link delivers nothing until it is healed, and everything afterwards; connects wait.
 #[test]
 fn partitions_hold_bytes() {
     for seed in 0..30 {
@@ -87,8 +87,8 @@ fn resets_end_connections() {
         .unwrap();
 }
 
-/// Goal: one connection can be held back alone: another between the same nodes goes on, and what was
-/// held comes when it is let go.
+/// Goal: one connection can be held back alone: another between the same nodes continues, and held
+/// data arrives when it is released.
 #[test]
 fn the_connection_that_sends_can_be_held_back_alone() {
     let Cluster { mut simulation, server, client, network, address } = cluster(1);
@@ -107,8 +107,8 @@ fn the_connection_that_sends_can_be_held_back_alone() {
         .unwrap();
 }
 
-/// Goal: what a connection has carried can be delivered again, byte by byte and over a connection of its own, when
-/// it has ended and while it has not; what nobody has kept cannot.
+/// Goal: the data of a connection can be delivered again, byte by byte and over a new connection,
+/// both while the connection is open and after its end; data that was not kept cannot.
 #[test]
 fn connections_can_be_duplicated() {
     let Cluster { mut simulation, server, client, network, address } = cluster(3);
@@ -140,7 +140,7 @@ fn connections_can_be_duplicated() {
             };
             send(100).await.unwrap();
             time::sleep(Duration::from_secs(1)).await;
-            assert!(!network.duplicate(&client, &server, 0, true), "nobody has kept it");
+            assert!(!network.duplicate(&client, &server, 0, true), "it was not kept");
             network.keep_copies();
             send(5_000).await.unwrap();
             time::sleep(Duration::from_secs(1)).await;
@@ -152,8 +152,8 @@ fn connections_can_be_duplicated() {
         .unwrap();
 }
 
-/// Goal: over a link that is cut in one direction, what goes the other way arrives; the answers come when it
-/// is mended. A slow link delays both.
+/// Goal: over a link that is cut in one direction, data in the other direction arrives; the answers
+/// come when it is healed. A slow link delays both.
 #[test]
 fn one_direction_can_be_cut_alone() {
     let Cluster { mut simulation, server, client, network, address } = cluster(5);

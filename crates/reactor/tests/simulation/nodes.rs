@@ -1,4 +1,4 @@
-//! What becomes of nodes and of those that talk to them.
+//! Tests of faults of nodes, and of their effect on peers.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn nodes_die_and_return() {
     }
 }
 
-/// Goal: a paused node runs nothing, however long, and goes on where it was.
+/// Goal: a paused node runs nothing for the whole pause, and then continues where it was.
 #[test]
 fn paused_nodes_stand_still() {
     let Cluster { mut simulation, client, .. } = cluster(3);
@@ -63,8 +63,8 @@ fn paused_nodes_stand_still() {
         .unwrap();
 }
 
-/// Goal: a suspended machine takes no byte and ends no disk operation, as a paused one does, and both go on
-/// when it wakes.
+/// Goal: a suspended machine receives no byte and ends no disk operation. A paused one does, and
+/// both continue when they wake.
 #[test]
 fn suspended_machines_stand_still_as_a_whole() {
     let Cluster { mut simulation, server, client, address, .. } = cluster(4);
@@ -91,8 +91,8 @@ fn suspended_machines_stand_still_as_a_whole() {
         .unwrap();
 }
 
-/// Goal: after any kill, cut or reset at any moment, every operation ends or times out, and the echoed bytes
-/// are a prefix of the sent ones.
+/// Goal: after any kill, cut or reset at any moment, every operation ends or times out, and the
+/// echoed bytes are a prefix of the sent ones.
 #[test]
 fn killing_any_node_at_any_time_ends_every_operation() {
     let mut total = 0;
@@ -115,7 +115,7 @@ fn killing_any_node_at_any_time_ends_every_operation() {
                             let echoed = echo(address, &sent);
                             let got = time::timeout(Duration::from_secs(10), echoed).await;
                             if let Ok(Ok(got)) = &got {
-                                // The end of a killed server's connection is an end like any other.
+                                // The end of a killed server's connection looks like any other.
                                 assert!(sent.starts_with(got));
                             }
                             got.is_ok_and(|got| got.is_ok_and(|got| got == sent))

@@ -1,4 +1,4 @@
-//! The written data that simulated files keep.
+//! Tests of the data that simulated files keep.
 
 use super::*;
 
@@ -7,8 +7,8 @@ fn open(path: &str) -> File {
     File::open(path, options).unwrap()
 }
 
-/// Goal: kill -9 keeps written bytes, power loss keeps what was flushed and, over many seeds,
-/// keeps, loses and tears what was not.
+/// Goal: kill -9 keeps written bytes. Power loss keeps flushed bytes; over many seeds it keeps,
+/// loses and tears unflushed ones.
 #[test]
 fn power_loss_spares_what_was_flushed() {
     let (mut kept, mut lost, mut torn) = (0, 0, 0);
@@ -68,7 +68,7 @@ fn locks_end_with_their_holder() {
         .unwrap();
 }
 
-/// Goal: a flush covers what was acknowledged before it, not what was in flight beside it.
+/// Goal: a flush covers writes that were acknowledged before it, not those in flight beside it.
 #[test]
 fn flushes_cover_what_was_acknowledged() {
     let mut lost = 0;
@@ -97,8 +97,8 @@ fn flushes_cover_what_was_acknowledged() {
     assert!(lost > 10 && lost < 50, "{lost} of 60 lost");
 }
 
-/// Goal: a full disk refuses writes and nothing else, a broken one what it is meant to; neither does what it
-/// refuses, and both work again when they are mended.
+/// Goal: a full disk refuses only writes, a broken one the configured operations; refused
+/// operations have no effect, and both disks work again after the fault is removed.
 #[test]
 fn full_and_broken_disks_refuse() {
     let Cluster { mut simulation, server, .. } = cluster(1);
@@ -130,8 +130,8 @@ fn full_and_broken_disks_refuse() {
         .unwrap();
 }
 
-/// Goal: what a failed flush has forgotten can be read until power is lost, and is gone then, though a later flush
-/// succeeded.
+/// Goal: data that a failed flush has forgotten can be read until power is lost, and is gone then,
+/// even if a later flush succeeded.
 #[test]
 fn a_failed_flush_can_forget() {
     let Cluster { mut simulation, server, .. } = cluster(1);
@@ -164,7 +164,8 @@ fn a_failed_flush_can_forget() {
         .unwrap();
 }
 
-/// Goal: bits flip on the way to who reads, one in a read and as often as asked for, and what lies on the disk stays.
+/// Goal: bits flip on the way to the reader, one in a read and as often as configured, and the data
+/// on the disk stays.
 #[test]
 fn bits_flip_on_the_way() {
     let Cluster { mut simulation, server, .. } = cluster(1);
@@ -172,7 +173,7 @@ fn bits_flip_on_the_way() {
         .run(async move {
             let write =
                 async { open("/device").write_at(Buffer::copy_from(&[7; 4096]), 0).await.0 };
-            // How many bits of a read are wrong.
+            // Returns how many bits of a read are wrong.
             let wrong = || async {
                 let buffer = Buffer::with_capacity(4096);
                 let (n, buffer) = open("/device").read_at(buffer, 0..4096, 0).await;

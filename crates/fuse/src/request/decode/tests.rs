@@ -22,8 +22,8 @@ fn operation(opcode: u32, body: &[u8]) -> Operation {
 }
 
 proptest! {
-    /// Goal: no bytes make decoding panic, for any operation code, known or not, with any claim about
-    /// extensions, and with both forms of SETXATTR.
+    /// Goal: no bytes make decoding panic, for any operation code, known or not, with any claim
+    /// about extensions, and with both forms of SETXATTR.
     #[test]
     fn arbitrary_bytes_never_panic(
         opcode in prop_oneof![0_u32..60, any::<u32>()],

@@ -71,7 +71,7 @@ pub(crate) fn level() -> io::Result<Level> {
     }
 }
 
-/// Whether the kernel has entries of 128 bytes (Linux 5.19).
+/// Returns whether the kernel has entries of 128 bytes (Linux 5.19).
 pub(crate) fn has_wide_entries() -> bool {
     found().is_ok_and(|found| found.has_wide_entries)
 }
