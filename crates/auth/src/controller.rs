@@ -1,8 +1,10 @@
-//! The controller's side: one queue pair's authentication, for its first transaction and later ones.
+//! The controller's side: the authentication of one queue pair, for its first transaction and later
+//! ones.
 //!
-//! Messages come by [`Controller::receive`] and go by [`Controller::next_message`], as the host's commands
-//! ask. A message that has no place where it comes ends the transaction with a failure; it never does
-//! anything else. What costs time, the exponentiations, is done at most twice in a transaction.
+//! [`Controller::receive`] takes the host's messages and [`Controller::next_message`] returns the
+//! answers, as the host's commands request. An unexpected message ends the transaction with a
+//! failure and has no other effect. The expensive operations, exponentiations, are done at most
+//! twice in a transaction.
 
 use crate::Policy;
 use crate::group::{Exchange, Group};
@@ -12,38 +14,38 @@ use crate::tls_key::TlsKey;
 use nvme::auth::{Message, Reason};
 use subtle::ConstantTimeEq;
 
-/// How far a transaction is.
+/// The progress of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// None has begun.
+    /// No transaction has begun.
     Idle,
-    /// The host has to send or fetch a message.
+    /// The host must send or fetch a message.
     Going,
-    /// The host has proved itself, and the controller too if it was asked to.
+    /// The host has proved itself, and so has the controller if it was requested.
     Proved,
-    /// It failed; the host may still fetch the reason.
+    /// The transaction failed; the host may still fetch the reason.
     Failed(Reason),
 }
 
 #[derive(Debug)]
 enum State {
     Idle,
-    /// The host has to fetch the challenge.
+    /// The host must fetch the challenge.
     Challenging(Box<Transaction>),
     /// The host has the challenge.
     Challenged(Box<Transaction>),
-    /// The host has to fetch Success1 (this message), and then to answer it if it demanded a proof.
+    /// The host must fetch Success1 (this message), and then answer it if it demanded a proof.
     Succeeding {
         transaction: u16,
         message: Vec<u8>,
         is_answered: bool,
     },
-    /// The host has to judge the controller's proof.
+    /// The host must check the controller's proof.
     Judging {
         transaction: u16,
     },
     Proved,
-    /// The host has to fetch the failure, if it has not yet.
+    /// The host must fetch the failure, if it has not yet.
     Failed {
         transaction: u16,
         reason: Reason,
@@ -67,27 +69,27 @@ pub struct Controller {
     names: Names,
     policy: Policy,
     state: State,
-    /// What the present transaction has generated.
+    /// The key that the present transaction has generated.
     generated: Option<Box<TlsKey>>,
 }
 
 impl Controller {
-    /// Waits for the first message.
+    /// Returns a controller that waits for the first message.
     pub fn new(keys: KeyPair, names: Names, policy: Policy) -> Self {
         Self { keys, names, policy, state: State::Idle, generated: None }
     }
 
-    /// Returns the names that it proves.
+    /// Returns the names of the parties.
     pub fn names(&self) -> &Names {
         &self.names
     }
 
-    /// Whether hosts prove themselves to it by these secrets, and it to them.
+    /// Whether hosts and the controller authenticate with these secrets.
     pub fn is_by(&self, keys: &KeyPair) -> bool {
         self.keys == *keys
     }
 
-    /// Takes the key for TLS that the last transaction has generated, once it has succeeded.
+    /// Takes the TLS key that the last transaction has generated, after it has succeeded.
     pub fn take_generated(&mut self) -> Option<TlsKey> {
         if self.progress() != Progress::Proved {
             return None;
@@ -95,7 +97,7 @@ impl Controller {
         self.generated.take().map(|key| *key)
     }
 
-    /// How far it is.
+    /// Returns the progress.
     pub fn progress(&self) -> Progress {
         match &self.state {
             State::Idle => Progress::Idle,
@@ -108,7 +110,7 @@ impl Controller {
         }
     }
 
-    /// Takes a message of the host. A transaction that succeeded can be followed by another.
+    /// Takes a message of the host. Another transaction may follow a successful one.
     pub fn receive(&mut self, bytes: &[u8]) {
         let Ok((transaction, message)) = Message::decode(bytes) else {
             let known = self.transaction().unwrap_or_default();
@@ -117,7 +119,7 @@ impl Controller {
         let is_known = self.transaction().is_none_or(|known| known == transaction);
         let state = std::mem::replace(&mut self.state, State::Idle);
         let next = match (state, message) {
-            // Once failed, nothing revives it.
+            // A failed transaction stays failed.
             (failed @ State::Failed { .. }, _) => Ok(failed),
             (_, _) if !is_known => Err(Reason::INCORRECT_MESSAGE),
             (State::Idle | State::Proved, Message::Negotiate { concatenation, hashes, groups }) => {
@@ -142,7 +144,7 @@ impl Controller {
         }
     }
 
-    /// The message that the host fetches now; [`None`] if there is none for it.
+    /// Returns the message for the host to fetch now; [`None`] if there is none.
     pub fn next_message(&mut self) -> Option<Vec<u8>> {
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Challenging(challenging) => {
@@ -166,7 +168,7 @@ impl Controller {
         }
     }
 
-    /// The present transaction's number.
+    /// Returns the number of the present transaction.
     fn transaction(&self) -> Option<u16> {
         match &self.state {
             State::Idle | State::Proved => None,
@@ -208,7 +210,7 @@ impl Controller {
         })))
     }
 
-    /// Judges the host's response, and makes ours if it demands one.
+    /// Checks the host's response, and makes the controller's if the host demands one.
     fn judge(
         &mut self,
         challenged: &Transaction,
@@ -230,7 +232,7 @@ impl Controller {
         if !bool::from(expected.ct_eq(response)) {
             return Err(Reason::FAILED);
         }
-        // Our own challenge thrown back: not what a host does.
+        // The host returned the controller's own challenge: a correct host does not do that.
         if demand.is_some_and(|(c2, _)| c2 == challenge.as_slice()) {
             return Err(Reason::FAILED);
         }
@@ -238,7 +240,7 @@ impl Controller {
         if self.policy.concatenation {
             let (c2, s2) = demand.ok_or(Reason::FAILED)?;
             self.generated = terms.generated(shared, c2, challenge).map(Box::new);
-            // Without a number the challenge was for the key alone.
+            // Without a sequence number the challenge was for the key only.
             demand = demand.filter(|_| s2 != 0);
         }
         let proof = match (demand, &self.keys.controller) {

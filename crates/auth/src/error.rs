@@ -2,30 +2,30 @@
 
 use nvme::auth::Reason;
 
-/// Why a text is not a secret. No variant holds any of the text.
+/// The reason why a text is not a secret. No variant contains any part of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// It is not of this form.
+    /// It does not have this form.
     #[error("it is not of the form {0}")]
     Form(&'static str),
     /// The part after the prefix is not base64.
     #[error("the part behind the second colon is not base64")]
     Base64,
-    /// Secrets have other lengths.
+    /// The secret has an invalid length.
     #[error("a secret has {allowed} bytes, this one has {bytes}")]
     Length {
         /// Its length in bytes.
         bytes: usize,
-        /// The lengths that there are.
+        /// The valid lengths.
         allowed: &'static str,
     },
-    /// A hash function of TLS keys goes with one length.
+    /// The length of a TLS key does not match its hash function.
     #[error("a TLS key for --hmac {hmac} has {bytes} bytes")]
     LengthOfHash {
         /// The hash function's number.
         hmac: u8,
-        /// Bytes of its keys.
+        /// Bytes of keys with this hash function.
         bytes: usize,
     },
     /// The names of host and subsystem are too long for this version of the identity.
@@ -36,17 +36,17 @@ pub enum KeyError {
     Checksum,
 }
 
-/// Why an authentication did not succeed.
+/// The reason why an authentication did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// The peer ended the authentication for this reason.
     #[error("the peer ended it: {0}")]
     Refused(Reason),
-    /// The peer broke the protocol. We send it this reason before the connection ends.
+    /// The peer broke the protocol. This side sends the reason before the connection ends.
     #[error("{0}")]
     Unacceptable(Reason),
-    /// The controller was asked for a proof and gave none.
+    /// The controller gave no proof although the host demanded one.
     #[error("the controller gave no proof though one was demanded")]
     Unproved,
 }

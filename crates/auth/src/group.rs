@@ -1,7 +1,8 @@
 //! Diffie-Hellman in the finite-field groups of RFC 7919.
 //!
-//! Exponents are as short as the group's strength allows (RFC 7919, appendix A, rounded up to whole words),
-//! which makes an exchange several times cheaper and no weaker: the groups are of safe primes.
+//! Exponents are as short as the group's strength allows (RFC 7919, appendix A, rounded up to whole
+//! words). This makes an exchange several times cheaper and not weaker, because the groups are of
+//! safe primes.
 
 mod primes;
 
@@ -40,17 +41,17 @@ impl Group {
         Self::Ffdhe8192,
     ];
 
-    /// The group with this identifier.
+    /// Returns the group with this identifier.
     pub fn from_id(id: u8) -> Option<Self> {
         Self::ALL.get(usize::from(id)).copied()
     }
 
-    /// `DHgID`.
+    /// Returns `DHgID`.
     pub const fn id(self) -> u8 {
         self as u8
     }
 
-    /// Bits of its prime, bits of an exponent, and the prime.
+    /// Returns the bits of its prime, the bits of an exponent, and the prime.
     const fn parameters(self) -> Option<(u32, u32, &'static str)> {
         match self {
             Self::Null => None,
@@ -62,7 +63,7 @@ impl Group {
         }
     }
 
-    /// The field, made once for each group.
+    /// Returns the field, which is made once for each group.
     fn field(self) -> Option<&'static BoxedMontyParams> {
         static FIELDS: [OnceLock<BoxedMontyParams>; 6] = [const { OnceLock::new() }; 6];
         let (bits, _, prime) = self.parameters()?;
@@ -93,20 +94,20 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// The value to send, as long as the prime.
+    /// Returns the value to send, as long as the prime.
     pub(crate) fn value(&self) -> &[u8] {
         &self.value
     }
 
-    /// What both sides have when they have each other's value, as long as the prime; [`None`] if the
-    /// peer's value is out of range or is one that gives the secret away.
+    /// Returns the shared secret computed from the peer's value, as long as the prime; [`None`] if
+    /// the peer's value is out of range or would reveal the secret.
     pub(crate) fn shared(&self, peer: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let field = self.field();
         let prime = field.modulus().as_ref();
         if peer.len() != self.value.len() {
             return None;
         }
-        // What came over the wire is not secret.
+        // The received value is not secret.
         let peer = BoxedUint::from_be_slice(peer, field.bits_precision()).ok()?;
         let one = BoxedUint::one_with_precision(field.bits_precision());
         let last = prime.wrapping_sub(&one);
@@ -117,7 +118,7 @@ impl Exchange {
         self.group.field().expect("an exchange is in a group that is not null")
     }
 
-    /// `base` to the secret exponent, in time that depends on the group alone.
+    /// Returns `base` to the power of the secret exponent, in time that depends only on the group.
     fn power(&self, base: BoxedUint) -> Zeroizing<Vec<u8>> {
         let mut power = BoxedMontyForm::new(base, self.field()).pow(&self.exponent);
         let mut number = power.retrieve();
@@ -163,8 +164,8 @@ impl FromStr for Group {
 mod tests {
     use super::*;
 
-    /// Goal: no digit of the tables is wrong. 2 generates the half of a safe prime's group, so that it
-    /// gives 1 to the power of (p - 1) / 2; to another number's it does not.
+    /// Goal: every digit of the tables is correct. 2 generates the subgroup of half the size of a
+    /// safe prime's group, so 2 to the power of (p - 1) / 2 is 1; for another number it is not.
     #[test]
     fn primes_are_those_of_the_standard() {
         for group in &Group::ALL[1..] {
@@ -178,7 +179,7 @@ mod tests {
         }
     }
 
-    /// Goal: both sides come to the same secret, and values that give it away are refused.
+    /// Goal: both sides compute the same secret, and values that reveal it are refused.
     #[test]
     fn both_sides_agree() {
         for group in &Group::ALL[1..] {

@@ -21,12 +21,12 @@ impl Hash {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Sha256, Self::Sha384, Self::Sha512];
 
-    /// The function with this identifier.
+    /// Returns the function with this identifier.
     pub fn from_id(id: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|hash| hash.id() == id)
     }
 
-    /// `HashID`, also the transformation of a secret.
+    /// Returns `HashID`, which also names the transformation of a secret.
     pub const fn id(self) -> u8 {
         match self {
             Self::Sha256 => 1,
@@ -35,7 +35,7 @@ impl Hash {
         }
     }
 
-    /// Bytes of its output.
+    /// Returns the length of its output in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::Sha256 => 32,
@@ -53,7 +53,7 @@ impl Hash {
         })
     }
 
-    /// HMAC of the parts, one behind the other.
+    /// Returns the HMAC of the concatenated parts.
     pub(crate) fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
         match self {
             Self::Sha256 => mac::<Hmac<Sha256>>(key, parts),
@@ -84,7 +84,7 @@ impl fmt::Display for Hash {
 impl FromStr for Hash {
     type Err = String;
 
-    /// `sha256`, or as the Linux kernel spells it, `hmac(sha256)`.
+    /// Parses `sha256`, or the Linux kernel's spelling `hmac(sha256)`.
     fn from_str(text: &str) -> Result<Self, String> {
         let name = text.strip_prefix("hmac(").and_then(|name| name.strip_suffix(')'));
         Self::ALL.into_iter().find(|hash| hash.to_string() == name.unwrap_or(text)).ok_or_else(

@@ -1,4 +1,5 @@
-//! The host's side of a transaction, as a chain of states that each take the controller's next message.
+//! The host's side of a transaction: a chain of states, each of which takes the controller's next
+//! message.
 
 use crate::Policy;
 use crate::error::Fault;
@@ -20,13 +21,13 @@ pub struct Host {
     transaction: u16,
 }
 
-/// A host that has answered the challenge and waits for the controller's verdict, and its proof.
+/// A host that has answered the challenge and waits for the controller's result and proof.
 #[derive(Debug)]
 pub struct Answered {
     transaction: u16,
     hash: Hash,
     group: Group,
-    /// The response that the controller owes.
+    /// The expected response of the controller.
     expected: Option<Zeroizing<Vec<u8>>>,
     generated: Option<TlsKey>,
 }
@@ -36,13 +37,13 @@ pub struct Answered {
 pub struct Judged {
     /// The message that confirms the controller's proof, if the host demanded one.
     pub confirmation: Option<Vec<u8>>,
-    /// The key for TLS that both sides have generated, if the policy asks for one.
+    /// The TLS key that both sides have generated, if the policy requires one.
     pub generated: Option<TlsKey>,
 }
 
 impl Host {
-    /// Starts a transaction; the bytes are its first message. No two transactions of a queue pair may
-    /// have the same number.
+    /// Starts a transaction. Returns the host and its first message. The number must be unique
+    /// among the queue pair's transactions.
     pub fn start(keys: KeyPair, names: Names, policy: Policy, transaction: u16) -> (Self, Vec<u8>) {
         let hashes: Vec<u8> = policy.usable_hashes().map(Hash::id).collect();
         let groups: Vec<u8> = policy.usable_groups().map(Group::id).collect();
@@ -55,7 +56,7 @@ impl Host {
     /// Answers the controller's challenge. A host that has the controller's secret challenges it too.
     ///
     /// # Errors
-    /// Why the transaction has ended.
+    /// The reason why the transaction has ended.
     pub fn challenged(self, bytes: &[u8]) -> Result<(Answered, Vec<u8>), Fault> {
         let message = self.accept(bytes)?;
         let Message::Challenge { hash, group, sequence: s1, challenge: c1, dh_value } = message
@@ -80,7 +81,7 @@ impl Host {
         let terms = Terms { names, transaction, hash, channel: policy.channel() };
         let response = terms.response(Side::Host, &keys.host, (c1, s1), shared);
         let c2 = challenge(hash);
-        // Without a number the challenge is for the generated key alone.
+        // Without a sequence number the challenge is for the generated key only.
         let s2 = keys.controller.as_ref().map_or(0, |_| sequence());
         let expected = keys
             .controller
@@ -104,11 +105,11 @@ impl Host {
 }
 
 impl Answered {
-    /// Processes the controller's verdict. On success the host is authenticated; if the host demanded a
-    /// proof, the controller is, too.
+    /// Processes the controller's result. On success the host is authenticated, and the controller
+    /// too if the host demanded a proof.
     ///
     /// # Errors
-    /// Why the transaction has ended.
+    /// The reason why the transaction has ended.
     pub fn judged(self, bytes: &[u8]) -> Result<Judged, Fault> {
         let Message::Success1 { hash_bytes, response } = accept(bytes, self.transaction)? else {
             return Err(Reason::INCORRECT_MESSAGE.into());
@@ -128,13 +129,13 @@ impl Answered {
         Ok(Judged { confirmation, generated })
     }
 
-    /// The hash function and the group that the controller chose.
+    /// Returns the hash function and the group that the controller chose.
     pub fn terms(&self) -> (Hash, Group) {
         (self.hash, self.group)
     }
 }
 
-/// Decodes a message of this transaction; a failure ends it.
+/// Decodes a message of this transaction. A failure message gives an error.
 fn accept(bytes: &[u8], transaction: u16) -> Result<Message<'_>, Fault> {
     let (number, message) = Message::decode(bytes).map_err(|_| Reason::INCORRECT_PAYLOAD)?;
     if let Message::Failure1(reason) = message {

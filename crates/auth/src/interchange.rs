@@ -1,5 +1,5 @@
-//! The form in which secrets are handed over: `PREFIX-1:0N:BASE64:`, where the base64 is of the secret and its
-//! CRC-32 (base 8.3.4 for DH-HMAC-CHAP, TCP 3.6.1.3 for TLS).
+//! The text form of secrets: `PREFIX-1:0N:BASE64:`, with the base64 of the secret and its CRC-32
+//! (base 8.3.4 for DH-HMAC-CHAP, TCP 3.6.1.3 for TLS).
 
 use crate::error::KeyError;
 use base64ct::{Base64, Encoding};
@@ -12,11 +12,11 @@ const CRC_BYTES: usize = 4;
 /// One of the two forms.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form {
-    /// What a secret begins with.
+    /// The prefix of a secret.
     pub(crate) prefix: &'static str,
     /// The whole form, for messages.
     pub(crate) shown: &'static str,
-    /// Lengths that a secret may have, in bytes.
+    /// Valid lengths of a secret, in bytes.
     pub(crate) lengths: &'static [usize],
     /// The lengths, for messages.
     pub(crate) lengths_shown: &'static str,
@@ -31,7 +31,7 @@ impl Form {
         Zeroizing::new(format!("{}{id:02}:{}:", self.prefix, base64.as_str()))
     }
 
-    /// Reads a text: N, and the secret.
+    /// Parses a text. Returns N and the secret.
     pub(crate) fn read(self, text: &str) -> Result<(u8, Zeroizing<Vec<u8>>), KeyError> {
         let wrong = KeyError::Form(self.shown);
         let rest = text.trim().strip_prefix(self.prefix).ok_or(wrong)?;
@@ -54,7 +54,7 @@ impl Form {
         Ok((id, secret))
     }
 
-    /// Refuses a length that no secret has.
+    /// Refuses an invalid length.
     pub(crate) fn check_length(self, bytes: usize) -> Result<(), KeyError> {
         if self.lengths.contains(&bytes) {
             return Ok(());
@@ -63,7 +63,7 @@ impl Form {
     }
 }
 
-/// The checksum: CRC-32 as Ethernet has it, little-endian.
+/// Returns the checksum: the CRC-32 of Ethernet, little-endian.
 fn crc(secret: &[u8]) -> [u8; CRC_BYTES] {
     (crc_fast::checksum(CrcAlgorithm::Crc32IsoHdlc, secret) as u32).to_le_bytes()
 }

@@ -1,7 +1,7 @@
-//! Secrets: `DHHC-1:0N:BASE64:`, where the base64 is of the secret and its CRC-32 (base 8.3.4).
+//! Secrets: `DHHC-1:0N:BASE64:`, with the base64 of the secret and its CRC-32 (base 8.3.4).
 //!
-//! N names the hash function by which the secret is transformed with its owner's NQN before it is used, so
-//! that one secret given to several owners is another one for each; 0 is for none.
+//! N names the hash function that transforms the secret with its owner's NQN before use, so that
+//! one secret given to several owners becomes another one for each; 0 means no transformation.
 
 use crate::error::KeyError;
 use crate::hash::Hash;
@@ -11,7 +11,7 @@ use std::str::FromStr;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// How secrets are written.
+/// The text form of secrets.
 const FORM: Form = Form {
     prefix: "DHHC-1:",
     shown: "DHHC-1:0N:BASE64: (N from 0 to 3)",
@@ -90,12 +90,13 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-/// The secrets of a host and of those that it connects to.
+/// The secrets of a host and of the controllers that it connects to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPair {
-    /// Proves the host (`dhchap-secret`).
+    /// The host proves itself with it (`dhchap-secret`).
     pub host: Key,
-    /// Proves the controller to it (`dhchap-ctrl-secret`). A host that has it demands the proof.
+    /// The controller proves itself with it (`dhchap-ctrl-secret`). A host that has it demands the
+    /// proof.
     pub controller: Option<Key>,
 }
 
@@ -103,10 +104,10 @@ pub struct KeyPair {
 mod tests {
     use super::*;
 
-    /// A secret of the bytes 0, 1, 2 …, whose text was made by other means (Python's base64 and zlib).
+    /// A secret of the bytes 0, 1, 2 …; Python's base64 and zlib made the text.
     const KNOWN: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 
-    /// Goal: texts are read as others write them, and written back the same.
+    /// Goal: texts of other programs can be read, and are written back unchanged.
     #[test]
     fn known_texts_are_read() {
         let key: Key = KNOWN.parse().unwrap();
@@ -120,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Goal: a damaged text is refused with what is wrong with it, and never repeated.
+    /// Goal: a damaged text is refused with its defect, and is not printed.
     #[test]
     fn damaged_texts_are_refused() {
         let wrong = |text: &str| text.parse::<Key>().unwrap_err();

@@ -1,4 +1,4 @@
-//! What both sides compute: responses and augmented challenges (base 8.3.4).
+//! Computations of both sides: responses and augmented challenges (base 8.3.4).
 
 use crate::hash::Hash;
 use crate::key::Key;
@@ -6,7 +6,7 @@ use crate::tls_key::TlsKey;
 use nvme::Nqn;
 use zeroize::Zeroizing;
 
-/// The direction of authentication.
+/// The names of both parties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// The host's NQN.
@@ -15,14 +15,14 @@ pub struct Names {
     pub subsystem: Nqn,
 }
 
-/// Whose response it is.
+/// The side that responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Host,
     Controller,
 }
 
-/// What a transaction has agreed on.
+/// The negotiated parameters of a transaction.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) names: Names,
@@ -33,8 +33,8 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// The response of a side to a challenge with its sequence number. `shared` is what came of the
-    /// Diffie-Hellman exchange, if there was one.
+    /// Returns the response of a side to a challenge with its sequence number. `shared` is the
+    /// result of the Diffie-Hellman exchange, if there was one.
     pub(crate) fn response(
         &self,
         side: Side,
@@ -65,13 +65,13 @@ impl Terms {
         )
     }
 
-    /// What comes of the Diffie-Hellman exchange: `KS`.
+    /// Returns `KS`, the session key from the Diffie-Hellman exchange.
     fn session_key(&self, shared: &[u8]) -> Zeroizing<Vec<u8>> {
         self.hash.digest(shared)
     }
 
-    /// The key for TLS that both sides generate from the exchange and both challenges (base 8.3.4.5.9); [`None`] if
-    /// it was not agreed on.
+    /// Returns the TLS key that both sides generate from the exchange and both challenges (base
+    /// 8.3.4.5.9); [`None`] if it was not negotiated.
     pub(crate) fn generated(
         &self,
         shared: Option<&[u8]>,
@@ -86,19 +86,19 @@ impl Terms {
     }
 }
 
-/// The key for TLS that comes of a session key, and of C1 and C2.
+/// Returns the TLS key generated from a session key, C1 and C2.
 fn generate(hash: Hash, session_key: &[u8], challenges: [&[u8]; 2]) -> Option<TlsKey> {
     TlsKey::generated(hash, hash.hmac(session_key, &challenges))
 }
 
-/// A challenge that was never used before.
+/// Returns a new random challenge.
 pub(crate) fn challenge(hash: Hash) -> Vec<u8> {
     let mut challenge = vec![0; hash.bytes()];
     reactor::random::fill(&mut challenge);
     challenge
 }
 
-/// A sequence number: random, and not 0, which says that there is none.
+/// Returns a random sequence number, not 0, which would mean that there is none.
 pub(crate) fn sequence() -> u32 {
     loop {
         let sequence = reactor::random::u64() as u32;
@@ -120,8 +120,9 @@ mod tests {
         })
     }
 
-    /// Goal: generated keys are those of the specification's formulas. The session keys and challenges are those of the
-    /// Linux kernel's own test, whose generated keys are the same; Python's hmac computed what is derived from them.
+    /// Goal: generated keys follow the specification's formulas. The session keys and challenges
+    /// are those of the Linux kernel's own test, with the same generated keys; Python's hmac
+    /// computed the derived ones.
     #[test]
     fn generated_keys_are_those_of_the_formulas() {
         let known = [
@@ -145,7 +146,7 @@ mod tests {
             let (c1, c2) = (of(&|i| i), of(&|i| 0xff - i));
             let key = generate(hash, &of(&|i| b'A' + i), [&c1, &c2]).unwrap();
             let psks = key.psks(&nqns[0], &nqns[1], crate::Derivation::Former);
-            assert_eq!(psks.len(), 1, "a generated key has one identity, whatever the derivation");
+            assert_eq!(psks.len(), 1, "a generated key has one identity with any derivation");
             let identity = format!("NVMe1G{:02} {host} {subsystem} {digest}", hash.id());
             assert_eq!((psks[0].identity.as_str(), psks[0].hash), (identity.as_str(), hash));
             assert_eq!(hex(&psks[0].secret), secret);
@@ -154,8 +155,8 @@ mod tests {
         assert!(generate(Hash::Sha512, &[1; 64], [&[1], &[2]]).is_none(), "no cipher suite has it");
     }
 
-    /// Goal: where a key is generated, both responses are over `SC_C`, and the key comes from the hashed outcome of the
-    /// exchange, as Python's hmac and hashlib compute them.
+    /// Goal: when a key is generated, both responses include `SC_C`, and the key is computed from
+    /// the hashed result of the exchange. Python's hmac and hashlib computed the expected values.
     #[test]
     fn terms_with_a_generated_key_are_those_of_the_formulas() {
         let key: Key =
@@ -184,11 +185,12 @@ mod tests {
         assert_eq!(psks[0].identity, format!("NVMe1G01 {host} {subsystem} {digest}"));
         assert!(terms.generated(None, &c2, &c1).is_none(), "there was no exchange");
         let clear = Terms { channel: crate::CHANNEL_NONE, ..terms };
-        assert!(clear.generated(shared, &c2, &c1).is_none(), "it was not agreed on");
+        assert!(clear.generated(shared, &c2, &c1).is_none(), "it was not negotiated");
     }
 
-    /// Goal: responses are those of the specification's formulas, as Python's hmac and hashlib compute
-    /// them: the host's of an augmented challenge, the controller's of a plain one, with transformed keys.
+    /// Goal: responses follow the specification's formulas, with expected values from Python's hmac
+    /// and hashlib: the host's for an augmented challenge, the controller's for a plain one, with
+    /// transformed keys.
     #[test]
     fn responses_are_those_of_the_formulas() {
         let secret = [

@@ -1,12 +1,14 @@
 //! Keys for TLS between host and target: `NVMeTLSkey-1:0N:BASE64:`, and the PSKs derived from them (TCP 3.6.1).
 //!
-//! What is handed over is the configured PSK. With N not 0 each host derives a retained PSK of its own from it
-//! and its NQN. From that comes a TLS PSK for each subsystem, under an identity that names host, subsystem and
-//! hash function: an identity of version 1 ends with a digest of the retained PSK, one of version 0 does not.
+//! The text contains the configured PSK. With N not 0 each host derives a retained PSK of its own
+//! from it and its NQN. From that it derives a TLS PSK for each subsystem, with an identity of
+//! host, subsystem and hash function. An identity of version 1 ends with a digest of the retained
+//! PSK, one of version 0 does not.
 //!
-//! libnvme built the input of both derivations differently until 1.15 (July 2025): without the lengths that TLS
-//! 1.3 puts before label and context, and with the output's length in little-endian. [`Derivation::Former`] does
-//! the same, for peers whose keys an older libnvme put into the kernel's keyring.
+//! Until version 1.15 (July 2025) libnvme built the input of both derivations differently: without
+//! the lengths that TLS 1.3 puts before label and context, and with the output's length in
+//! little-endian. [`Derivation::Former`] does the same, for peers with keys that an older libnvme
+//! put into the kernel's keyring.
 
 use crate::error::KeyError;
 use crate::hash::Hash;
@@ -20,14 +22,14 @@ use std::str::FromStr;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// How keys are written.
+/// The text form of keys.
 const FORM: Form = Form {
     prefix: "NVMeTLSkey-1:",
     shown: "NVMeTLSkey-1:0N:BASE64: (N from 0 to 2)",
     lengths: &[32, 48],
     lengths_shown: "32 or 48",
 };
-/// Longest context of a derivation, whose length is one byte.
+/// Longest context of a derivation; its length is one byte.
 const CONTEXT_BYTES_MAX: usize = 255;
 
 /// A configured PSK, or one that an authentication has generated. Neither printing nor comparing it reveals it.
@@ -47,24 +49,24 @@ pub enum IdentityVersion {
     V1,
 }
 
-/// How the input of the key derivation is built.
+/// The form of the key derivation's input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Derivation {
-    /// As TLS 1.3 has it (RFC 8446, 7.1), and libnvme from 1.15 on.
+    /// The form of TLS 1.3 (RFC 8446, 7.1), and of libnvme from 1.15 on.
     #[default]
     Standard,
-    /// As libnvme had it before.
+    /// The form of earlier libnvme versions.
     Former,
 }
 
 /// A PSK for TLS.
 #[derive(Clone)]
 pub struct TlsPsk {
-    /// The name by which the peers find it; sent in the clear.
+    /// The identity by which the peers find it; sent in the clear.
     pub identity: String,
     /// The secret.
     pub secret: Zeroizing<Vec<u8>>,
-    /// The hash function that it is for: that of the cipher suite.
+    /// The hash function of its cipher suite.
     pub hash: Hash,
 }
 
@@ -78,14 +80,15 @@ impl TlsKey {
     /// Makes a random key for this hash function, SHA-256 or SHA-384.
     ///
     /// # Errors
-    /// [`KeyError::Form`] for SHA-512, which no cipher suite has.
+    /// [`KeyError::Form`] for SHA-512, because no cipher suite has it.
     pub fn generate(transform: Hash) -> Result<Self, KeyError> {
         let mut secret = Zeroizing::new(vec![0; transform.bytes()]);
         reactor::random::fill(&mut secret);
         Self::new(Some(transform), secret)
     }
 
-    /// The key with this secret. The hash function derives the retained PSK; without one the secret is that.
+    /// Returns the key with this secret. The hash function derives the retained PSK; without one
+    /// the secret itself is the retained PSK.
     ///
     /// # Errors
     /// [`KeyError::Length`], [`KeyError::LengthOfHash`], [`KeyError::Form`].
@@ -102,35 +105,36 @@ impl TlsKey {
         Ok(Self { secret, transform, is_generated: false })
     }
 
-    /// The PSK that an authentication with this hash function has generated (TCP 3.6.1.2); [`None`] for SHA-512,
-    /// which no cipher suite has. Its only identity is `NVMe1G0N HOST SUBSYSTEM DIGEST`.
+    /// Returns the PSK that an authentication with this hash function has generated (TCP 3.6.1.2);
+    /// [`None`] for SHA-512, because no cipher suite has it. Its only identity is `NVMe1G0N HOST
+    /// SUBSYSTEM DIGEST`.
     pub(crate) fn generated(hash: Hash, secret: Zeroizing<Vec<u8>>) -> Option<Self> {
         assert_eq!(secret.len(), hash.bytes(), "a generated key is as long as its hash");
         (hash != Hash::Sha512).then_some(Self { secret, transform: None, is_generated: true })
     }
 
-    /// The same secret, to be used as retained PSK as it is.
+    /// Returns the same secret, used directly as the retained PSK.
     #[must_use]
     pub fn without_transform(self) -> Self {
         Self { transform: None, ..self }
     }
 
-    /// The key as text, for a place that only its owner can read.
+    /// Returns the key as text. Store it only where no other user can read it.
     pub fn to_text(&self) -> Zeroizing<String> {
         FORM.write(self.transform.map_or(0, Hash::id), &self.secret)
     }
 
-    /// The hash function that derives the retained PSK, if it is derived.
+    /// Returns the hash function that derives the retained PSK, if it is derived.
     pub fn transform(&self) -> Option<Hash> {
         self.transform
     }
 
-    /// Bytes of the secret.
+    /// Returns the length of the secret in bytes.
     pub fn bytes(&self) -> usize {
         self.secret.len()
     }
 
-    /// The hash function of the cipher suite that the key is for: as long as the key.
+    /// Returns the hash function of the key's cipher suite, which has the length of the key.
     pub fn hash(&self) -> Hash {
         if self.secret.len() == Hash::Sha384.bytes() { Hash::Sha384 } else { Hash::Sha256 }
     }
@@ -138,7 +142,7 @@ impl TlsKey {
     /// Derives the TLS PSK for a host's connections to a subsystem.
     ///
     /// # Errors
-    /// [`KeyError::NamesTooLong`], of version 0 only.
+    /// [`KeyError::NamesTooLong`], only for version 0.
     pub fn psk(
         &self,
         host: &Nqn,
@@ -149,9 +153,9 @@ impl TlsKey {
         self.derive(host.as_str(), subsystem.as_str(), version, derivation)
     }
 
-    /// Derives all TLS PSKs that a host may use with a subsystem, best first: the identities of version 1 of both
-    /// derivations where these differ, then that of version 0. Where both derivations give one identity,
-    /// `derivation` says which is meant.
+    /// Derives all TLS PSKs that a host may use with a subsystem, best first: the identities of
+    /// version 1 of both derivations where these differ, then that of version 0. Where both
+    /// derivations give the same identity, `derivation` selects the PSK.
     pub fn psks(&self, host: &Nqn, subsystem: &Nqn, derivation: Derivation) -> Vec<TlsPsk> {
         let other = match derivation {
             Derivation::Standard => Derivation::Former,
@@ -167,7 +171,7 @@ impl TlsKey {
             (IdentityVersion::V1, other),
             (IdentityVersion::V0, derivation),
         ] {
-            // Version 0 has no PSK for names that are too long.
+            // Version 0 has no PSK if the names are too long.
             let Ok(psk) = self.psk(host, subsystem, version, derivation) else { continue };
             if psks.iter().all(|known| known.identity != psk.identity) {
                 psks.push(psk);
@@ -207,7 +211,7 @@ impl TlsKey {
     }
 }
 
-/// Derives as many bytes from `key` as it has itself: HKDF-Extract without salt, then HKDF-Expand-Label.
+/// Derives as many bytes as `key` has: HKDF-Extract without salt, then HKDF-Expand-Label.
 fn expand(
     hash: Hash,
     key: &[u8],
@@ -244,7 +248,7 @@ fn expand(
     Ok(output)
 }
 
-/// A number as TLS writes it.
+/// Returns a number in network byte order.
 fn network_order(number: u16) -> [u8; 2] {
     [(number >> 8) as u8, number as u8]
 }

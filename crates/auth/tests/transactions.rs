@@ -1,5 +1,5 @@
-//! Goal: host and controller agree whenever their keys do, in every hash function and group, and never
-//! otherwise: not with other keys or names, nor after a message was changed, cut, repeated or moved.
+//! Goal: host and controller agree if and only if their keys do, with every hash function and
+//! group: not with other keys or names, nor after a message was changed, cut, repeated or moved.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use auth::{Controller, Fault, Group, Hash, Host, Key, KeyPair, Names, Policy, Progress};
@@ -22,7 +22,7 @@ fn only(hash: Hash, group: Group) -> Policy {
     Policy { hashes: vec![hash], groups: vec![group], concatenation: false }
 }
 
-/// What came of a transaction: how each side sees it.
+/// The result of a transaction on each side.
 #[derive(Debug)]
 struct Verdict {
     host: Result<(), Fault>,
@@ -79,12 +79,14 @@ fn talk(
 #[allow(clippy::ptr_arg, reason = "other wires cut messages")]
 fn clean(_: &mut Vec<u8>) {}
 
-/// Goal: every hash function, group and transformation works, one way and both ways, and again later.
+/// Goal: every hash function, group and transformation works, in one direction and in both, and
+/// again later.
 #[test]
 fn equal_keys_agree() {
     for (number, group) in Group::ALL.into_iter().enumerate() {
         for (index, hash) in Hash::ALL.into_iter().enumerate() {
-            // Large groups take long without optimisation: each hash function once is enough there.
+            // Large groups take long without optimisation, so each hash function is used only once
+            // there.
             if group > Group::Ffdhe3072 && index != number % 3 {
                 continue;
             }
@@ -120,11 +122,11 @@ fn other_keys_disagree() {
             let verdict = run((&keys, &policy), &mut controller, 1, &mut clean);
             assert_eq!(verdict.host, Err(fault));
             assert_eq!(verdict.controller, Progress::Failed(Reason::FAILED));
-            // Nothing revives it, not even the right keys.
+            // A failed transaction stays failed, even with the right keys.
             let verdict = run((&right, &policy), &mut controller, 2, &mut clean);
             assert!(!verdict.is_success(), "{verdict:?}");
         }
-        // A controller that has no key of its own cannot prove itself.
+        // A controller without a key of its own cannot prove itself.
         let mute = KeyPair { controller: None, ..right.clone() };
         let mut controller = Controller::new(mute, names(), Policy::default());
         let verdict = run((&right, &policy), &mut controller, 1, &mut clean);
@@ -147,7 +149,7 @@ fn names_are_proved_too() {
     }
 }
 
-/// Goal: a controller that leaves out the proof which was demanded is refused.
+/// Goal: a controller that omits a demanded proof is refused.
 #[test]
 fn a_missing_proof_is_noticed() {
     let keys = KeyPair { host: key(None), controller: Some(key(None)) };
@@ -165,7 +167,7 @@ fn a_missing_proof_is_noticed() {
     assert_eq!(verdict.controller, Progress::Failed(Reason::FAILED));
 }
 
-/// Goal: sides that share no hash function or group end with the reason.
+/// Goal: sides without a common hash function or group end with the reason.
 #[test]
 fn terms_have_to_be_shared() {
     let keys = KeyPair { host: key(None), controller: None };
@@ -181,7 +183,8 @@ fn terms_have_to_be_shared() {
     }
 }
 
-/// Goal: messages of an earlier transaction prove nothing, and a host that skips or repeats one fails.
+/// Goal: messages of an earlier transaction prove nothing, and a host that skips or repeats one
+/// fails.
 #[test]
 fn recorded_messages_are_worthless() {
     let keys = KeyPair { host: key(None), controller: None };
@@ -205,7 +208,7 @@ fn recorded_messages_are_worthless() {
         }
         assert_ne!(fresh.progress(), Progress::Proved);
     }
-    // A reply that comes before the challenge was fetched answers nothing.
+    // A reply that comes before the challenge was fetched is invalid.
     let mut hasty = Controller::new(keys, names(), Policy::default());
     hasty.receive(negotiate);
     hasty.receive(reply);
@@ -215,9 +218,9 @@ fn recorded_messages_are_worthless() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Goal: one message that is changed, cut or replaced makes no side believe what is not so. What is
-    /// said of the wire (which hash functions are offered, reserved bytes) may change without harm;
-    /// with another challenge, response, number or name nothing succeeds.
+    /// Goal: after one message is changed, cut or replaced, no side accepts a false identity. Bytes
+    /// without significance (offered hash functions, reserved bytes) may change without harm. With
+    /// another challenge, response, number or name nothing succeeds.
     #[test]
     fn changed_messages_prove_nothing(
         place in 0_usize..5, at in 0_usize..MESSAGE_BYTES_MAX, flip in 1_u8.., cut in any::<bool>(),
@@ -237,7 +240,7 @@ proptest! {
             number += 1;
         });
         let Some(at) = changed else { return Ok(()) };
-        // Which bytes say nothing that counts.
+        // The bytes without significance.
         let is_idle = !cut && match place {
             0 => matches!(at, 2 | 3) || at >= 9,
             1 => matches!(at, 2 | 3 | 7),
@@ -252,7 +255,7 @@ proptest! {
             "message {place}, byte {at}: {verdict:?}");
     }
 
-    /// Goal: no bytes make either side panic, and none are taken for a proof.
+    /// Goal: no bytes make either side panic, and none are accepted as a proof.
     #[test]
     fn any_bytes_are_survived(messages in prop::collection::vec(
         prop_oneof![
@@ -276,12 +279,12 @@ proptest! {
     }
 }
 
-/// A policy by which a transaction generates a TLS key.
+/// Returns a policy by which a transaction generates a TLS key.
 fn concatenating(hash: Hash, group: Group) -> Policy {
     Policy { concatenation: true, ..only(hash, group) }
 }
 
-/// Carries a transaction out that may generate a key; what each side has of it.
+/// Carries out a transaction that may generate a key. Returns the key of each side.
 fn generate(
     host: (&KeyPair, &Policy),
     controller: &mut Controller,
@@ -296,13 +299,14 @@ fn generate(
     let verdict = exchange(&reply);
     let judged = answered.judged(&verdict)?;
     if let Some(confirmation) = judged.confirmation {
-        assert!(controller.take_generated().is_none(), "the host has not judged yet");
+        assert!(controller.take_generated().is_none(), "the host has not checked the proof yet");
         controller.receive(&confirmation);
     }
     Ok([judged.generated, controller.take_generated()])
 }
 
-/// Goal: both sides generate the same key, another one each time, one way and both ways; and none unless both want it.
+/// Goal: both sides generate the same key, a new one each time, in one direction and in both; and
+/// none unless both request it.
 #[test]
 fn keys_for_tls_are_generated() {
     let one_way = KeyPair { host: key(None), controller: None };
@@ -329,8 +333,8 @@ fn keys_for_tls_are_generated() {
     }
 }
 
-/// Goal: no key is generated without a group, with a hash function that no cipher suite has, by a host that brings no
-/// challenge, or that throws ours back.
+/// Goal: no key is generated without a group, with a hash function that no cipher suite has, or if
+/// the host sends no challenge or returns ours.
 #[test]
 fn keys_for_tls_need_their_terms() {
     let keys = KeyPair { host: key(None), controller: None };

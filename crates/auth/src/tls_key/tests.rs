@@ -1,5 +1,5 @@
-//! Keys and identities of libnvme's own tests (its `test/psk.c`); the TLS PSKs were computed from them by other
-//! means (Python's hmac), which give the same identities.
+//! Keys and identities of libnvme's own tests (its `test/psk.c`). Python's hmac computed the TLS
+//! PSKs independently, with the same identities.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Goal: keys are read as libnvme writes them, and written the same.
+/// Goal: keys written by libnvme can be read, and are written back unchanged.
 #[test]
 fn known_texts_are_read() {
     let plain = SHA256.replace(":01:", ":00:");
@@ -33,7 +33,7 @@ fn known_texts_are_read() {
     assert!(TlsKey::generate(Hash::Sha512).is_err());
 }
 
-/// Goal: a damaged text is refused with what is wrong with it, and never repeated.
+/// Goal: a damaged text is refused with its defect, and is not printed.
 #[test]
 fn damaged_texts_are_refused() {
     let wrong = |text: &str| text.parse::<TlsKey>().unwrap_err();
@@ -53,8 +53,8 @@ fn damaged_texts_are_refused() {
     assert!(!shown.contains(&hex(&psk[0].secret)[..8]) && !shown.contains("secret"), "{shown}");
 }
 
-/// Goal: identities are libnvme's, before and after its derivation changed, and PSKs are those that were
-/// computed independently.
+/// Goal: identities are those of libnvme, before and after its derivation changed, and PSKs are
+/// equal to those computed independently.
 #[test]
 fn derivations_are_those_of_libnvme() {
     use Derivation::{Former, Standard};
@@ -98,8 +98,8 @@ fn derivations_are_those_of_libnvme() {
     }
 }
 
-/// Goal: a host finds every identity that its peer may know once, the standard one first; names that are too
-/// long for version 0 leave version 1.
+/// Goal: a host offers each identity that its peer may know once, the standard one first. If names
+/// are too long for version 0, version 1 remains.
 #[test]
 fn all_identities_are_offered() {
     let host = Nqn::new("nqn.2026-01.io.tsumugi:host").unwrap();
@@ -113,7 +113,7 @@ fn all_identities_are_offered() {
     assert_eq!(standard.len(), 3);
     assert_eq!([&standard[1], &standard[0], &standard[2]], [&former[0], &former[1], &former[2]]);
     let plain = identities(&SHA256.replace(":01:", ":00:"), &discovery, Derivation::Standard);
-    assert_eq!(plain.len(), 2, "one digest, whichever derivation");
+    assert_eq!(plain.len(), 2, "one digest with either derivation");
     let long = Nqn::new(&format!("nqn.2026-01.io.tsumugi:{}", "x".repeat(200))).unwrap();
     let only = identities(SHA256, &long, Derivation::Standard);
     assert!(only.len() == 2 && only.iter().all(|it| it.starts_with("NVMe1R01 ")), "{only:?}");
