@@ -152,7 +152,7 @@ fn guesses_are_bounded() {
             match Controller::connect(options(&server, "keyed", Some(keys.clone()))).await {
                 Ok(_) => break,
                 Err(Error::Refused { .. }) => {
-                    reactor::time::sleep(Duration::from_millis(200)).await
+                    reactor::time::sleep(Duration::from_millis(200)).await;
                 }
                 Err(error) => panic!("{error}"),
             }
