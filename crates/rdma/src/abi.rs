@@ -1,9 +1,10 @@
-//! Structures of rdma-core that the library reads or writes, as its headers lay them out.
+//! Structures of rdma-core that the library reads or writes, in the layout of its headers.
 //!
-//! The names of fields are those of `infiniband/verbs.h` and `rdma/rdma_cma.h`. Structures that only the library looks
-//! into are opaque; of others the head is declared as far as it is used. rdma-core has kept these layouts since the
-//! symbol versions `IBVERBS_1.1` and `RDMACM_1.0`: inline functions of the headers are compiled into every program.
-//! `tests/layout.rs` compares sizes and offsets with the installed headers.
+//! Fields have the names of `infiniband/verbs.h` and `rdma/rdma_cma.h`. Structures that only the
+//! library accesses are opaque; of others only the used head is declared. rdma-core has kept these
+//! layouts since the symbol versions `IBVERBS_1.1` and `RDMACM_1.0`, because inline functions of
+//! the headers are compiled into every program. `tests/layout.rs` compares sizes and offsets with
+//! the installed headers.
 
 use libc::{c_char, c_int, c_uint, c_void};
 
@@ -142,7 +143,7 @@ pub struct IbvSendWr {
 }
 
 impl IbvSendWr {
-    /// One without any part, to be filled.
+    /// Returns a work request without addresses and list.
     pub fn new(wr_id: u64, opcode: c_int, send_flags: c_uint) -> Self {
         Self {
             wr_id,
@@ -270,7 +271,7 @@ pub struct IbvDeviceAttr {
 }
 
 impl IbvDeviceAttr {
-    /// One to be filled by `ibv_query_device`.
+    /// Returns a structure for `ibv_query_device` to fill.
     pub(crate) fn zeroed() -> Self {
         // SAFETY: it consists of integers.
         unsafe { std::mem::zeroed() }
@@ -285,7 +286,7 @@ pub struct RdmaEventChannel {
     pub fd: c_int,
 }
 
-/// `struct rdma_addr` (`rdma_cma.h`); of the union `addr` only the size matters.
+/// `struct rdma_addr` (`rdma_cma.h`); only the size of the union `addr` matters.
 #[repr(C)]
 #[derive(Debug)]
 pub struct RdmaAddr {
@@ -352,7 +353,7 @@ pub struct RdmaCmEvent {
     pub conn: RdmaConnParam,
 }
 
-/// Text that a library keeps.
+/// Text that belongs to a library.
 pub type Text = *const c_char;
 
 /// `RDMA_PS_TCP`.

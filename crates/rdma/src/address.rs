@@ -1,8 +1,8 @@
-//! Socket addresses as C has them.
+//! Socket addresses in C's form.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// An address as `bind` takes it.
+/// Returns an address in the form for `bind`.
 pub(crate) fn to_storage(address: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: it consists of integers.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -15,7 +15,7 @@ pub(crate) fn to_storage(address: SocketAddr) -> libc::sockaddr_storage {
                 sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
                 sin_zero: [0; 8],
             };
-            // SAFETY: the storage has room and alignment for every kind of address.
+            // SAFETY: the storage has space and alignment for every kind of address.
             unsafe { place.cast::<libc::sockaddr_in>().write(inner) };
         }
         SocketAddr::V6(v6) => {
@@ -33,12 +33,12 @@ pub(crate) fn to_storage(address: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// An address that C gave; an unknown kind is the unspecified address.
+/// Converts an address from C; an unknown family gives the unspecified address.
 pub(crate) fn from_storage(storage: &libc::sockaddr_storage) -> SocketAddr {
     let place = std::ptr::from_ref(storage);
     match libc::c_int::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says that it is one.
+            // SAFETY: the family identifies the structure.
             let inner = unsafe { place.cast::<libc::sockaddr_in>().read() };
             let ip = Ipv4Addr::from(u32::from_be(inner.sin_addr.s_addr));
             SocketAddr::from((ip, u16::from_be(inner.sin_port)))
@@ -58,7 +58,7 @@ pub(crate) fn from_storage(storage: &libc::sockaddr_storage) -> SocketAddr {
 mod tests {
     use super::*;
 
-    /// Goal: an address comes back as it was given.
+    /// Goal: converted addresses convert back to the same values.
     #[test]
     fn addresses_come_back() {
         for text in ["10.1.2.3:4420", "[fd00::7]:4420", "0.0.0.0:0", "[fe80::1%3]:1"] {

@@ -1,4 +1,4 @@
-//! An RDMA device, as connections on it share it.
+//! An RDMA device, shared by the connections on it.
 
 use crate::Error;
 use crate::abi::{IbvContext, IbvDeviceAttr, IbvPd};
@@ -8,8 +8,8 @@ use std::io;
 use std::ptr;
 use std::sync::Arc;
 
-/// librdmacm's list of open devices. While it is kept, their contexts stay open: librdmacm counts their users, and
-/// closes that of a device that was removed when its last identifier has gone.
+/// librdmacm's list of open devices. While the list exists, their contexts stay open: librdmacm
+/// counts their users, and closes a removed device's context when its last identifier is destroyed.
 struct Held {
     library: Arc<Library>,
     list: *mut *mut IbvContext,
@@ -17,7 +17,7 @@ struct Held {
 
 impl Held {
     fn get(library: &Arc<Library>) -> io::Result<Self> {
-        // SAFETY: the function takes null for the count, which the list's end tells as well.
+        // SAFETY: the function accepts null for the count; the end of the list is marked as well.
         let list = unsafe { (library.get_devices)(ptr::null_mut()) };
         if list.is_null() {
             return Err(io::Error::last_os_error());
@@ -26,7 +26,7 @@ impl Held {
     }
 
     fn has(&self, context: *mut IbvContext) -> bool {
-        // SAFETY: the library's list ends with null, and is ours until it is given back.
+        // SAFETY: the library's list ends with null, and belongs to us until it is freed.
         let contexts = (0..).map(|index| unsafe { *self.list.add(index) });
         contexts.take_while(|it| !it.is_null()).any(|it| it == context)
     }
@@ -34,38 +34,39 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // SAFETY: the list is the library's, and is not used any more.
+        // SAFETY: the list is the library's, and is not used afterwards.
         unsafe { (self.library.free_devices)(self.list) };
     }
 }
 
-/// A device with the protection domain of everything that this program registers and makes on it.
+/// A device with the protection domain of all resources that this program makes on it.
 pub struct Device {
     pub(crate) library: Arc<Library>,
     pub(crate) context: *mut IbvContext,
     pub(crate) domain: *mut IbvPd,
     name: String,
     attributes: IbvDeviceAttr,
-    /// Goes after the domain.
+    /// Dropped after the domain.
     _held: Held,
 }
 
-// SAFETY: the context, the domain and the list may be used by every thread (libibverbs and librdmacm are thread-safe),
-// and are not changed here.
+// SAFETY: every thread may use the context, the domain and the list (libibverbs and librdmacm are
+// thread-safe), and this crate does not change them.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// The device of an open context.
+    /// Opens the device of an open context.
     ///
     /// # Safety
-    /// librdmacm has opened the context, and keeps it open while this is called: an identifier uses it.
+    /// librdmacm must have opened the context, and keep it open during this call, because an
+    /// identifier uses it.
     pub(crate) unsafe fn open(
         library: &Arc<Library>,
         context: *mut IbvContext,
     ) -> Result<Arc<Self>, Error> {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let name = unsafe { library.name_of(context) };
         let failed = |action, source| Error::Resource { action, device: name.clone(), source };
         let held = Held::get(library).map_err(|error| failed("hold the context", error))?;
@@ -88,27 +89,27 @@ impl Device {
         Ok(Arc::new(Self { library, context, domain, name, attributes, _held: held }))
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Work requests that one of a queue pair's queues can hold.
+    /// Returns the largest number of work requests in one of a queue pair's queues.
     pub fn work_requests_max(&self) -> u32 {
         self.attributes.max_qp_wr.max(0) as u32
     }
 
-    /// Entries of a completion queue.
+    /// Returns the largest number of entries of a completion queue.
     pub fn completions_max(&self) -> u32 {
         self.attributes.max_cqe.max(0) as u32
     }
 
-    /// RDMA READ requests that a queue pair can have outstanding.
+    /// Returns the largest number of outstanding RDMA READ requests of a queue pair.
     pub fn reads_max(&self) -> u8 {
         self.attributes.max_qp_init_rd_atom.clamp(0, 254) as u8
     }
 
-    /// An error of a resource of this device.
+    /// Returns an error of a resource of this device.
     pub(crate) fn failed(&self, action: &'static str, source: io::Error) -> Error {
         Error::Resource { action, device: self.name.clone(), source }
     }
@@ -116,7 +117,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: everything in the domain holds this device, and has gone.
+        // SAFETY: everything in the domain holds this device, and has been dropped.
         unsafe { (self.library.dealloc_pd)(self.domain) };
     }
 }
@@ -132,8 +133,8 @@ mod tests {
     use super::*;
     use crate::fake::{Fake, lists_held};
 
-    /// Goal: a device keeps librdmacm's list, which keeps its context open, for as long as it lives; one whose context is
-    /// not in the list is refused, and its list given back.
+    /// Goal: a device holds librdmacm's list, which keeps its context open, for as long as it
+    /// lives. A device with a context that is not in the list is refused, and the list is freed.
     #[test]
     fn a_device_keeps_its_context_open() {
         let (other, fake) = (Fake::new(), Fake::new());

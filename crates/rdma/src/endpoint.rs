@@ -1,8 +1,9 @@
 //! A connection: messages in both directions, and reads and writes of the peer's memory.
 //!
-//! Work requests are gathered and posted together by [`Endpoint::flush`]: one call of the library, which is one doorbell
-//! of an adapter, however many there are. A write is not announced by a completion of its own: the send behind it is, and
-//! the adapter completes both in order. Memory stays here until then.
+//! [`Endpoint::flush`] posts all collected work requests together: one call of the library, and one
+//! doorbell of the adapter, for any number of them. A write has no completion of its own: the
+//! following send has one, and the adapter completes both in order. The endpoint holds the memory
+//! until then.
 
 use crate::Error;
 use crate::abi::{
@@ -30,10 +31,10 @@ const READ: u64 = 2;
 const WRITE: u64 = 3;
 const SEND: u64 = 4;
 
-/// Bytes that each message to be sent has room for.
+/// Space for each message to send, in bytes.
 const SEND_BYTES: usize = 64;
 
-/// Receives that are posted before [`Endpoint::open`].
+/// Number of receives that are posted before [`Endpoint::open`].
 const RECEIVES_FIRST: u32 = 2;
 
 /// Memory of the peer.
@@ -43,49 +44,49 @@ pub struct Remote {
     pub address: u64,
     /// Bytes.
     pub length: u32,
-    /// The peer's key for it.
+    /// The peer's key for this memory.
     pub key: u32,
 }
 
-/// Room for a message that is received: its head, and what follows in a buffer of its own.
+/// Memory for a received message: its head, and a separate buffer for the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Bytes of the head.
     pub head: usize,
-    /// Most bytes that follow it; none if 0.
+    /// Largest number of bytes after the head; 0 for none.
     pub data: usize,
 }
 
-/// What has been done.
+/// A completed operation.
 #[derive(Debug)]
 pub enum Completion {
-    /// A message came.
+    /// A message was received.
     Received {
-        /// Its first bytes, fewer than a head if it is shorter.
+        /// Its first bytes; fewer than a head if it is shorter.
         head: SmallVec<[u8; SEND_BYTES]>,
-        /// What followed.
+        /// The rest.
         data: Option<Buffer>,
     },
     /// A read of the peer's memory has ended.
     Read {
-        /// As given with it.
+        /// The token of the call.
         token: u64,
         /// The bytes.
         data: Buffer,
     },
-    /// A message was sent, and all that was written before it.
+    /// A message was sent, and everything that was written before it.
     Sent {
-        /// As given with it.
+        /// The token of the call.
         token: u64,
     },
 }
 
-/// Counts of a connection.
+/// Counters of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Messages that came.
+    /// Messages received.
     pub received: u64,
-    /// Messages that were sent.
+    /// Messages sent.
     pub sent: u64,
     /// Reads and writes of the peer's memory.
     pub transfers: u64,
@@ -93,9 +94,9 @@ pub struct Counts {
     pub send_doorbells: u64,
     /// Calls that posted receives: doorbells of the receive queue.
     pub receive_doorbells: u64,
-    /// Completion events that were waited for.
+    /// Wake-ups by completion events.
     pub wakeups: u64,
-    /// Transfers whose data had to be copied to memory that can be registered.
+    /// Transfers with data that was copied to memory that can be registered.
     pub copies: u64,
 }
 
@@ -106,12 +107,12 @@ struct Reading {
     bytes: usize,
 }
 
-/// A message under way, with what was written before it.
+/// A message under way, with the buffers that were written before it.
 struct Sending {
     token: u64,
-    /// Kept until then.
+    /// Held until the send completes.
     _written: SmallVec<[Buffer; 1]>,
-    /// Entries of the send queue that are free when it has ended.
+    /// Number of send queue entries that become free when it completes.
     entries: u32,
 }
 
@@ -122,26 +123,26 @@ pub struct Endpoint {
     device: Arc<Device>,
     addresses: (SocketAddr, SocketAddr),
     room: Room,
-    /// The heads of messages that are received, one behind the other.
+    /// The heads of received messages, one after the other.
     heads: Buffer,
     heads_key: u32,
-    /// Where the rest of each goes.
+    /// The buffers for the rest of each.
     rooms: Vec<Option<Buffer>>,
     to_receive: Vec<u32>,
-    /// Receives that are posted from [`Self::open`] on.
+    /// Receives that are only posted after [`Self::open`].
     shut: Range<u32>,
-    /// Messages that are sent, one behind the other.
+    /// Messages to send, one after the other.
     messages: Buffer,
     messages_key: u32,
     sending: Vec<Option<Sending>>,
     free_messages: Vec<u32>,
-    /// When each message under way was given to the adapter, the oldest first.
+    /// Times at which the messages under way were posted, the oldest first.
     sent_at: VecDeque<Instant>,
     reading: Vec<Option<Reading>>,
     free_reads: Vec<u32>,
-    /// Buffers that were written since the last message.
+    /// Buffers written since the last message.
     written: SmallVec<[Buffer; 1]>,
-    /// Work requests that are not posted, with their data.
+    /// Work requests that are not posted yet, with their data.
     gathered: VecDeque<(IbvSendWr, IbvSge)>,
     entries_max: u32,
     entries_used: u32,
@@ -149,10 +150,10 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Makes the resources of a connection; nothing is posted.
+    /// Makes the resources of a connection without posting anything.
     ///
     /// # Safety
-    /// `raw` is the identifier of `id`, of the device, without a queue pair.
+    /// `raw` must be the identifier of `id`, of this device, without a queue pair.
     pub(crate) unsafe fn new(
         device: &Arc<Device>,
         id: Id,
@@ -173,7 +174,7 @@ impl Endpoint {
         };
         let (heads, heads_key) = room_for(receives * room.head)?;
         let (messages, messages_key) = room_for(sends * SEND_BYTES)?;
-        // SAFETY: by the caller's promise; the identifier is dropped after the queue.
+        // SAFETY: guaranteed by the caller; the identifier is dropped after the queue.
         let queue = unsafe { Queue::new(device, raw, sizes) }?;
         Ok(Self {
             queue,
@@ -201,32 +202,32 @@ impl Endpoint {
         })
     }
 
-    /// Posts the first receives: the memory of more is for peers that are known.
+    /// Posts the first receives. Memory for more is reserved for peers that are known.
     pub(crate) fn begin(&mut self) -> io::Result<()> {
         self.post_receives()
     }
 
-    /// Has [`Self::flush`] post all receives, not only the first two.
+    /// Lets [`Self::flush`] post all receives, not only the first two.
     pub fn open(&mut self) {
         self.to_receive.extend(std::mem::take(&mut self.shut));
     }
 
-    /// Where the peer reached us.
+    /// Returns the local address of the connection.
     pub fn local_addr(&self) -> SocketAddr {
         self.addresses.0
     }
 
-    /// Where the peer is.
+    /// Returns the peer's address.
     pub fn peer_addr(&self) -> SocketAddr {
         self.addresses.1
     }
 
-    /// What was done so far.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Reads the peer's memory into a buffer, from its start on.
+    /// Reads the peer's memory into a buffer, from the buffer's start.
     ///
     /// # Errors
     /// If the buffer cannot be registered.
@@ -246,7 +247,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Writes a chunk to the peer's memory. It has been written when the next message was sent.
+    /// Writes a chunk to the peer's memory. The write is complete when the next message has been
+    /// sent.
     ///
     /// # Errors
     /// If the memory cannot be registered.
@@ -267,17 +269,19 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether [`Self::send`] has room for another message.
+    /// Whether [`Self::send`] has space for another message.
     pub fn can_send(&self) -> bool {
         !self.free_messages.is_empty()
     }
 
-    /// Since when the oldest message under way is not sent; the peer may not take it.
+    /// Returns the time since which the oldest message is under way, perhaps because the peer does
+    /// not receive it.
     pub fn sending_since(&self) -> Option<Instant> {
         self.sent_at.front().copied()
     }
 
-    /// Sends a message of up to 64 bytes; the peer's adapter takes back the key `invalidate`, if it is given.
+    /// Sends a message of up to 64 bytes. The peer's adapter invalidates the key `invalidate`, if
+    /// given.
     ///
     /// # Panics
     /// If [`Self::can_send`] is false.
@@ -287,7 +291,8 @@ impl Endpoint {
         assert!(message.len() <= SEND_BYTES, "a message of {} bytes", message.len());
         let (memory, room) = self.messages.memory();
         assert!(start + message.len() <= room, "message {index} lies outside of {room} bytes");
-        // SAFETY: the range is inside of the buffer, and the adapter reads no message of this index.
+        // SAFETY: the range is inside the buffer, and the adapter does not read the message of this
+        // index now.
         unsafe { memory.add(start).copy_from_nonoverlapping(message.as_ptr(), message.len()) };
         let element = element(&self.messages, start..start + message.len(), self.messages_key);
         let opcode = if invalidate.is_some() { WR_SEND_WITH_INV } else { WR_SEND };
@@ -300,13 +305,14 @@ impl Endpoint {
         self.counts.sent += 1;
     }
 
-    /// Posts what was gathered, as far as there is room; true if anything was posted.
+    /// Posts the collected work requests, as far as there is space. Returns true if it posted any.
     ///
     /// # Errors
-    /// If the library refuses it: the connection is over.
+    /// If the library refuses them; the connection is then over.
     pub fn flush(&mut self) -> io::Result<bool> {
-        // Receives first: the peer may send its next command as soon as it has a response. A peer that takes no
-        // responses sends no more commands either, so that their answers cannot pile up here.
+        // Receives come first, because the peer may send its next command as soon as it has a
+        // response. A peer that takes no responses gets no more receives, so its answers cannot
+        // pile up here.
         if self.can_send() {
             self.post_receives()?;
         }
@@ -317,7 +323,7 @@ impl Endpoint {
             return Ok(false);
         }
         let mut batch: SmallVec<[(IbvSendWr, IbvSge); 16]> = self.gathered.drain(..count).collect();
-        // From the last to the first, so that each links to one that stays where it is.
+        // From the last to the first, so that each links to one that does not move.
         let mut next = std::ptr::null_mut();
         for (request, element) in batch.iter_mut().rev() {
             (request.sg_list, request.num_sge) = (std::ptr::from_mut(element), 1);
@@ -326,13 +332,14 @@ impl Endpoint {
         }
         self.entries_used += count as u32;
         self.counts.send_doorbells += 1;
-        // SAFETY: the list is whole; the library copies requests and elements, and the memory that they name is kept in
-        // `reading`, `sending`, `written` and `messages` until its completion or the end of the queue.
+        // SAFETY: the list is complete; the library copies requests and elements. The memory that
+        // they name is held in `reading`, `sending`, `written` and `messages` until its completion
+        // or the end of the queue.
         unsafe { self.queue.post_sends(next) }?;
         Ok(true)
     }
 
-    /// Notes the time of messages that are new, together: they are posted together.
+    /// Records the time of all new messages, because they are posted together.
     fn note_times(&mut self) {
         let under_way = self.sending.len() - self.free_messages.len();
         if self.sent_at.len() < under_way {
@@ -340,7 +347,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether something could not be posted yet for want of room.
+    /// Whether a request could not be posted yet for lack of space.
     pub fn is_full(&self) -> bool {
         !self.gathered.is_empty()
     }
@@ -379,14 +386,14 @@ impl Endpoint {
             next = std::ptr::from_mut(request);
         }
         self.counts.receive_doorbells += 1;
-        // SAFETY: the list is whole; the memory that it names is kept in `heads` and `rooms`.
+        // SAFETY: the list is complete; the memory that it names is held in `heads` and `rooms`.
         unsafe { self.queue.post_receives(next) }
     }
 
-    /// The next completion.
+    /// Returns the next completion.
     ///
     /// # Errors
-    /// Why the connection is over.
+    /// The reason why the connection is over.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Completion, &'static str>> {
         loop {
             let taken = self.queue.take().map_err(|_| "its completion queue failed")?;
@@ -409,7 +416,7 @@ impl Endpoint {
                 let status = self.id.status_text(completion.status);
                 tracing::info!(peer = %self.peer_addr(), status, kind, "a work request fails");
             }
-            // The queue pair has failed with it.
+            // The queue pair has failed too.
             return Err(self.id.link.over().unwrap_or("a work request failed"));
         }
         match kind {
@@ -448,8 +455,8 @@ impl Endpoint {
         let mut head = SmallVec::from_elem(0, head_bytes);
         let (memory, room) = self.heads.memory();
         assert!(start + head_bytes <= room, "head {index} lies outside of {room} bytes");
-        // SAFETY: the range is inside of the buffer, whose other ranges the adapter may be writing to, so that there is
-        // no reference to the whole.
+        // SAFETY: the range is inside the buffer. The adapter may be writing to other ranges, so
+        // there is no reference to the whole buffer.
         unsafe { memory.add(start).copy_to_nonoverlapping(head.as_mut_ptr(), head_bytes) };
         let data_bytes = bytes - head_bytes;
         let data = (data_bytes > 0).then(|| self.rooms[index].take()).flatten().map(|mut data| {
@@ -460,7 +467,7 @@ impl Endpoint {
         Completion::Received { head, data }
     }
 
-    /// Ends the connection: afterwards the adapter touches none of its memory.
+    /// Ends the connection. Afterwards the adapter accesses none of its memory.
     pub fn close(&mut self) {
         self.id.disconnect();
         self.queue.end();
@@ -469,7 +476,7 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // Before the fields go, whose memory the adapter may be working on.
+        // Before the fields are dropped, because the adapter may be accessing their memory.
         self.close();
     }
 }

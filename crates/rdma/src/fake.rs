@@ -1,4 +1,5 @@
-//! Libraries whose adapter is this test: what is posted is noted, and completes when the test says so.
+//! Fake libraries with this test as the adapter: posted requests are recorded, and complete when
+//! the test decides.
 
 use crate::abi::{
     IbvCompChannel, IbvContext, IbvCq, IbvDevice, IbvDeviceAttr, IbvMr, IbvPd, IbvQp,
@@ -23,29 +24,29 @@ thread_local! {
     static NO_EVENT: Cell<c_int> = const { Cell::new(libc::EAGAIN) };
 }
 
-/// Has the connection manager give so many events that concern nobody, then this error.
+/// Makes the connection manager return this number of irrelevant events, then this error.
 pub(crate) fn events(count: usize, errno: c_int) {
     EVENTS.set(count);
     NO_EVENT.set(errno);
 }
 
-/// Lists of devices that were not given back.
+/// Returns the number of device lists that were not freed.
 pub(crate) fn lists_held() -> usize {
     LISTS.get()
 }
 
-/// Receives that are posted.
+/// Returns the number of posted receives.
 pub(crate) fn receives() -> usize {
     RECEIVES.with_borrow(VecDeque::len)
 }
 
-/// Completes the oldest receive that is posted, with this opcode and these bytes.
+/// Completes the oldest posted receive, with this opcode and these bytes.
 pub(crate) fn receive(opcode: c_int, byte_len: u32) {
     let wr_id = RECEIVES.with_borrow_mut(VecDeque::pop_front).expect("no receive is posted");
     complete(IbvWc { wr_id, opcode, byte_len, ..IbvWc::default() });
 }
 
-/// Completes the oldest send that is posted.
+/// Completes the oldest posted send.
 pub(crate) fn take_send() {
     let wr_id = SENDS.with_borrow_mut(VecDeque::pop_front).expect("no send is posted");
     complete(IbvWc { wr_id, ..IbvWc::default() });
@@ -55,17 +56,18 @@ fn complete(completion: IbvWc) {
     COMPLETIONS.with_borrow_mut(|completions| completions.push_back(completion));
 }
 
-/// A library with one device, whose context lives as long as the test's thread.
+/// A library with one device. Its context lives as long as the test's thread.
 pub(crate) struct Fake {
     pub(crate) library: Arc<Library>,
     pub(crate) context: *mut IbvContext,
 }
 
 impl Fake {
-    /// The last of a thread is the one whose device is listed, and with an empty adapter.
+    /// Makes a library with an empty adapter. Only the device of a thread's latest library is
+    /// listed.
     pub(crate) fn new() -> Self {
         let context = Box::leak(Box::new(MaybeUninit::<IbvContext>::zeroed())).as_mut_ptr();
-        // SAFETY: the place is there; only what is written here is read.
+        // SAFETY: the memory exists; only what is written here is read.
         unsafe {
             (&raw mut (*context).ops.poll_cq).write(poll_cq);
             (&raw mut (*context).ops.req_notify_cq).write(req_notify_cq);
@@ -109,10 +111,10 @@ impl Fake {
         unsafe { Device::open(&self.library, self.context) }.unwrap()
     }
 
-    /// An identifier of a connection on the device; never freed.
+    /// Returns an identifier of a connection on the device; it is never freed.
     pub(crate) fn identifier(&self) -> *mut RdmaCmId {
         let identifier = Box::leak(Box::new(MaybeUninit::<RdmaCmId>::zeroed())).as_mut_ptr();
-        // SAFETY: the place is there.
+        // SAFETY: the memory exists.
         unsafe { (*identifier).verbs = self.context };
         identifier
     }
@@ -151,7 +153,7 @@ unsafe extern "C" fn reg_mr(
 }
 
 unsafe extern "C" fn dereg_mr(region: *mut IbvMr) -> c_int {
-    // SAFETY: it comes from `reg_mr`.
+    // SAFETY: it was made by `reg_mr`.
     drop(unsafe { Box::from_raw(region) });
     0
 }
@@ -161,7 +163,7 @@ unsafe extern "C" fn create_comp_channel(context: *mut IbvContext) -> *mut IbvCo
 }
 
 unsafe extern "C" fn destroy_comp_channel(channel: *mut IbvCompChannel) -> c_int {
-    // SAFETY: it comes from `create_comp_channel`.
+    // SAFETY: it was made by `create_comp_channel`.
     let channel = unsafe { Box::from_raw(channel) };
     // SAFETY: the descriptor is the channel's.
     unsafe { libc::close(channel.fd) }
@@ -186,7 +188,7 @@ unsafe extern "C" fn create_event_channel() -> *mut RdmaEventChannel {
 }
 
 unsafe extern "C" fn destroy_event_channel(channel: *mut RdmaEventChannel) {
-    // SAFETY: it comes from `create_event_channel`.
+    // SAFETY: it was made by `create_event_channel`.
     let channel = unsafe { Box::from_raw(channel) };
     // SAFETY: the descriptor is the channel's.
     unsafe { libc::close(channel.fd) };
@@ -194,7 +196,7 @@ unsafe extern "C" fn destroy_event_channel(channel: *mut RdmaEventChannel) {
 
 unsafe extern "C" fn get_cm_event(_: *mut RdmaEventChannel, into: *mut *mut RdmaCmEvent) -> c_int {
     if EVENTS.get() == 0 {
-        // SAFETY: the place is this thread's.
+        // SAFETY: the memory is this thread's.
         unsafe { *libc::__errno_location() = NO_EVENT.get() };
         return -1;
     }
@@ -202,13 +204,13 @@ unsafe extern "C" fn get_cm_event(_: *mut RdmaEventChannel, into: *mut *mut Rdma
     // SAFETY: it consists of integers and pointers.
     let event: RdmaCmEvent = unsafe { std::mem::zeroed() };
     let event = RdmaCmEvent { id: ptr::dangling_mut(), ..event };
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has space for it.
     unsafe { *into = Box::into_raw(Box::new(event)) };
     0
 }
 
 unsafe extern "C" fn ack_cm_event(event: *mut RdmaCmEvent) -> c_int {
-    // SAFETY: it comes from `get_cm_event`.
+    // SAFETY: it was made by `get_cm_event`.
     drop(unsafe { Box::from_raw(event) });
     0
 }
@@ -220,7 +222,7 @@ unsafe extern "C" fn create_id(
     _: c_int,
 ) -> c_int {
     let identifier = Box::leak(Box::new(MaybeUninit::<RdmaCmId>::zeroed()));
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has space for it.
     unsafe { *into = identifier.as_mut_ptr() };
     0
 }
@@ -255,7 +257,7 @@ unsafe extern "C" fn get_devices(_: *mut c_int) -> *mut *mut IbvContext {
 }
 
 unsafe extern "C" fn free_devices(list: *mut *mut IbvContext) {
-    // SAFETY: it comes from `get_devices`.
+    // SAFETY: it was made by `get_devices`.
     drop(unsafe { Box::from_raw(list.cast::<[*mut IbvContext; 2]>()) });
     LISTS.set(LISTS.get() - 1);
 }
@@ -264,7 +266,7 @@ unsafe extern "C" fn poll_cq(_: *mut IbvCq, most: c_int, into: *mut IbvWc) -> c_
     COMPLETIONS.with_borrow_mut(|completions| {
         let count = completions.len().min(most as usize);
         for (index, completion) in completions.drain(..count).enumerate() {
-            // SAFETY: the caller has room for so many.
+            // SAFETY: the caller has space for this number.
             unsafe { into.add(index).write(completion) };
         }
         count as c_int

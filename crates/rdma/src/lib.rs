@@ -1,12 +1,14 @@
-//! Connections over RDMA, for NVMe over Fabrics: messages, and transfers that one side's adapter does alone.
+//! Connections over RDMA, for NVMe over Fabrics: messages, and transfers that one side's adapter
+//! makes alone.
 //!
-//! Everything is rdma-core's: libibverbs and librdmacm, loaded when they are asked for, so that a machine without them
-//! lacks RDMA and nothing else. Their event and completion channels are descriptors, which the reactor polls; no call
-//! here waits for the network.
+//! The crate uses rdma-core's libibverbs and librdmacm, loaded on demand, so that a machine without
+//! them lacks only RDMA. Their event and completion channels are descriptors, which the reactor
+//! polls; no call here waits for the network.
 //!
-//! A [`Listener`] gives [`Request`]s with their private data; one that is accepted becomes an [`Endpoint`]: it receives
-//! messages, sends messages, and reads and writes the peer's memory. The endpoint owns all memory that the adapter works
-//! on until that is done, so that its interface is safe. Nothing of ours is ever registered for access by the peer.
+//! A [`Listener`] returns [`Request`]s with their private data. An accepted request becomes an
+//! [`Endpoint`]: it receives messages, sends messages, and reads and writes the peer's memory. The
+//! endpoint owns all memory that the adapter accesses until the access ends, so its interface is
+//! safe. No local memory is ever registered for access by the peer.
 #![allow(unsafe_code, reason = "this crate calls C libraries; see SAFETY notes")]
 
 pub mod abi;
@@ -29,11 +31,11 @@ pub use queue::Sizes;
 use std::io;
 use std::net::SocketAddr;
 
-/// Why there is no RDMA, or no connection.
+/// The reason why there is no RDMA, or no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// rdma-core is not there.
+    /// rdma-core is not installed.
     #[error(
         "not available: rdma-core cannot be loaded ({0}); install libibverbs1, librdmacm1 and ibverbs-providers \
          (Debian) or rdma-core (other systems), and use the dynamically linked program"
@@ -45,25 +47,25 @@ pub enum Error {
          and allow access to /dev/infiniband/rdma_cm"
     )]
     ConnectionManager(io::Error),
-    /// The address is none of an RDMA device.
+    /// The address does not belong to an RDMA device.
     #[error(
         "cannot listen on {address} over RDMA: {source}; `rdma link` lists this machine's RDMA devices, and the address \
          must belong to one of them (soft-RoCE makes one: rdma link add rxe0 type rxe netdev eth0)"
     )]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A connection's resources could not be had.
+    /// A connection's resource could not be made.
     #[error("cannot {action} on the RDMA device {device}: {source}")]
     Resource {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// Which device.
+        /// The device.
         device: String,
-        /// What the library said.
+        /// The library's error.
         source: io::Error,
     },
 }

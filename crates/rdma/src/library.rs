@@ -1,4 +1,4 @@
-//! The functions of libibverbs and librdmacm that are used, loaded when they are wanted.
+//! The functions of libibverbs and librdmacm that are used, loaded on demand.
 
 use crate::Error;
 use crate::abi::{
@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::sync::Arc;
 
-/// The libraries' names with the numbers of their interfaces.
+/// The libraries' file names with their interface versions.
 const VERBS: &str = "libibverbs.so.1";
 const CM: &str = "librdmacm.so.1";
 
@@ -19,7 +19,7 @@ macro_rules! library {
         /// libibverbs and librdmacm, loaded.
         pub struct Library {
             $(pub(crate) $name: $kind,)*
-            /// Keep the functions where they are.
+            /// Keeps the functions loaded.
             _loaded: [libloading::Library; 2],
         }
 
@@ -28,19 +28,20 @@ macro_rules! library {
             fn of(libraries: [libloading::Library; 2]) -> Result<Self, libloading::Error> {
                 $(
                     // SAFETY: the symbol is a function of this type in every version with this
-                    // interface; the pointer is used no longer than the library is kept.
+                    // interface; the pointer is used only while the library is loaded.
                     let $name = *unsafe { libraries[$library].get::<$kind>($symbol)? };
                 )*
                 Ok(Self { $($name,)* _loaded: libraries })
             }
 
-            /// One whose functions all end the program, for tests that replace those that they call.
+            /// Returns a library with functions that all end the program, for tests that replace
+            /// those that they call.
             #[cfg(test)]
             pub(crate) fn without_functions() -> Self {
-                // Every library has itself.
+                // Any library would do.
                 let this = || libloading::Library::from(libloading::os::unix::Library::this());
                 let none: unsafe extern "C" fn() = no_function;
-                // SAFETY: a function that takes and returns nothing, whatever it is called with.
+                // SAFETY: a function that takes and returns nothing, with any arguments.
                 $(let $name: $kind = unsafe { std::mem::transmute(none) };)*
                 Self { $($name,)* _loaded: [this(), this()] }
             }
@@ -115,14 +116,15 @@ unsafe extern "C" fn no_function() {
 }
 
 impl Library {
-    /// Loads both.
+    /// Loads both libraries.
     ///
     /// # Errors
     /// [`Error::Library`] if one is not installed or lacks a function.
     pub fn load() -> Result<Arc<Self>, Error> {
-        // A program without a dynamic loader has none to load libraries with, and says so in its own way.
+        // A statically linked program cannot load libraries; its C library reports that in its own
+        // way.
         let open = |name: &str| {
-            // SAFETY: what these libraries run when they are loaded touches nothing of ours.
+            // SAFETY: the libraries' code that runs at loading accesses nothing of ours.
             unsafe { libloading::Library::new(name) }.map_err(|error| words(&error))
         };
         let (verbs, cm) = (open(VERBS), open(CM));
@@ -133,29 +135,29 @@ impl Library {
         Self::of([verbs, cm]).map(Arc::new).map_err(|error| Error::Library(words(&error)))
     }
 
-    /// The library's words for the status of a work request.
+    /// Returns the library's text for the status of a work request.
     pub(crate) fn status_text(&self, status: c_int) -> String {
-        // SAFETY: the function takes every number.
+        // SAFETY: the function accepts every number.
         unsafe { text((self.wc_status_str)(status)) }
     }
 
-    /// The library's name for an event of a connection.
+    /// Returns the library's name for an event of a connection.
     pub(crate) fn event_text(&self, event: c_int) -> String {
-        // SAFETY: the function takes every number.
+        // SAFETY: the function accepts every number.
         unsafe { text((self.event_str)(event)) }
     }
 
-    /// The name of a device.
+    /// Returns the name of a device.
     ///
     /// # Safety
-    /// The context is open.
+    /// The context must be open.
     pub(crate) unsafe fn name_of(&self, context: *mut IbvContext) -> String {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { text((self.device_name)((*context).device)) }
     }
 }
 
-/// What the dynamic loader says; the error itself names only the function that failed.
+/// Returns the dynamic loader's message; the error's own text names only the function that failed.
 fn words(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => source.to_string(),
@@ -164,12 +166,12 @@ fn words(error: &libloading::Error) -> String {
 }
 
 /// # Safety
-/// The text is null or ends with a zero.
+/// The text must be null or end with a zero.
 unsafe fn text(text: Text) -> String {
     if text.is_null() {
         return "?".to_owned();
     }
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 

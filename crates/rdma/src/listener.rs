@@ -1,7 +1,9 @@
-//! Listening by the connection manager: requests for connections, and what happens to connections later.
+//! Listening through the connection manager: requests for connections, and later events of
+//! connections.
 //!
-//! All identifiers of a listener share its event channel. A task reads the events, keeps requests until they are taken,
-//! and marks connections that are over. It ends when the listener and all its connections have gone.
+//! All identifiers of a listener share its event channel. A task reads the events, holds requests
+//! until they are taken, and marks connections that are over. It ends when the listener and all its
+//! connections have been dropped.
 
 use crate::Error;
 use crate::abi::{PS_TCP, RdmaCmEvent, RdmaCmId, RdmaConnParam, RdmaEventChannel, event};
@@ -23,16 +25,16 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
-/// Requests that wait to be looked at; further ones are refused.
+/// Number of requests that wait here; further ones are refused.
 const REQUESTS_MAX: usize = 256;
-/// Requests that the kernel keeps for us.
+/// Number of requests that the kernel queues.
 const BACKLOG: libc::c_int = 128;
-/// Events that are handled before others have their turn.
+/// Number of events that are handled before other tasks run.
 const EVENTS_AT_ONCE: usize = 32;
-/// Retries while the peer has no receive posted: for ever.
+/// Retries while the peer has no receive posted: without limit.
 const RNR_RETRIES: u8 = 7;
 
-/// What the connection manager has said about a connection.
+/// The state of a connection, from the connection manager's events.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     over: Cell<Option<&'static str>>,
@@ -40,12 +42,12 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Why the connection is over, if it is.
+    /// Returns why the connection is over, if it is.
     pub(crate) fn over(&self) -> Option<&'static str> {
         self.over.get()
     }
 
-    /// Wakes this task when it is.
+    /// Wakes this task when the connection is over.
     pub(crate) fn register(&self, waker: &Waker) {
         let mut known = self.waker.borrow_mut();
         if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -69,12 +71,12 @@ struct Events {
     channel: *mut RdmaEventChannel,
     handle: Handle,
     links: RefCell<BTreeMap<usize, Rc<Link>>>,
-    /// The listener's own identifier; null when it has gone.
+    /// The listener's own identifier; null when it has been destroyed.
     listening: Cell<*mut RdmaCmId>,
     requests: RefCell<VecDeque<Request>>,
-    /// A request is there, or the listener's device has gone.
+    /// Notified when a request is there, or the listener's device was removed.
     arrived: Notify,
-    /// Something has gone: the task may have to end.
+    /// Notified when a user of the channel was dropped, so that the task may have to end.
     gone: Notify,
     has_lost_device: Cell<bool>,
     devices: RefCell<Vec<Weak<Device>>>,
@@ -82,14 +84,14 @@ struct Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        // SAFETY: every identifier holds this, so that none is left.
+        // SAFETY: every identifier holds this, so none is left.
         unsafe { (self.library.destroy_event_channel)(self.channel) };
     }
 }
 
 impl Events {
     fn open(library: &Arc<Library>) -> Result<Rc<Self>, Error> {
-        // SAFETY: the function needs nothing.
+        // SAFETY: the function has no preconditions.
         let channel = unsafe { (library.create_event_channel)() };
         if channel.is_null() {
             return Err(Error::ConnectionManager(io::Error::last_os_error()));
@@ -98,7 +100,7 @@ impl Events {
         let handle = match watched(unsafe { (*channel).fd }) {
             Ok(handle) => handle,
             Err(error) => {
-                // SAFETY: nobody else has it.
+                // SAFETY: no other code has it.
                 unsafe { (library.destroy_event_channel)(channel) };
                 return Err(Error::ConnectionManager(error));
             }
@@ -117,7 +119,7 @@ impl Events {
         }))
     }
 
-    /// Reads events while there is anything that they can be for.
+    /// Reads events while something can use them.
     async fn read(self: Rc<Self>) {
         loop {
             let drained = self.drain();
@@ -141,7 +143,7 @@ impl Events {
         }
     }
 
-    /// No event comes any more: the listener has to be made anew, and its connections end.
+    /// Handles the end of events: the listener must be recreated, and its connections end.
     fn fail(&self, error: &io::Error) {
         tracing::error!(%error, "the RDMA connection manager cannot be read");
         self.has_lost_device.set(true);
@@ -151,7 +153,7 @@ impl Events {
         }
     }
 
-    /// Handles events that are there; false if there may be more.
+    /// Handles pending events; false if there may be more.
     fn drain(self: &Rc<Self>) -> io::Result<bool> {
         for _ in 0..EVENTS_AT_ONCE {
             let mut event: *mut RdmaCmEvent = ptr::null_mut();
@@ -159,10 +161,10 @@ impl Events {
             if unsafe { (self.library.get_cm_event)(self.channel, &raw mut event) } != 0 {
                 return none_left(io::Error::last_os_error()).map(|()| true);
             }
-            // SAFETY: the library gives an event, which is its own until it is acknowledged.
+            // SAFETY: the library returns an event, which is valid until it is acknowledged.
             let request = unsafe { self.look_at(&*event) };
             // An identifier cannot be destroyed before its events are acknowledged.
-            // SAFETY: the event is not used any more.
+            // SAFETY: the event is not used afterwards.
             unsafe { (self.library.ack_cm_event)(event) };
             if let Some(request) = request {
                 let mut requests = self.requests.borrow_mut();
@@ -178,18 +180,18 @@ impl Events {
         Ok(false)
     }
 
-    /// Notes an event; a request for a connection comes back.
+    /// Handles an event. Returns the request, if it is one for a connection.
     ///
     /// # Safety
-    /// The event is one that the library gave.
+    /// The event must be one that the library returned.
     unsafe fn look_at(self: &Rc<Self>, it: &RdmaCmEvent) -> Option<Request> {
         if it.event == event::CONNECT_REQUEST {
-            // SAFETY: by the caller's promise, and this is the event by which the identifier comes.
+            // SAFETY: guaranteed by the caller, and this is the event that delivers the identifier.
             return Some(unsafe { Request::new(self, it) });
         }
         if it.id == self.listening.get() {
             let name = self.library.event_text(it.event);
-            tracing::warn!(event = name, "something happens to an RDMA listener");
+            tracing::warn!(event = name, "an event of an RDMA listener");
             if it.event == event::DEVICE_REMOVAL {
                 self.has_lost_device.set(true);
                 self.arrived.notify();
@@ -209,9 +211,9 @@ impl Events {
         None
     }
 
-    /// The device of a context.
+    /// Returns the device of a context.
     fn device(&self, id: *mut RdmaCmId) -> Result<Arc<Device>, Error> {
-        // SAFETY: the identifier is alive, and one of a connection has a context.
+        // SAFETY: the identifier is alive, and a connection's identifier has a context.
         let context = unsafe { (*id).verbs };
         if context.is_null() {
             let source = io::Error::other("the connection manager names none");
@@ -234,7 +236,7 @@ impl Events {
     }
 }
 
-/// An identifier of a connection; ends with it.
+/// An identifier of a connection, destroyed when this is dropped.
 pub(crate) struct Id {
     events: Rc<Events>,
     raw: *mut RdmaCmId,
@@ -242,19 +244,19 @@ pub(crate) struct Id {
 }
 
 impl Id {
-    /// One of a channel of its own, whose events nobody reads.
+    /// Returns an identifier with a channel of its own, whose events are not read.
     #[cfg(test)]
     pub(crate) fn alone(library: &Arc<Library>, raw: *mut RdmaCmId) -> Self {
         Self { events: Events::open(library).unwrap(), raw, link: Rc::default() }
     }
 
-    /// Ends the connection; the queue pair works no more.
+    /// Ends the connection; the queue pair stops working.
     pub(crate) fn disconnect(&self) {
         // SAFETY: the identifier is alive.
         unsafe { (self.events.library.disconnect)(self.raw) };
     }
 
-    /// The words for the status of a work request.
+    /// Returns the text for the status of a work request.
     pub(crate) fn status_text(&self, status: libc::c_int) -> String {
         self.events.library.status_text(status)
     }
@@ -262,14 +264,15 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: its queue pair has gone, and its events are acknowledged as soon as they are read.
+        // SAFETY: its queue pair has been destroyed, and events are acknowledged as soon as they
+        // are read.
         unsafe { (self.events.library.destroy_id)(self.raw) };
         self.events.links.borrow_mut().remove(&self.raw.addr());
         self.events.gone.notify();
     }
 }
 
-/// A peer's request for a connection. Dropped, it is refused.
+/// A peer's request for a connection. Dropping it refuses the connection.
 pub struct Request {
     id: Id,
     private_data: Vec<u8>,
@@ -280,16 +283,16 @@ pub struct Request {
 
 impl Request {
     /// # Safety
-    /// The event is a request for a connection that the library gave.
+    /// The event must be a request for a connection from the library.
     unsafe fn new(events: &Rc<Events>, it: &RdmaCmEvent) -> Self {
         let (link, bytes) = (Rc::<Link>::default(), usize::from(it.conn.private_data_len));
         let private_data = if it.conn.private_data.is_null() {
             Vec::new()
         } else {
-            // SAFETY: the library says that so many bytes are there.
+            // SAFETY: the library guarantees this number of bytes.
             unsafe { std::slice::from_raw_parts(it.conn.private_data.cast::<u8>(), bytes) }.to_vec()
         };
-        // SAFETY: the identifier is alive, and ours from now on.
+        // SAFETY: the identifier is alive, and belongs to us from now on.
         let (local, peer) =
             unsafe { (from_storage(&(*it.id).addr.src), from_storage(&(*it.id).addr.dst)) };
         events.links.borrow_mut().insert(it.id.addr(), Rc::clone(&link));
@@ -298,27 +301,27 @@ impl Request {
         Self { id, private_data, reads_allowed, local, peer }
     }
 
-    /// What the peer sent with it; at its end may be zeros that the transport adds.
+    /// Returns the peer's private data; the transport may append zeros.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// RDMA READ requests that the peer serves at a time.
+    /// Returns the number of RDMA READ requests that the peer serves at a time.
     pub fn reads_allowed(&self) -> u8 {
         self.reads_allowed
     }
 
-    /// Where the peer reached us.
+    /// Returns the local address of the connection.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Where the peer is.
+    /// Returns the peer's address.
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer
     }
 
-    /// The device at which the request came.
+    /// Returns the device on which the request came.
     ///
     /// # Errors
     /// [`Error::Resource`].
@@ -326,14 +329,15 @@ impl Request {
         self.id.events.device(self.id.raw)
     }
 
-    /// Refuses it; the peer gets `private_data`, at most 148 bytes.
+    /// Refuses the connection; the peer gets `private_data`, at most 148 bytes.
     pub fn reject(self, private_data: &[u8]) {
         let (data, bytes) = (private_data.as_ptr().cast(), private_data.len().min(148) as u8);
         // SAFETY: the identifier is alive, and the bytes are copied.
         unsafe { (self.id.events.library.reject)(self.id.raw, data, bytes) };
     }
 
-    /// Accepts it. Messages of up to `room` bytes can be received at once; the peer gets `private_data`.
+    /// Accepts the connection. Messages of up to `room` bytes can be received immediately; the peer
+    /// gets `private_data`.
     ///
     /// # Errors
     /// [`Error::Resource`].
@@ -346,7 +350,7 @@ impl Request {
     ) -> Result<Endpoint, Error> {
         let Self { id, reads_allowed, local, peer, .. } = self;
         let raw = id.raw;
-        // SAFETY: the identifier is the device's and is kept by the endpoint behind the queue.
+        // SAFETY: the identifier is the device's, and the endpoint drops it after the queue.
         let mut endpoint = unsafe { Endpoint::new(device, id, raw, sizes, room, (local, peer)) }?;
         endpoint.begin().map_err(|error| device.failed("post receives", error))?;
         let mut parameters = RdmaConnParam {
@@ -381,7 +385,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens. Needs a running reactor. Port 0 takes a free one.
+    /// Listens. Needs a running reactor. Port 0 chooses a free port.
     ///
     /// # Errors
     /// [`Error::ConnectionManager`], [`Error::Listen`].
@@ -395,11 +399,11 @@ impl Listener {
             return Err(Error::ConnectionManager(io::Error::last_os_error()));
         }
         events.listening.set(raw);
-        // From here on the identifier ends with the listener.
+        // From here on the identifier is destroyed with the listener.
         let mut listener = Self { events, address };
         let mut storage = to_storage(address);
         let place = (&raw mut storage).cast::<libc::sockaddr>();
-        // SAFETY: the identifier is alive, and the address is one of its family's size.
+        // SAFETY: the identifier is alive, and the address has its family's size.
         let is_listening =
             unsafe { (library.bind_addr)(raw, place) == 0 && (library.listen)(raw, BACKLOG) == 0 };
         if !is_listening {
@@ -411,12 +415,12 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The address that is listened on.
+    /// Returns the address of the listener.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// The next request; [`None`] when the listener's device has gone.
+    /// Returns the next request; [`None`] when the listener's device was removed.
     pub async fn next(&self) -> Option<Request> {
         loop {
             if let Some(request) = self.events.requests.borrow_mut().pop_front() {
@@ -433,9 +437,9 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let raw = self.events.listening.replace(ptr::null_mut());
-        // SAFETY: the identifier is alive, and nobody else has it.
+        // SAFETY: the identifier is alive, and no other code has it.
         unsafe { (self.events.library.destroy_id)(raw) };
-        // Requests hold their events: without this they would keep each other.
+        // Requests hold their events: without this they would keep each other alive.
         let requests = std::mem::take(&mut *self.events.requests.borrow_mut());
         drop(requests);
         self.events.gone.notify();
@@ -463,7 +467,7 @@ mod tests {
         });
     }
 
-    /// Goal: many events are handled in parts, and all of them without another one that wakes.
+    /// Goal: many events are handled in parts, and all of them without a further wake-up.
     #[test]
     fn many_events_are_handled_in_parts() {
         with_listener(async |_, listener| {
@@ -476,7 +480,7 @@ mod tests {
         });
     }
 
-    /// Goal: a connection manager that fails ends connections, and the listener has to be made anew.
+    /// Goal: a failed connection manager ends connections, and the listener must be recreated.
     #[test]
     fn a_connection_manager_that_fails_ends_everything() {
         with_listener(async |_, listener| {
@@ -488,7 +492,7 @@ mod tests {
         });
     }
 
-    /// Goal: a request of no device is refused.
+    /// Goal: a request without a device is refused.
     #[test]
     fn a_request_without_a_device_has_none() {
         with_listener(async |fake, listener| {

@@ -1,8 +1,8 @@
-//! Registered memory: what the adapter may read and write.
+//! Registered memory, which the adapter may read and write.
 //!
-//! Registering pins pages and takes a system call, so that it is done once for the memory of a buffer and stays with that
-//! memory while the pool of buffers recycles it. It is for the adapter of this machine alone: no key is ever handed to a
-//! peer, and none of them would allow remote access.
+//! Registration pins pages and takes a system call. So the memory of a buffer is registered once,
+//! and the registration stays with it while the pool of buffers recycles it. It is only for this
+//! machine's adapter: no key is ever given to a peer, and none would allow remote access.
 
 use crate::abi::{ACCESS_LOCAL_WRITE, IbvMr, IbvSge};
 use crate::device::Device;
@@ -11,10 +11,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Lines that strangers can cause.
+/// Limits log lines that strangers can cause.
 static UNREGISTERED: Sparse = Sparse::new();
 
-/// The registration of a buffer's memory; attached to it.
+/// The registration of a buffer's memory, attached to that memory.
 struct Registration {
     device: Arc<Device>,
     region: *mut IbvMr,
@@ -28,12 +28,13 @@ unsafe impl Sync for Registration {}
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: the region was made by the library, and no work request names it: those own their buffers.
+        // SAFETY: the library made the region, and no work request names it, because work requests
+        // own their buffers.
         unsafe { (self.device.library.dereg_mr)(self.region) };
     }
 }
 
-/// Registers a buffer's memory, unless that is done. Returns the local key.
+/// Registers a buffer's memory, unless it is registered already. Returns the local key.
 pub(crate) fn register(device: &Arc<Device>, buffer: &mut Buffer) -> io::Result<u32> {
     let known = buffer.attachment().and_then(|it| it.downcast_ref::<Registration>());
     if let Some(known) = known
@@ -62,7 +63,8 @@ pub(crate) fn register(device: &Arc<Device>, buffer: &mut Buffer) -> io::Result<
     Ok(key)
 }
 
-/// The bytes of a chunk in memory that is registered, and where they lie there. A chunk that is no buffer is copied.
+/// Returns a buffer in registered memory with the bytes of a chunk, and their place. A chunk that
+/// is not a buffer is copied.
 pub(crate) fn registered(device: &Arc<Device>, chunk: Chunk) -> io::Result<(Buffer, IbvSge, bool)> {
     let bytes = chunk.len();
     let (mut buffer, range, is_copied) = match chunk {
@@ -74,7 +76,7 @@ pub(crate) fn registered(device: &Arc<Device>, chunk: Chunk) -> io::Result<(Buff
     Ok((buffer, element, is_copied))
 }
 
-/// A range of a buffer's capacity, for a work request.
+/// Returns a work request's element for a range of a buffer's capacity.
 pub(crate) fn element(buffer: &Buffer, range: Range<usize>, key: u32) -> IbvSge {
     let (memory, bytes) = buffer.memory();
     assert!(

@@ -14,15 +14,15 @@ use std::ptr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Completions that are taken at once.
+/// Number of completions that are taken at once.
 const BATCH: usize = 16;
 
 /// Sizes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Messages that can be received before one has been taken.
+    /// Messages that can be received before the first one is taken.
     pub receives: u32,
-    /// Work requests of our own that can be outstanding; at least 2.
+    /// Own work requests that can be outstanding; at least 2.
     pub sends: u32,
 }
 
@@ -47,7 +47,7 @@ impl Queue {
     /// Makes a queue pair for a connection.
     ///
     /// # Safety
-    /// The identifier is one of the device and has no queue pair. It outlives this.
+    /// The identifier must be of this device and have no queue pair. It must outlive this queue.
     pub(crate) unsafe fn new(
         device: &Arc<Device>,
         id: *mut RdmaCmId,
@@ -79,9 +79,10 @@ impl Queue {
             next: 0,
             count: 0,
         };
-        // Never fewer than the queues hold: a completion queue that runs over is lost, with the connection.
+        // At least as many as the queues hold: an overrun completion queue is lost, with the
+        // connection.
         let entries = (sizes.receives + sizes.sends) as i32;
-        // SAFETY: context and channel are open; what is made here is undone when `queue` is dropped.
+        // SAFETY: context and channel are open; dropping `queue` destroys everything made here.
         queue.completions =
             unsafe { (library.create_cq)(device.context, entries, ptr::null_mut(), channel, 0) };
         if queue.completions.is_null() {
@@ -102,7 +103,7 @@ impl Queue {
             qp_type: QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: the identifier is of this device by the caller's promise.
+        // SAFETY: the identifier is of this device, as guaranteed by the caller.
         if unsafe { (library.create_qp)(id, device.domain, &raw mut wanted) } != 0 {
             return Err(device.failed("make a queue pair", io::Error::last_os_error()));
         }
@@ -114,10 +115,11 @@ impl Queue {
     /// Posts a list of receives.
     ///
     /// # Safety
-    /// The list ends with null, and its memory stays until its completions or the end of the queue.
+    /// The list must end with null, and its memory must stay until its completions or the end of
+    /// the queue.
     pub(crate) unsafe fn post_receives(&mut self, first: *mut IbvRecvWr) -> io::Result<()> {
         let mut bad = ptr::null_mut();
-        // SAFETY: queue pair and context are alive; the list is valid by the caller's promise.
+        // SAFETY: queue pair and context are alive; the caller guarantees a valid list.
         let errno =
             unsafe { ((*self.device.context).ops.post_recv)(self.pair, first, &raw mut bad) };
         result_of(errno)
@@ -126,7 +128,7 @@ impl Queue {
     /// Posts a list of sends.
     ///
     /// # Safety
-    /// As of [`Self::post_receives`].
+    /// As for [`Self::post_receives`].
     pub(crate) unsafe fn post_sends(&mut self, first: *mut IbvSendWr) -> io::Result<()> {
         let mut bad = ptr::null_mut();
         // SAFETY: as above.
@@ -135,11 +137,11 @@ impl Queue {
         result_of(errno)
     }
 
-    /// The next completion that is there.
+    /// Returns the next completion, if there is one.
     pub(crate) fn take(&mut self) -> io::Result<Option<IbvWc>> {
         if self.next == self.count {
             let (ops, first) = (self.device.context, self.taken.as_mut_ptr());
-            // SAFETY: the completion queue is alive, and there is room for so many.
+            // SAFETY: the completion queue is alive, and there is space for this number.
             let count = unsafe { ((*ops).ops.poll_cq)(self.completions, BATCH as i32, first) };
             if count < 0 {
                 return Err(io::Error::other("the completion queue cannot be read"));
@@ -153,7 +155,8 @@ impl Queue {
         Ok(Some(self.taken[self.next - 1]))
     }
 
-    /// Waits until there may be completions: to be called when [`Self::take`] has none. Counts wake-ups in `wakeups`.
+    /// Waits until there may be completions. Call it when [`Self::take`] has returned none. Counts
+    /// wake-ups in `wakeups`.
     pub(crate) fn poll_announced(
         &mut self,
         cx: &mut Context<'_>,
@@ -164,7 +167,7 @@ impl Queue {
             let errno = unsafe { ((*self.device.context).ops.req_notify_cq)(self.completions, 0) };
             result_of(errno)?;
             self.is_armed = true;
-            // What came before that is not announced.
+            // Earlier completions are not announced.
             return Poll::Ready(Ok(()));
         }
         let announced = &self.announced;
@@ -185,12 +188,12 @@ impl Queue {
         Poll::Ready(none_left(io::Error::last_os_error()))
     }
 
-    /// Ends the queue pair: afterwards the adapter touches none of its memory.
+    /// Ends the queue pair. Afterwards the adapter accesses none of its memory.
     pub(crate) fn end(&mut self) {
         let library = &self.device.library;
         self.waiting = None;
         if !self.pair.is_null() {
-            // SAFETY: the identifier is alive by the promise at its making, and owns this queue pair.
+            // SAFETY: the identifier is alive, as guaranteed in `new`, and owns this queue pair.
             unsafe { (library.destroy_qp)(self.id) };
             self.pair = ptr::null_mut();
         }
@@ -218,13 +221,13 @@ impl Drop for Queue {
     }
 }
 
-/// Makes the channel's descriptor non-blocking, and a copy of it for the reactor.
+/// Makes the channel's descriptor non-blocking, and returns a copy for the reactor.
 fn copy_of(channel: *mut IbvCompChannel) -> io::Result<Handle> {
     // SAFETY: the channel is open.
     watched(unsafe { (*channel).fd })
 }
 
-/// Makes a library's descriptor non-blocking, and a copy of it for the reactor.
+/// Makes a library's descriptor non-blocking, and returns a copy for the reactor.
 pub(crate) fn watched(fd: libc::c_int) -> io::Result<Handle> {
     // SAFETY: the descriptor is open: the callers have just got it.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -237,7 +240,7 @@ pub(crate) fn watched(fd: libc::c_int) -> io::Result<Handle> {
     Ok(Handle::from_fd(borrowed.try_clone_to_owned()?))
 }
 
-/// Why an event channel gave no event: all is well if there is none.
+/// Returns an error of an event channel, unless it only means that there is no event.
 pub(crate) fn none_left(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
@@ -253,7 +256,7 @@ fn result_of(errno: libc::c_int) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Goal: a channel without an event and a channel that fails are told apart.
+    /// Goal: a channel without an event and a failed channel are distinguished.
     #[test]
     fn failing_channels_are_no_empty_ones() {
         for errno in [libc::EAGAIN, libc::EINTR] {

@@ -1,4 +1,4 @@
-//! The structures of this crate are laid out as the installed headers of rdma-core say.
+//! The structures of this crate have the layout of rdma-core's installed headers.
 
 use rdma::abi::{
     IbvCompChannel, IbvContext, IbvContextOps, IbvDeviceAttr, IbvMr, IbvQpCap, IbvQpInitAttr,
@@ -10,7 +10,7 @@ use std::mem::{offset_of, size_of};
 use std::path::Path;
 use std::process::Command;
 
-/// What C calls a fact, and what it is here.
+/// A size or offset, as a C expression and as this crate's value.
 struct Fact {
     header: &'static str,
     expression: String,
@@ -96,8 +96,8 @@ fn facts() -> Vec<Fact> {
     facts
 }
 
-/// Goal: every size and offset that is relied on is the one of the installed headers. Without headers or a C compiler
-/// the constants that the crate asserts when it is built have to do.
+/// Goal: every size and offset that the crate relies on is that of the installed headers. Without
+/// headers or a C compiler only the crate's compile-time assertions check them.
 #[test]
 fn structures_are_those_of_the_headers() {
     let include =

@@ -1,11 +1,11 @@
-//! What is posted when, with an adapter that completes what the test tells it to.
+//! Tests of what is posted when. The test decides what the adapter completes.
 
 use super::*;
 use crate::fake::{Fake, receive, receives, take_send};
 use reactor::{Config, Runtime};
 use std::task::Waker;
 
-/// Runs a test with an endpoint with room for `receives` commands and `sends` work requests.
+/// Runs a test on an endpoint with space for `receives` commands and `sends` work requests.
 fn with_endpoint(receives: u32, sends: u32, test: impl AsyncFnOnce(Endpoint)) {
     Runtime::new(&Config::default()).unwrap().block_on(async {
         let fake = Fake::new();
@@ -21,7 +21,7 @@ fn with_endpoint(receives: u32, sends: u32, test: impl AsyncFnOnce(Endpoint)) {
     });
 }
 
-/// The next completion, which is there.
+/// Returns the next completion, which must be there.
 fn next(endpoint: &mut Endpoint) -> Result<Completion, &'static str> {
     match endpoint.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(completion) => completion,
@@ -29,7 +29,8 @@ fn next(endpoint: &mut Endpoint) -> Result<Completion, &'static str> {
     }
 }
 
-/// Goal: a stranger's connection has two receives; all of a queue pair are posted when it is one.
+/// Goal: a stranger's connection has two receives posted; after `open` all of a queue pair are
+/// posted.
 #[test]
 fn receives_are_for_peers_that_are_known() {
     with_endpoint(8, 32, async |mut endpoint| {
@@ -48,7 +49,8 @@ fn receives_are_for_peers_that_are_known() {
     with_endpoint(1, 4, async |_| assert_eq!(receives(), 1));
 }
 
-/// Goal: a peer that takes no messages can send no more than there is room for answers; it goes on when it takes one.
+/// Goal: a peer that takes no messages can send only as many as there is space for answers. It can
+/// continue when it takes one.
 #[test]
 fn a_peer_that_takes_nothing_is_not_served() {
     with_endpoint(4, 8, async |mut endpoint| {
@@ -73,7 +75,7 @@ fn a_peer_that_takes_nothing_is_not_served() {
     });
 }
 
-/// Goal: the time of the oldest message that is not taken is known, until all are.
+/// Goal: the time of the oldest message that was not taken is available until all are taken.
 #[test]
 fn the_oldest_message_has_its_time() {
     with_endpoint(4, 8, async |mut endpoint| {
@@ -96,7 +98,7 @@ fn the_oldest_message_has_its_time() {
     });
 }
 
-/// Goal: what comes otherwise than as a message ends the connection.
+/// Goal: a completion that is not a message ends the connection.
 #[test]
 fn only_messages_are_received() {
     // IBV_WC_RECV_RDMA_WITH_IMM.
