@@ -1,4 +1,4 @@
-//! The trait and its vocabulary.
+//! The device trait and its types.
 
 use crate::error::{Access, Error};
 use crate::future::IoFuture;
@@ -7,38 +7,38 @@ use reactor::{Chunk, Segments};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What discarding does to blocks.
+/// The effect of discarding on blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiscardEffect {
-    /// Nothing: the blocks keep their bytes. (E.g. a backing file written once beforehand must stay
-    /// whole.)
+    /// None: the blocks keep their bytes. (For example, a backing file that was written completely
+    /// beforehand must keep its blocks.)
     Ignored,
-    /// They are given back to the medium and read as zeros.
+    /// The blocks are returned to the medium and read as zeros.
     Zeroes,
-    /// They are given back and read as anything.
+    /// The blocks are returned and read as anything.
     Arbitrary,
 }
 
-/// A device's shape.
+/// The size and properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Smallest unit of I/O in bytes, a power of two of at least 512.
     pub block_size: u32,
     /// Number of blocks.
     pub blocks: u64,
-    /// What discarding does.
+    /// The effect of discarding.
     pub discard: DiscardEffect,
     /// Whether acknowledged writes need a flush to survive power loss.
     pub has_volatile_cache: bool,
 }
 
 impl Geometry {
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.blocks * u64::from(self.block_size)
     }
 
-    /// The same with `size` bytes, of at most `room`.
+    /// Returns the same geometry with `size` bytes, at most `room`.
     ///
     /// # Errors
     /// [`Error::Geometry`].
@@ -46,9 +46,9 @@ impl Geometry {
         let expected = match size {
             0 => "is not positive",
             _ if !size.is_multiple_of(u64::from(self.block_size)) => {
-                "is no multiple of the block size"
+                "is not a multiple of the block size"
             }
-            _ if size > room => "is more than there is room for",
+            _ if size > room => "is more than the space available",
             _ => return Ok(Self { blocks: size / u64::from(self.block_size), ..self }),
         };
         Err(Error::Geometry { what: "device size", value: size, expected })
@@ -71,32 +71,32 @@ impl Geometry {
 }
 
 /// A block device as one thread uses it. I/O starts when the method is called, not when its future
-/// is first polled; dropping the future leaves open whether the I/O took place. Writes that are in
-/// flight together and overlap leave a mix.
+/// is first polled; dropping the future leaves open whether the I/O took place. Concurrent writes
+/// that overlap leave a mix of their bytes.
 pub trait Device {
-    /// The shape; never changes.
+    /// Returns the geometry, which never changes.
     fn geometry(&self) -> Geometry;
 
-    /// The incarnation; never changes for an attached device.
+    /// Returns the incarnation, which never changes for an attached device.
     fn incarnation(&self) -> Incarnation;
 
     /// Reads `len` bytes. The chunk of a memory device is a view of the device itself, which later
-    /// writes to the same blocks change: send it or copy it, do not keep it, and copy it before
+    /// writes to the same blocks change. Send it or copy it, but do not keep it, and copy it before
     /// computing a digest that must match.
     fn read(&self, offset: u64, len: usize) -> IoFuture<Chunk>;
 
-    /// Fills all of the segments, in order, and gives them back.
+    /// Fills all of the segments, in order, and returns them.
     fn read_into(&self, offset: u64, segments: Segments) -> IoFuture<Segments>;
 
     /// Writes a chunk.
     fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()>;
 
-    /// Writes chunks one after the other. Each may have any length and lie anywhere, only the sum
-    /// counts; a file under direct I/O copies what is not aligned.
+    /// Writes chunks one after the other. Each may have any length and alignment, only the sum
+    /// counts; a file under direct I/O copies unaligned chunks.
     fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()>;
 
-    /// Makes all writes that completed before this call durable. After a failure nothing is known
-    /// of earlier writes; a device does not let later flushes hide that.
+    /// Makes all writes that completed before this call durable. After a failure the state of
+    /// earlier writes is unknown, and a device makes later flushes fail too.
     fn flush(&self) -> IoFuture<()>;
 
     /// Marks the bytes as no longer needed; [`Geometry::discard`] describes the effect.
@@ -106,29 +106,29 @@ pub trait Device {
     fn write_zeroes(&self, offset: u64, len: u64) -> IoFuture<()>;
 }
 
-/// What threads share of a device.
+/// The part of a device that threads share.
 pub trait Backing: Send + Sync {
-    /// The shape.
+    /// Returns the geometry.
     fn geometry(&self) -> Geometry;
 
-    /// The incarnation.
+    /// Returns the incarnation.
     fn incarnation(&self) -> Incarnation;
 
-    /// Whether it can never be written.
+    /// Whether it is read-only.
     fn is_read_only(&self) -> bool {
         false
     }
 
-    /// A device for the calling thread, whose I/O goes to that thread's ring.
+    /// Returns a device for the calling thread, with I/O on that thread's ring.
     fn attach(&self) -> Rc<dyn Device>;
 
-    /// Returns the same store with `size` bytes, a positive multiple of the block size that the store has room for: as
-    /// much as it was made with, or was given since. Both may be used at the same time.
+    /// Returns the same store with `size` bytes, a positive multiple of the block size. The store
+    /// must have the space, from its creation or added later. Both may be used at the same time.
     ///
     /// # Errors
-    /// [`Error::Geometry`] if the store has no room for as much, or cannot change its size.
+    /// [`Error::Geometry`] if the store does not have the space, or cannot change its size.
     fn resized(&self, size: u64) -> Result<Arc<dyn Backing>, Error> {
-        let expected = "cannot be had: a device of this kind keeps its size";
+        let expected = "is not possible: a device of this kind keeps its size";
         Err(Error::Geometry { what: "device size", value: size, expected })
     }
 }

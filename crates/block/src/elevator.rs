@@ -1,18 +1,19 @@
-//! A queue policy: one request queue for all threads, sorted and merged behind a lock, as the stacks
-//! for rotating disks had it.
+//! A queue policy: one request queue for all threads, sorted and merged under a lock, like the
+//! stacks for rotating disks.
 //!
-//! What a thread asks for in one turn of its loop is gathered in the queue and dispatched together
-//! (plugging): in the order of the medium from where the last request ended (C-LOOK), neighbours as one
-//! request, at most `depth_max` at the device, and overdue requests first. A thread that adds a request or sees
-//! one end dispatches for all threads. Each thread issues its own requests on its own reactor; the first
-//! waiting thread issues a merged request. So all threads meet at one lock. That is right where sorting saves
-//! seeks; the policy `direct`, which is no layer at all, is compared with it.
+//! The queue collects a thread's requests of one loop turn and dispatches them together (plugging):
+//! in the order of the medium from the end of the last request (C-LOOK), neighbours as one request,
+//! at most `depth_max` at the device, and overdue requests first. A thread that adds a request or
+//! sees one end dispatches for all threads. Each thread issues its own requests on its own reactor;
+//! the first waiting thread issues a merged request. So all threads use one lock. That is right
+//! where sorting saves seeks; the policy `direct`, without any such layer, is compared with it.
 //!
-//! A thread that ends while it waits for its own requests may fail those of others that were merged
-//! with them.
+//! When a thread ends while it waits for its own requests, requests of others that were merged with
+//! them may fail.
 //!
-//! A read that fails is repeated part by part, so that one bad block does not fail its neighbours;
-//! of writes that were merged all fail. Flushes, discards and zeros pass by: they concern what has
+//! A failed read is repeated part by part, so that one bad block does not fail its neighbours;
+//! merged writes fail together. Flushes, discards and zeroing bypass the queue, because they
+//! concern what has completed before.
 //! completed before.
 
 mod bell;
@@ -36,22 +37,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How a queue works.
+/// The parameters of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct ElevatorOptions {
-    /// Requests that the device has at a time, at least 1. A disk that sorts by itself wants some, one
-    /// that does not wants 1.
+    /// Number of requests at the device at a time, at least 1. A disk that sorts requests itself
+    /// needs several, other disks one.
     pub depth_max: usize,
     /// Bytes up to which neighbours are merged.
     pub merge_bytes_max: u64,
-    /// How long a read may wait for others that lie better.
+    /// How long a read may wait for requests with better places.
     pub read_patience: Duration,
-    /// How long a write may.
+    /// How long a write may wait.
     pub write_patience: Duration,
 }
 
 impl Default for ElevatorOptions {
-    /// As Linux's `deadline`: 500 ms and 5 s; 32 requests, as a SATA disk takes.
+    /// Returns the values of Linux's `deadline`: 500 ms and 5 s; 32 requests, as for a SATA disk.
     fn default() -> Self {
         Self {
             depth_max: 32,
@@ -77,7 +78,7 @@ impl Elevator {
         Self { inner, queue: Arc::default(), options }
     }
 
-    /// Requests that were merged into others so far.
+    /// Returns the number of requests that were merged into others so far.
     pub fn merges(&self) -> u64 {
         self.lock().merges
     }
@@ -118,20 +119,21 @@ impl Backing for Elevator {
     }
 }
 
-/// What a thread has of the queue.
+/// A thread's state of the queue.
 struct State {
     inner: Rc<dyn Device>,
     elevator: Elevator,
-    /// Has our task dispatch: after the task that rings, and so after all that it asks for at once.
+    /// Wakes our dispatching task. It runs after the task that rings, and so after all requests
+    /// that this one makes at once.
     bell: Bell,
-    /// There is such a task.
+    /// Whether that task exists.
     is_served: Cell<bool>,
 }
 
 struct ElevatorDevice(Rc<State>);
 
 impl State {
-    /// Adds a request; the future is done when all of it is.
+    /// Adds a request. The future completes when all of it is done.
     fn submit(self: &Rc<Self>, offset: u64, len: usize, write: Option<Vec<Chunk>>) -> Waiting {
         let (sender, receiver) = reply();
         let options = &self.elevator.options;
@@ -149,7 +151,7 @@ impl State {
         Waiting { state: Rc::clone(self), receiver, is_done: false, what: (is_write, offset, len) }
     }
 
-    /// Has the device given what it has room for, ours by us.
+    /// Fills the device's queue, and issues our requests.
     fn dispatch(self: &Rc<Self>) {
         let limits = self.elevator.limits();
         let now = Duration::from_nanos(reactor::time::now().as_ns());
@@ -206,7 +208,7 @@ impl State {
     }
 }
 
-/// Dispatches whenever the bell rings, as long as the device is there.
+/// Dispatches whenever the bell rings, as long as the device exists.
 async fn serve(bell: Bell, state: Weak<State>) {
     loop {
         bell.rung().await;
@@ -223,7 +225,7 @@ impl Drop for State {
     }
 }
 
-/// Hands each part its bytes.
+/// Gives each part its bytes.
 fn answer(parts: Vec<Part>, chunk: Chunk) {
     let mut start = 0;
     let pieces = Pieces::of(chunk);
@@ -234,7 +236,7 @@ fn answer(parts: Vec<Part>, chunk: Chunk) {
     }
 }
 
-/// What was read, to be given out in pieces.
+/// The bytes that were read, to distribute in pieces.
 enum Pieces {
     Region(RegionSlice),
     Shared(Shared),
@@ -256,8 +258,8 @@ impl Pieces {
     }
 }
 
-/// A request that the device has. Dropped before its end (its thread's reactor goes away), it gives the
-/// room back, and has others look whether there is something to dispatch.
+/// A request at the device. If it is dropped before its end (because its thread's reactor ends), it
+/// releases its place, and wakes others to dispatch.
 struct Dispatched {
     elevator: Elevator,
     is_done: bool,
@@ -281,7 +283,7 @@ impl Drop for Dispatched {
     }
 }
 
-/// Waits for a part of a request.
+/// A future that waits for a part of a request.
 struct Waiting {
     state: Rc<State>,
     receiver: Receiver<Result<Chunk, Error>>,

@@ -1,22 +1,22 @@
-//! What can go wrong with a device.
+//! Errors of devices.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What a command wanted of a device.
+/// The operation of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// To read.
+    /// Read.
     Read,
-    /// To write.
+    /// Write.
     Write,
-    /// To make durable.
+    /// Make durable.
     Flush,
-    /// To discard.
+    /// Discard.
     Discard,
-    /// To write zeros.
+    /// Write zeros.
     WriteZeroes,
 }
 
@@ -32,14 +32,14 @@ impl fmt::Display for Access {
     }
 }
 
-/// Why a command or the opening of a device failed.
+/// The reason why a command or the opening of a device failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Offset or length is not a multiple of the block size.
     #[error("{access} of {len} bytes at {offset} is not aligned to blocks of {block_size} bytes")]
     Unaligned {
-        /// What was asked.
+        /// The operation.
         access: Access,
         /// Byte offset.
         offset: u64,
@@ -51,7 +51,7 @@ pub enum Error {
     /// The range reaches past the device's end.
     #[error("{access} of {len} bytes at {offset} reaches past the device's end at {size}")]
     OutOfRange {
-        /// What was asked.
+        /// The operation.
         access: Access,
         /// Byte offset.
         offset: u64,
@@ -60,28 +60,28 @@ pub enum Error {
         /// The device's size in bytes.
         size: u64,
     },
-    /// The device answered an error.
+    /// The device returned an error.
     #[error("{access} of {len} bytes at {offset} failed: {source}")]
     Io {
-        /// What was asked.
+        /// The operation.
         access: Access,
         /// Byte offset.
         offset: u64,
         /// Length in bytes.
         len: u64,
-        /// The system's answer.
+        /// The system's error.
         source: Arc<io::Error>,
     },
-    /// The device gave fewer bytes than asked, e.g. because its file was cut short.
+    /// The device transferred fewer bytes than requested, e.g. because its file was truncated.
     #[error("{access} of {len} bytes at {offset} ended after {done} bytes")]
     Short {
-        /// What was asked.
+        /// The operation.
         access: Access,
         /// Byte offset.
         offset: u64,
         /// Length in bytes.
         len: u64,
-        /// Bytes that were done.
+        /// Number of bytes transferred.
         done: u64,
     },
     /// Another program uses the device.
@@ -92,7 +92,7 @@ pub enum Error {
         /// The process that holds it, if known.
         source: Arc<io::Error>,
     },
-    /// There is too little memory for a device of memory.
+    /// There is too little memory for a memory device.
     #[error(
         "{size} bytes of memory are asked for, and {limit} leaves {room} to take: ask for less, \
          raise the limit, or let it be taken as it is written (lazy)"
@@ -100,25 +100,25 @@ pub enum Error {
     MemoryLimit {
         /// Bytes of the device.
         size: u64,
-        /// Bytes that are left.
+        /// Bytes that are available.
         room: u64,
-        /// By which limit.
+        /// The limit.
         limit: String,
     },
-    /// The device could not be opened or made.
+    /// The device could not be opened or created.
     #[error("cannot {action} {path}: {source}")]
     Open {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: Arc<io::Error>,
     },
     /// A thin device has no space left for the write.
     #[error("{access} of {len} bytes at {offset} failed: no space is left in the pool")]
     NoSpace {
-        /// What was asked.
+        /// The operation.
         access: Access,
         /// Byte offset.
         offset: u64,
@@ -128,27 +128,27 @@ pub enum Error {
     /// The device is read-only.
     #[error("{access} of {len} bytes at {offset} failed: the device is read-only")]
     ReadOnly {
-        /// What was asked.
+        /// The operation.
         access: Access,
         /// Byte offset.
         offset: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// The device's shape makes no sense.
+    /// A number of the device's geometry is invalid.
     #[error("{what}: {value} {expected}")]
     Geometry {
-        /// Which number.
+        /// The name of the number.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// What it ought to be.
+        /// Its condition.
         expected: &'static str,
     },
 }
 
 impl Error {
-    /// The errno that a file system call reports for it.
+    /// Returns the errno that a file system call reports for it.
     pub fn to_errno(&self) -> i32 {
         match self {
             Self::Unaligned { .. } | Self::Geometry { .. } => libc::EINVAL,

@@ -1,7 +1,7 @@
 //! A layer that injects faults by a seeded plan: errors, delays and torn writes.
 //!
-//! The plan and its generator are shared by the devices of all threads (behind a lock, since this
-//! is a layer for tests), so that a single-threaded run repeats exactly from its seed.
+//! The devices of all threads share the plan and its generator (behind a lock, because this layer
+//! is for tests), so a single-threaded run repeats exactly from its seed.
 
 use crate::device::{Backing, Device, Geometry};
 use crate::error::{Access, Error};
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often what goes wrong; chances are per million commands.
+/// The probability of each fault, per million commands.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FaultPlan {
     /// A read fails with `EIO`.
@@ -31,7 +31,7 @@ pub struct FaultPlan {
     pub delay_max: Duration,
 }
 
-/// What was injected so far.
+/// Number of injected faults so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Failed commands, without torn writes.
@@ -49,7 +49,7 @@ struct State {
 }
 
 impl State {
-    /// The next number of a splitmix64 sequence.
+    /// Returns the next number of a splitmix64 sequence.
     fn next(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.seed;
@@ -63,11 +63,11 @@ impl State {
     }
 }
 
-/// What to do to one command.
+/// The faults for one command.
 struct Verdict {
     delay: Option<Duration>,
     error: Option<Error>,
-    /// Bytes to write before failing.
+    /// Number of bytes to write before failing.
     torn_len: Option<usize>,
 }
 
@@ -96,7 +96,7 @@ impl Fault {
         self.lock().plan = plan;
     }
 
-    /// What was injected so far.
+    /// Returns the number of injected faults so far.
     pub fn counts(&self) -> FaultCounts {
         self.lock().counts
     }
@@ -160,7 +160,7 @@ struct FaultDevice {
 }
 
 impl FaultDevice {
-    /// Runs a command unless the verdict says otherwise.
+    /// Runs a command, unless the verdict makes it fail.
     fn run<T: 'static>(
         &self,
         (access, offset, len): (Access, u64, u64),
@@ -209,7 +209,7 @@ impl FaultDevice {
     }
 }
 
-/// The first `len` bytes of `chunks`.
+/// Returns the first `len` bytes of `chunks`.
 fn shortened(chunks: Vec<Chunk>, mut len: usize) -> Vec<Chunk> {
     let mut kept = Vec::new();
     for chunk in chunks {

@@ -1,15 +1,17 @@
-//! A device in a regular file or on a block device, past the page cache.
+//! A device in a regular file or on a block device that bypasses the page cache.
 //!
-//! *One owner*: the file is held under an exclusive lock of its open file description. A block device is
-//! opened exclusively beside, so that neither is one taken that the system uses, nor mounted later.
+//! *One owner*: the file is held under an exclusive lock of its open file description. A block
+//! device is also opened exclusively, so that a device in use by the system is refused, and this
+//! one cannot be mounted later.
 //!
-//! *Reserved beforehand*: [`create`] reserves all space, so that a write never lacks it, and writes the
-//! whole file once if asked to, as a first write into an unwritten extent costs a journal transaction. For
-//! such a file (`preallocated`) discard does nothing and says so in the geometry, and zeros are written as data: `FALLOC_FL_ZERO_RANGE` would
-//! turn the extents back into unwritten ones. Other regular files are punched and zeroed by
-//! `fallocate`; so are block devices, where it discards and zeroes on the medium.
+//! *Reserved beforehand*: [`create`] reserves all space, so that a write never lacks it. On request
+//! it also writes the whole file once, because the first write into an unwritten extent costs a
+//! journal transaction. For such a file (`preallocated`) discard does nothing, which the geometry
+//! states, and zeros are written as data: `FALLOC_FL_ZERO_RANGE` would make the extents unwritten
+//! again. `fallocate` punches and zeroes other regular files, and block devices where it discards
+//! and zeroes on the medium.
 //!
-//! *Any memory will do*: what direct I/O cannot take (e.g. a payload in the middle of a receive
+//! *Any memory*: memory that direct I/O does not accept (e.g. a payload in the middle of a receive
 //! buffer) goes through an aligned copy.
 
 mod creation;
@@ -38,22 +40,22 @@ use std::time::Duration;
 /// Default block size of a device in a regular file, in bytes.
 const BLOCK_SIZE_DEFAULT: u32 = 4096;
 
-/// How long a lock that another process holds is tried for.
+/// How long opening waits for a lock of another process.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Pause between two tries.
+/// Pause between two attempts.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// How a file device is opened.
+/// Options for opening a file device.
 #[derive(Clone, Debug)]
 pub struct FileOptions {
     /// Block size in bytes; `None` means 4096 for a regular file and the logical block size of a
     /// block device.
     pub block_size: Option<u32>,
-    /// `O_DIRECT`, past the page cache. Without it (a file system that cannot), writes linger in
-    /// the page cache until a flush.
+    /// `O_DIRECT`, which bypasses the page cache. Without it (on a file system without support),
+    /// writes stay in the page cache until a flush.
     pub direct: bool,
-    /// The file's space was reserved beforehand and must stay so: discard is ignored.
+    /// The file's space was reserved beforehand and must stay reserved: discard is ignored.
     pub preallocated: bool,
     /// The incarnation, e.g. [`Incarnation::of_boot`].
     pub incarnation: Incarnation,
@@ -68,7 +70,7 @@ pub struct FileBacking {
     preallocated: bool,
     is_block_device: bool,
     flushes: Arc<FlushState>,
-    /// What the addresses and lengths of memory must be multiples of.
+    /// Required alignment of the addresses and lengths of memory.
     memory_alignment: usize,
 }
 
@@ -79,7 +81,7 @@ struct FileDevice {
 }
 
 impl FileBacking {
-    /// Opens `path` and locks it. A size that is no multiple of the block size is rounded down.
+    /// Opens `path` and locks it. A size that is not a multiple of the block size is rounded down.
     ///
     /// # Errors
     /// [`Error::Open`], [`Error::Locked`], [`Error::Geometry`].
@@ -94,7 +96,7 @@ impl FileBacking {
         sharing.lock(&file, path)?;
         let is_block_device = file.is_block_device().map_err(failed("examine"))?;
         if is_block_device {
-            // The other descriptor's lock has to go first.
+            // The other descriptor's lock must be released first.
             drop(file);
             file = sharing.open_device(path, open)?;
         }
@@ -131,18 +133,20 @@ impl FileBacking {
         })
     }
 
-    /// The open file, for callers that send their own requests within the geometry.
+    /// Returns the open file, for callers that send their own requests within the geometry.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Number of `fdatasync` calls so far: at most one per flush, fewer where flushes were shared.
+    /// Returns the number of `fdatasync` calls so far: at most one per flush, fewer if flushes were
+    /// shared.
     pub fn syncs(&self) -> u64 {
         self.flushes.syncs.load(Ordering::Relaxed)
     }
 
-    /// As [`FileBacking::open`], but tries for two seconds if the file is locked: the kernel gives up
-    /// the files of a killed process only when it has taken down its ring, after the process is gone.
+    /// Like [`FileBacking::open`], but retries for two seconds if the file is locked: the kernel
+    /// closes the files of a killed process only after it has destroyed its ring, when the process
+    /// no longer exists.
     ///
     /// # Errors
     /// As [`FileBacking::open`].
@@ -196,7 +200,7 @@ fn locked(path: &Path, result: io::Result<()>) -> Result<(), Error> {
     })
 }
 
-/// A block device that the system has.
+/// Converts the error of a block device that the system uses.
 fn unless_busy(path: &Path, source: io::Error) -> Error {
     if source.raw_os_error() != Some(libc::EBUSY) {
         return failed("open", path)(source);
@@ -220,7 +224,8 @@ impl Backing for FileBacking {
     }
 
     fn attach(&self) -> Rc<dyn Device> {
-        // Each command counts a reference to the file; the devices of other threads count elsewhere.
+        // Each command counts a reference to the file; devices of other threads use another
+        // counter.
         let file = self.file.apart();
         let flushes = FlushGroup::new(file.clone(), Arc::clone(&self.flushes));
         Rc::new(FileDevice { backing: Self { file, ..self.clone() }, flushes: Rc::new(flushes) })
@@ -312,7 +317,7 @@ impl Device for FileDevice {
         let zeroes = self.backing.file.clone();
         IoFuture::boxed(async move {
             match op.await {
-                // The geometry promises zeros.
+                // The geometry guarantees zeros.
                 Err(error) if is_unsupported(&error) => {
                     FileBacking::write_zero_data(zeroes, command).await
                 }

@@ -1,11 +1,11 @@
 //! Flushes that all waiting callers share.
 //!
-//! A flush covers every write that was acknowledged before it began. So of all flushes asked for in
-//! one loop turn, or while another runs, one `fdatasync` serves; none joins one that has begun, as
-//! that may miss its writes.
+//! A flush covers every write that was acknowledged before it began. So one `fdatasync` serves all
+//! flushes that are requested in one loop turn, or while another runs. No flush joins one that has
+//! begun, because that one may miss its writes.
 //!
-//! A failed flush fails all that it served and every later one, on all threads: the system reports
-//! a lost write once, so that a flush that succeeds after a failed one proves nothing.
+//! A failed flush fails all requests that it served and every later one, on all threads. The system
+//! reports a lost write only once, so a flush that succeeds after a failed one proves nothing.
 
 use crate::error::{Access, Error};
 use crate::future::IoFuture;
@@ -26,12 +26,12 @@ pub(crate) struct FlushGroup {
     state: Arc<FlushState>,
 }
 
-/// What the groups of all threads share.
+/// The state that the groups of all threads share.
 #[derive(Debug, Default)]
 pub(crate) struct FlushState {
     /// `fdatasync` calls so far.
     pub(crate) syncs: AtomicU64,
-    /// The first failure, which lasts.
+    /// The first failure, which is permanent.
     failure: OnceLock<Error>,
 }
 
@@ -45,7 +45,7 @@ impl FlushGroup {
         let (sender, receiver) = oneshot();
         self.waiting.borrow_mut().push(sender);
         if !self.is_running.replace(true) {
-            // A task of its own: it goes on if who asked first goes away.
+            // A separate task, which continues if the first caller is dropped.
             drop(reactor::spawn(Rc::clone(self).run()));
         }
         IoFuture::boxed(async move {
@@ -70,7 +70,7 @@ impl FlushGroup {
             self.state.syncs.fetch_add(1, Ordering::Relaxed);
             let result = self.sync().await;
             for sender in served {
-                // Whoever has gone does not need to know.
+                // The caller may have been dropped.
                 let _ = sender.send(result.clone());
             }
         }
@@ -88,8 +88,8 @@ mod tests {
     use std::rc::Rc;
     use std::sync::Arc;
 
-    /// Goal: after a failed flush no later one succeeds, for any caller, even where the system would report
-    /// success.
+    /// Goal: after a failed flush no later one succeeds, for any caller, even if the system would
+    /// report success.
     #[test]
     fn failures_last() {
         let (pipe, _) = std::io::pipe().unwrap();

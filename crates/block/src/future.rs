@@ -1,4 +1,4 @@
-//! The future of a device command: an enum, so that the common devices need no box.
+//! The future of a device command: an enum, so that common devices need no box.
 
 use crate::error::{Access, Error};
 use reactor::{Buffer, Chunk, Op, Segments};
@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-/// The command that an operation belongs to, for its error.
+/// The command of an operation, for its error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Command {
     pub(crate) access: Access,
@@ -48,9 +48,9 @@ enum State<T> {
     Over,
 }
 
-/// What learns when a command has ended, so that it knows when the device no longer touches a place.
+/// An observer of commands that learns when the device no longer accesses their memory or blocks.
 pub trait Watch {
-    /// A command has ended that was started under `token`.
+    /// Reports the end of a command that was started with `token`.
     fn ended(&self, token: usize);
 }
 
@@ -62,12 +62,12 @@ pub struct IoFuture<T: 'static> {
 }
 
 impl<T> IoFuture<T> {
-    /// One that is over already.
+    /// Returns a completed future.
     pub fn ready(result: Result<T, Error>) -> Self {
         Self::of(State::Ready(result))
     }
 
-    /// Any other future, in a box.
+    /// Returns any other future, boxed.
     pub fn boxed(future: impl Future<Output = Result<T, Error>> + 'static) -> Self {
         Self::of(State::Boxed(Box::pin(future)))
     }
@@ -76,9 +76,9 @@ impl<T> IoFuture<T> {
         Self { state, watch: None }
     }
 
-    /// Tells `watch` when the device is done with the command, also if this future is dropped before. If
-    /// the thread's reactor ends before the command, `watch` does not learn of the end. A future has one
-    /// watch at most.
+    /// Makes the future report to `watch` when the device is done with the command, even if the
+    /// future is dropped before. If the thread's reactor ends before the command, `watch` gets no
+    /// report. A future has at most one watch.
     #[inline]
     pub fn watched(mut self, watch: &Rc<impl Watch + 'static>, token: usize) -> Self {
         debug_assert!(self.watch.is_none(), "the first watch would be lost");
@@ -92,13 +92,13 @@ impl<T> IoFuture<T> {
 }
 
 impl<T> Drop for IoFuture<T> {
-    /// The device goes on with a command whose future is dropped, so the watch has to wait for it.
+    /// The device continues a command after its future is dropped, so the watch must wait for it.
     fn drop(&mut self) {
         let Some((watch, token)) = self.watch.take() else { return };
         let state = std::mem::replace(&mut self.state, State::Over);
         if reactor::has_reactor() {
             drop(reactor::spawn(async move {
-                // The caller has gone, and what came of the command concerns nothing else.
+                // The caller was dropped, and its result concerns no other code.
                 let _ = Self::of(state).await;
                 watch.ended(token);
             }));
@@ -107,7 +107,7 @@ impl<T> Drop for IoFuture<T> {
 }
 
 impl IoFuture<Chunk> {
-    /// The same read, whose chunk is not a view of the device: one that is, is copied.
+    /// Returns the same read with a chunk that is not a view of the device: a view is copied.
     #[inline]
     pub fn lasting(mut self) -> Self {
         self.state = match std::mem::replace(&mut self.state, State::Over) {
@@ -115,7 +115,7 @@ impl IoFuture<Chunk> {
             State::Boxed(future) => {
                 State::Boxed(Box::pin(async { Ok(future.await?.into_lasting()) }))
             }
-            // A file's chunks are buffers.
+            // The chunks of a file device are buffers, not views.
             state => state,
         };
         self

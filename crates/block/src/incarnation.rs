@@ -1,4 +1,4 @@
-//! The life of a device between two moments when unflushed writes may have been lost.
+//! The identity of a device between two moments at which unflushed writes may have been lost.
 
 use std::fmt;
 use std::io;
@@ -10,16 +10,16 @@ use uuid::Uuid;
 pub struct Incarnation(pub u128);
 
 impl Incarnation {
-    /// A fresh one.
+    /// Returns a new random one.
     pub fn random() -> Self {
         Self(u128::from(reactor::random::u64()) << 64 | u128::from(reactor::random::u64()))
     }
 
-    /// That of a device with a persistent identity on the node as now booted: equal until the next
-    /// boot, different after it.
+    /// Returns that of a device with a persistent identity during the node's present boot: equal
+    /// until the next boot, different after it.
     ///
     /// # Errors
-    /// If `/proc/sys/kernel/random/boot_id` cannot be read or holds no UUID.
+    /// If `/proc/sys/kernel/random/boot_id` cannot be read or contains no UUID.
     pub fn of_boot(identity: Uuid) -> io::Result<Self> {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         let boot = Uuid::parse_str(text.trim())

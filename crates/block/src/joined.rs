@@ -1,7 +1,7 @@
-//! Devices one behind the other: how a device of memory grows while it is used.
+//! Devices joined one after the other: a memory device grows this way while it is in use.
 //!
-//! A command within one part goes to that part's device as it is. One that crosses a border is carried out part by part
-//! and copied; parts are large, so that this is rare.
+//! A command within one part goes directly to that part's device. A command across a border is
+//! executed part by part and copied; parts are large, so this is rare.
 
 use crate::device::{Backing, Device, Geometry};
 use crate::error::{Access, Error};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct Joined {
     first: Arc<dyn Backing>,
     second: Arc<dyn Backing>,
-    /// Bytes of the first that are used.
+    /// Number of bytes of the first store that are used.
     border: u64,
     geometry: Geometry,
 }
@@ -36,7 +36,7 @@ impl fmt::Debug for Joined {
 }
 
 impl Joined {
-    /// Appends `second` to `first`. They have to be alike in all but their number of blocks.
+    /// Appends `second` to `first`. They may differ only in their number of blocks.
     ///
     /// # Errors
     /// [`Error::Geometry`] if their block sizes, caches or effects of discarding differ.
@@ -83,7 +83,7 @@ impl Backing for Joined {
 }
 
 impl JoinedDevice {
-    /// The device of a range and its offset there, if it lies in one.
+    /// Returns the device of a range and the offset there, if the range is in one device.
     fn within(&self, offset: u64, len: u64) -> Option<(&Rc<dyn Device>, u64)> {
         if offset >= self.border {
             Some((&self.second, offset - self.border))
@@ -94,7 +94,7 @@ impl JoinedDevice {
         }
     }
 
-    /// Bytes of a range that crosses the border before it.
+    /// Returns the number of bytes before the border in a range that crosses it.
     fn before(&self, offset: u64) -> usize {
         (self.border - offset) as usize
     }
@@ -233,8 +233,9 @@ mod tests {
         reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(future)
     }
 
-    /// Goal: each command reaches the same bytes as on one device, before the border, behind it and across; nothing
-    /// is reached behind the end, also after the device was made smaller and larger again.
+    /// Goal: each command reaches the same bytes as on one device, before the border, behind it and
+    /// across it. Nothing behind the end can be reached, even after the device was shrunk and grown
+    /// again.
     #[test]
     fn two_devices_are_as_one() {
         let first = memory(4);

@@ -1,10 +1,9 @@
 //! The block device trait and its layers: file, memory, one queue for all threads, fault injection, a
 //! log for power-cut tests.
-//!
-//! A [`Device`] is used by one thread; its I/O goes to that thread's ring. What several threads
-//! share is a [`Backing`], from which each attaches a device of its own. I/O futures are an enum,
-//! so that memory and file devices allocate nothing per operation, and the trait is dyn-compatible,
-//! so that layers stack without generics.
+//! A [`Device`] belongs to one thread, with its I/O on that thread's ring. Several threads share a
+//! [`Backing`], from which each attaches a device of its own. I/O futures are an enum, so that
+//! memory and file devices allocate nothing per operation. The trait is dyn-compatible, so layers
+//! stack without generics.
 
 mod device;
 mod elevator;

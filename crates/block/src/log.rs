@@ -1,8 +1,8 @@
 //! A layer that records writes and flushes, to build the images that a power cut could leave.
 //!
-//! What a disk may keep after a cut: every write that was acknowledged before an acknowledged flush
-//! was asked for; of all others any subset, and of each of them any blocks. Blocks themselves are
-//! never torn (NVMe's atomic write unit is at least a block).
+//! After a power cut a disk has every write that was acknowledged before an acknowledged flush was
+//! requested. It has any subset of the others, and of each of them any blocks. Blocks are never
+//! torn (NVMe's atomic write unit is at least a block).
 
 use crate::device::{Backing, Device, Geometry};
 use crate::future::IoFuture;
@@ -13,16 +13,16 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One thing that happened to the device.
+/// An event of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A write was asked for.
+    /// A write was requested.
     Write {
         /// Its number, counted over writes and flushes.
         id: u64,
         /// Byte offset.
         offset: u64,
-        /// What it writes.
+        /// The data.
         data: Arc<[u8]>,
     },
     /// The write was acknowledged.
@@ -30,7 +30,7 @@ pub enum Event {
         /// The write's number.
         id: u64,
     },
-    /// A flush was asked for.
+    /// A flush was requested.
     Flush {
         /// Its number.
         id: u64,
@@ -42,7 +42,7 @@ pub enum Event {
     },
 }
 
-/// What the cut leaves of a write that no flush covers.
+/// The part of a write without a flush that survives a power cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Survival {
     /// All of it.
@@ -76,24 +76,24 @@ impl Log {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What happened so far.
+    /// Returns the events so far.
     pub fn events(&self) -> Vec<Event> {
         self.lock().events.clone()
     }
 
-    /// Number of events so far.
+    /// Returns the number of events so far.
     pub fn len(&self) -> usize {
         self.lock().events.len()
     }
 
-    /// Whether nothing has happened yet.
+    /// Whether there are no events yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Applies to `image` (the device as it was when recording began) what a power cut after the
-    /// first `prefix` events leaves: all that an acknowledged flush covers, and of the other writes
-    /// what `choose` says, given number, offset and length.
+    /// Applies to `image` (the device's content when recording began) the state that a power cut
+    /// after the first `prefix` events leaves: all writes that an acknowledged flush covers, and
+    /// the parts of the others that `choose` selects, given number, offset and length.
     ///
     /// # Panics
     /// If the image is smaller than the device.
@@ -129,7 +129,7 @@ impl Log {
         }
     }
 
-    /// Records the start of a command and answers its number.
+    /// Records the start of a command. Returns its number.
     fn begin(&self, event: impl FnOnce(u64) -> Event) -> u64 {
         let mut state = self.lock();
         let id = state.next_id;
@@ -143,7 +143,7 @@ impl Log {
     }
 }
 
-/// Writes that some acknowledged flush covers.
+/// Returns the writes that an acknowledged flush covers.
 fn durable_writes(events: &[Event]) -> HashSet<u64> {
     let flushed: HashSet<u64> = events
         .iter()

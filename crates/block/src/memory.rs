@@ -1,6 +1,6 @@
-//! A device of memory: for tests, benches, and nodes that offer RAM.
+//! A memory device: for tests, benchmarks, and nodes that offer RAM.
 //!
-//! Nothing survives the process, hence a new incarnation at each start and no need of flushes.
+//! Nothing survives the process, so each start has a new incarnation and no flushes are needed.
 
 mod populate;
 mod room;
@@ -22,12 +22,12 @@ pub struct MemoryBacking {
 }
 
 impl MemoryBacking {
-    /// A zeroed device of `size` bytes in blocks of `block_size` bytes (a power of two of at least
-    /// 512); takes memory as it is written, see [`Self::populated`].
+    /// Returns a zeroed device of `size` bytes in blocks of `block_size` bytes (a power of two of
+    /// at least 512). The system allocates its memory when it is written, see [`Self::populated`].
     ///
     /// # Errors
-    /// [`Error::Geometry`] for a size that is no positive multiple of the block size,
-    /// [`Error::Open`] if the memory cannot be had.
+    /// [`Error::Geometry`] for a size that is not a positive multiple of the block size,
+    /// [`Error::Open`] if the memory cannot be mapped.
     pub fn new(size: u64, block_size: u32) -> Result<Self, Error> {
         check_block_size(block_size)?;
         if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
@@ -48,7 +48,7 @@ impl MemoryBacking {
         Ok(Self { region, geometry, incarnation: Incarnation::random() })
     }
 
-    /// The memory itself, e.g. to receive a payload straight into its place.
+    /// Returns the memory itself, e.g. to receive a payload directly into its place.
     pub fn region(&self) -> &Region {
         &self.region
     }
@@ -72,7 +72,8 @@ impl Backing for MemoryBacking {
     }
 
     fn attach(&self) -> Rc<dyn Device> {
-        // Each view of the memory counts its references; the devices of other threads count elsewhere.
+        // Each view of the memory counts its references; devices of other threads use another
+        // counter.
         Rc::new(Self { region: self.region.apart(), ..self.clone() })
     }
 
@@ -83,7 +84,7 @@ impl Backing for MemoryBacking {
 }
 
 impl MemoryBacking {
-    /// Copies a chunk to its place, once whatever memory it is in.
+    /// Copies a chunk to its place, once, from any kind of memory.
     fn copy_in(&self, start: usize, chunk: &Chunk) {
         let place = self.region.range(start, chunk.len());
         Segment::Region(place).fill_from_chunk(chunk, 0);

@@ -1,15 +1,16 @@
-//! Zeros to write.
+//! Chunks of zeros to write.
 
 use reactor::{Buffer, Chunk, Shared};
 use std::sync::OnceLock;
 
-/// Bytes of the one shared piece of zeros.
+/// Bytes of the shared piece of zeros.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Most zeros in one write: what one `writev` takes, with room to spare.
+/// Largest number of zeros in one write: below the limit of one `writev`.
 pub(crate) const WRITE_BYTES_MAX: u64 = 256 * PIECE_BYTES;
 
-/// Chunks of `len` zero bytes (at most [`WRITE_BYTES_MAX`]) that all share one piece of memory.
+/// Returns chunks of `len` zero bytes (at most [`WRITE_BYTES_MAX`]) that all share one piece of
+/// memory.
 pub(crate) fn chunks(len: u64) -> Vec<Chunk> {
     static PIECE: OnceLock<Shared> = OnceLock::new();
     debug_assert!(len <= WRITE_BYTES_MAX, "bounded by the caller");

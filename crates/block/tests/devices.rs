@@ -1,4 +1,4 @@
-//! Devices against a model in plain memory, and what the layers promise.
+//! Compares devices with a model in plain memory, and tests the guarantees of the layers.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use block::{
@@ -47,7 +47,7 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// Distinguishable bytes for one write.
+/// Returns distinguishable bytes for one write.
 fn pattern(len: u64, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i / 7) as u8 ^ seed).collect()
 }
@@ -61,7 +61,7 @@ async fn apply(device: &dyn Device, model: &mut [u8], command: &Command) {
         }
         Command::ReadInto(start, len, shift) => {
             let bytes = (len * BLOCK) as usize;
-            // Every other one in two aligned halves, the rest anywhere.
+            // Every second one in two aligned halves, the others at any place.
             let shift = if shift % 2 == 0 { 0 } else { *shift };
             let first = (bytes / 2 / 4096 * 4096 + shift).min(bytes);
             let segments = [(first, shift), (bytes - first, 0)].map(|(len, start)| {
@@ -92,7 +92,7 @@ async fn apply(device: &dyn Device, model: &mut [u8], command: &Command) {
             let mut chunks = Vec::new();
             for len in lens {
                 let (piece, tail) = rest.split_at((len * BLOCK) as usize);
-                // Odd seeds: memory that direct I/O does not take.
+                // Odd seeds: memory that direct I/O does not accept.
                 let skip = usize::from(seed % 2) * 24;
                 let buffer = Buffer::copy_from(&[&vec![0; skip], piece].concat());
                 chunks.push(Chunk::from(buffer.freeze().slice(skip..)));
@@ -136,14 +136,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None,
         ..ProptestConfig::default() })]
 
-    /// Goal: a memory device behaves as an array of bytes.
+    /// Goal: a memory device behaves like an array of bytes.
     #[test]
     fn memory_follows_model(commands in prop::collection::vec(command(), 1..40)) {
         let backing = MemoryBacking::new(SIZE, BLOCK as u32).unwrap();
         run(follows_model(backing.attach(), &commands));
     }
 
-    /// Goal: a file under O_DIRECT behaves as an array of bytes, punched or preallocated, and
+    /// Goal: a file under O_DIRECT behaves like an array of bytes, punched or preallocated, and
     /// through the log and fault layers too.
     #[test]
     fn file_follows_model(
@@ -157,7 +157,7 @@ proptest! {
         let log = Log::new(Arc::new(backing));
         let layers = Fault::new(Arc::new(log.clone()), 1, FaultPlan::default());
         run(follows_model(layers.attach(), &commands));
-        // All writes together must give the device's very bytes. (Discards are not recorded.)
+        // All writes together must give exactly the device's bytes. (Discards are not recorded.)
         if preallocated {
             let mut image = vec![0; SIZE as usize];
             log.replay(usize::MAX, &mut image, |_, _, _| Survival::Whole);
@@ -165,8 +165,8 @@ proptest! {
         }
     }
 
-    /// Goal: after any power cut, the log's image holds all that a flush covered, and every block
-    /// of it is some write's or the old one.
+    /// Goal: after any power cut the log's image contains everything that a flush covered, and
+    /// every block is from some write or the old one.
     #[test]
     fn log_keeps_what_was_flushed(
         commands in prop::collection::vec(command(), 1..30),
@@ -184,7 +184,8 @@ proptest! {
             let blocks = len / BLOCK as usize;
             Survival::Torn((0..blocks).map(|i| random >> (i % 60) & 1 == 1).collect())
         });
-        // Commands ran one after the other: the last flush before the cut covers all before it.
+        // Commands ran one after the other, so the last flush before the cut covers everything
+        // before it.
         let flushed = events[..prefix].iter().rposition(|e| matches!(e, Event::Flushed { .. }));
         let mut model = vec![0; SIZE as usize];
         let mut later = vec![Vec::new(); BLOCKS as usize];
@@ -208,7 +209,8 @@ proptest! {
     }
 }
 
-/// Goal: misaligned and outlying ranges are typed errors on every device and reach no back end.
+/// Goal: misaligned and out-of-range accesses are typed errors on every device and reach no back
+/// end.
 #[test]
 fn bad_ranges_are_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -258,7 +260,7 @@ fn preallocated_files_stay_whole() {
         device.write_zeroes(0, size).await.unwrap();
         assert!(device.read(0, 1 << 20).await.unwrap().to_bytes().iter().all(|&b| b == 0));
         assert_eq!(std::fs::metadata(&path).unwrap().blocks(), allocated);
-        // Without the promise, discard gives the space back.
+        // Without this option, discard releases the space.
         drop(device);
         let device = FileBacking::open(&path, &options(false)).unwrap().attach();
         device.discard(0, size).await.unwrap();
@@ -281,7 +283,7 @@ fn files_have_one_owner() {
     FileBacking::open(&path, &options(false)).unwrap();
 }
 
-/// Goal: a lock that is given up soon, as that of a killed process is, is waited for.
+/// Goal: opening waits for a lock that is released soon, like that of a killed process.
 #[test]
 fn a_lock_that_lingers_is_waited_for() {
     let directory = tempfile::tempdir().unwrap();
@@ -309,8 +311,8 @@ fn incarnations_change_when_data_may_be_lost() {
     assert_ne!(boot, Incarnation::of_boot(uuid::Uuid::from_u128(8)).unwrap());
 }
 
-/// Goal: faults follow plan and seed: the same seed injects the same, a torn write leaves whole
-/// blocks of new bytes before old ones, and an empty plan injects nothing.
+/// Goal: faults follow plan and seed: the same seed injects the same faults, a torn write leaves
+/// whole blocks of new bytes before old ones, and an empty plan injects nothing.
 #[test]
 fn faults_follow_their_plan() {
     let plan = FaultPlan {
@@ -365,7 +367,7 @@ fn flushes_are_shared() {
         drop(flushes.remove(0));
         reactor::yield_now().await;
         assert_eq!(backing.syncs(), 1);
-        // The first is with the kernel now: these two need another.
+        // The kernel has the first one now, so these two need another.
         let later = [device.flush(), device.flush()];
         for flush in flushes.into_iter().chain(later) {
             flush.await.unwrap();
@@ -402,8 +404,8 @@ fn threads_share_a_backing() {
     });
 }
 
-/// Goal: a created file device behaves the same in the simulation; after power loss it holds all
-/// that was flushed, and of a later write each block is old or new.
+/// Goal: a created file device behaves the same in the simulation. After power loss it contains
+/// everything that was flushed, and each block of a later write is old or new.
 #[test]
 fn simulated_files_lose_only_what_was_not_flushed() {
     let mut partial = 0;
@@ -427,7 +429,7 @@ fn simulated_files_lose_only_what_was_not_flushed() {
                 first.await.unwrap();
                 node.lose_power();
                 let second = node.spawn(async {
-                    // The old life's lock is gone.
+                    // The lock of the old life is released.
                     let device = FileBacking::open("/device", &options(true)).unwrap().attach();
                     device.read(0, 9 * BLOCK as usize).await.unwrap().to_bytes().to_vec()
                 });
@@ -448,8 +450,8 @@ fn simulated_files_lose_only_what_was_not_flushed() {
     assert!(partial > 3, "{partial} torn");
 }
 
-/// Goal: a shared file is open to others that share it, in both ways closed to one that wants it alone, and
-/// shows each what the others wrote; without direct I/O it is refused.
+/// Goal: a shared file is open to other sharers, excludes and is excluded by a process that opens
+/// it alone, and shows each sharer the writes of the others. Without direct I/O it is refused.
 #[test]
 fn a_file_is_shared_by_those_that_share_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -473,7 +475,7 @@ fn a_file_is_shared_by_those_that_share_it() {
     });
 }
 
-/// Goal: commands of one device write to no count of references that the devices of other threads write to.
+/// Goal: commands of one device do not write to reference counters of other threads' devices.
 #[test]
 fn devices_count_references_apart() {
     run(async {

@@ -1,4 +1,4 @@
-//! The elevator against no queue on a device with a seek cost, and between threads.
+//! Compares the elevator with no queue on a device with seek costs, and tests it between threads.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use block::{
@@ -16,15 +16,15 @@ use std::time::Duration;
 const BLOCK: u64 = 4096;
 const SIZE: u64 = 64 << 20;
 
-/// A disk with one head that serves in the order in which it is asked: each command costs the way of
-/// the head, up to 8 ms over the whole disk, a turn of half a millisecond unless it goes on where the
-/// last one ended, and 10 ns a byte.
+/// A disk with one head that serves requests in their order of arrival. Each command costs the
+/// seek, up to 8 ms over the whole disk, half a millisecond of rotation unless it continues where
+/// the last one ended, and 10 ns per byte.
 #[derive(Clone)]
 struct Rotating {
     inner: MemoryBacking,
     state: Arc<Mutex<(Instant, u64)>>,
     commands: Arc<AtomicU64>,
-    /// Offset of a block that cannot be read.
+    /// Offset of an unreadable block.
     bad: Option<u64>,
 }
 
@@ -119,9 +119,10 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// Simulated time that `tasks` tasks take for 50 reads each; `next` gives the block of a task's n-th.
+/// Returns the simulated time of `tasks` tasks with 50 reads each; `next` returns the block of a
+/// task's n-th read.
 fn time_of(device: Rc<dyn Device>, tasks: u64, next: fn(u64, u64) -> u64) -> Duration {
-    // Tasks run in the order in which they become ready, as they do on a thread.
+    // Tasks run in the order in which they become ready, as on a real thread.
     let config = SimConfig { shuffle: false, ..SimConfig::default() };
     let mut simulation = Simulation::with_config(1, config);
     let ended = simulation.run(async move {
@@ -155,8 +156,8 @@ fn both(next: fn(u64, u64) -> u64) -> (Duration, Duration, u64, u64) {
     (direct, sorted, commands, disk.commands.load(Ordering::Relaxed))
 }
 
-/// Goal: where seeking costs, sorting beats no queue by far: 32 readers of random places take less than
-/// half of the time; and of 32 readers of neighbouring blocks most reads are merged.
+/// Goal: if seeks are expensive, sorting is much faster than no queue: 32 readers of random places
+/// take less than half of the time, and most reads of 32 readers of neighbouring blocks are merged.
 #[test]
 fn the_elevator_beats_direct_where_seeking_costs() {
     let scattered = |task: u64, n: u64| {
@@ -167,15 +168,16 @@ fn the_elevator_beats_direct_where_seeking_costs() {
     let (direct, sorted, commands, _) = both(scattered);
     assert_eq!(commands, 32 * 50);
     assert!(2 * sorted < direct, "{sorted:?} against {direct:?}");
-    // Readers that go through the disk side by side, the last one in front.
+    // Readers that advance through the disk side by side, the last one in front.
     let (direct, sorted, commands, merged) = both(|task, n| n * 97 * 32 + 31 - task);
     assert_eq!(commands, 32 * 50);
     assert!(merged <= 50 * 3, "{merged}");
     assert!(4 * sorted < direct, "{sorted:?} against {direct:?}");
 }
 
-/// Goal: four threads that write and read through one queue, each all over the device in blocks of its
-/// own, find what they wrote; and neighbours of different threads do get merged without mixing them up.
+/// Goal: four threads write and read through one queue, each all over the device in blocks of its
+/// own. They read back what they wrote, and neighbours of different threads are merged without
+/// confusion.
 #[test]
 fn threads_share_a_queue() {
     let memory = MemoryBacking::new(SIZE, BLOCK as u32).unwrap();
@@ -211,14 +213,15 @@ async fn load(elevator: Elevator, thread: u64) {
             assert!(read.await.unwrap().to_bytes() == bytes(n));
         }
     }
-    // Both halves of a pair of neighbours are in one request then.
+    // Both halves of a pair of neighbours are then in one request.
     let pair = [device.read(0, BLOCK as usize), device.read(BLOCK, BLOCK as usize)];
     for read in pair {
         read.await.unwrap();
     }
 }
 
-/// Goal: a thread that ends with requests at the device does not take the others' with it.
+/// Goal: a thread that ends with requests at the device does not take the requests of others with
+/// it.
 #[test]
 fn a_thread_that_goes_away_leaves_the_queue_usable() {
     let disk = MemoryBacking::new(SIZE, BLOCK as u32).unwrap();
@@ -244,7 +247,8 @@ fn a_thread_that_goes_away_leaves_the_queue_usable() {
             let device = stay.attach();
             let mut given_up = 0;
             for n in 0..4 {
-                // What the other had dispatched for us is lost with it, and says so.
+                // Reads that the other thread had dispatched for us are lost with it, and return an
+                // error.
                 match device.read((n * 8 + 1) * BLOCK, BLOCK as usize).await {
                     Ok(_) => {}
                     Err(Error::Io { .. }) => given_up += 1,
@@ -259,7 +263,7 @@ fn a_thread_that_goes_away_leaves_the_queue_usable() {
     }
 }
 
-/// Goal: of merged reads only the one fails that touches the bad block.
+/// Goal: of merged reads only the one that touches the bad block fails.
 #[test]
 fn a_bad_block_fails_its_own_read_only() {
     let disk = Rotating { bad: Some(2 * BLOCK), ..Rotating::new() };
@@ -272,6 +276,6 @@ fn a_bad_block_fails_its_own_read_only() {
         }
     });
     ended.unwrap();
-    // One for all four, then each by itself.
+    // One read for all four, then each separately.
     assert_eq!((elevator.merges(), disk.commands.load(Ordering::Relaxed)), (3, 5));
 }

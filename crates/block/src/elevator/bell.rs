@@ -24,7 +24,7 @@ impl Bell {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Has the thread's task run; once for all rings until it does.
+    /// Wakes the thread's task, once for all rings until it runs.
     pub(super) fn ring(&self) {
         let mut state = self.lock();
         state.is_rung = true;
@@ -35,7 +35,7 @@ impl Bell {
         }
     }
 
-    /// Waits for a ring since the last one.
+    /// Waits until the bell has rung since the last call.
     pub(super) async fn rung(&self) {
         poll_fn(|cx| {
             let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! The queue itself: what waits, in the order of the medium, merged, with nothing waiting for ever.
+//! The queue itself: waiting requests in the order of the medium, merged, with a deadline each.
 
 use super::bell::Bell;
 use super::reply::Sender;
@@ -10,16 +10,16 @@ use std::time::Duration;
 /// One caller's part of a request.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// Of the thread that asked for it.
+    /// The bell of the thread that made the request.
     pub(super) bell: Bell,
     pub(super) len: usize,
-    /// What is to be written; of reads none.
+    /// Data to write; empty for reads.
     pub(super) chunks: Vec<Chunk>,
-    /// Gets the chunk that was read; of writes an empty one.
+    /// Receives the chunk that was read; for writes an empty one.
     pub(super) reply: Sender<Result<Chunk, Error>>,
 }
 
-/// What the device is asked for at once.
+/// One request to the device.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) is_write: bool,
@@ -27,7 +27,7 @@ pub(super) struct Request {
     pub(super) len: u64,
     /// In the order of their offsets, without gaps.
     pub(super) parts: Vec<Part>,
-    /// When it has waited too long, in nanoseconds of the reactor's clock.
+    /// Its deadline, in nanoseconds of the reactor's clock.
     deadline_ns: u64,
 }
 
@@ -41,7 +41,7 @@ impl Request {
         self.offset + self.len
     }
 
-    /// The thread that issues it: the first that still waits for a part of it.
+    /// Returns the part of the thread that issues it: the first that still waits.
     fn owner(&self) -> Option<&Part> {
         self.parts.iter().find(|part| !part.reply.is_closed())
     }
@@ -54,26 +54,26 @@ pub(super) struct Limits {
     pub(super) merge_bytes_max: u64,
 }
 
-/// Requests in the order of the medium: by offset, and of one offset by age.
+/// Requests in the order of the medium: by offset, and for one offset by age.
 type Key = (u64, u64);
 
-/// Requests that wait, and how many the device has.
+/// The waiting requests, and the number of requests at the device.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: BTreeMap<Key, Request>,
     /// Deadlines of waiting requests, the earliest first.
     deadlines: BTreeMap<(u64, u64), Key>,
     sequence: u64,
-    /// Where the last request ended that was given to the device.
+    /// The end of the last request given to the device.
     head: u64,
     dispatched: usize,
-    /// Those of the dispatched that their owners have not issued yet.
+    /// Dispatched requests that their owners have not issued yet.
     granted: Vec<Request>,
     pub(super) merges: u64,
 }
 
 impl Queue {
-    /// Adds a request, to another one if they touch.
+    /// Adds a request, or merges it with another one if they touch.
     pub(super) fn insert(&mut self, request: Request, limits: Limits) {
         let request = match self.merge_behind(request, limits) {
             None => return,
@@ -95,7 +95,7 @@ impl Queue {
         Some(request)
     }
 
-    /// Appends the request to one that ends where it begins; gives it back if there is none.
+    /// Appends the request to one that ends where it begins; returns it if there is none.
     fn merge_behind(&mut self, request: Request, limits: Limits) -> Option<Request> {
         let before = self.waiting.range_mut(..(request.offset, 0)).next_back();
         let Some((_, other)) = before.filter(|(_, other)| {
@@ -111,7 +111,7 @@ impl Queue {
         None
     }
 
-    /// Takes in a request that begins where this one ends, if there is one.
+    /// Merges a request that begins where this one ends, if there is one.
     fn merge_before(&mut self, mut request: Request, limits: Limits) -> Request {
         let end = request.end();
         let found = self.waiting.range((end, 0)..=(end, u64::MAX)).find(|(_, other)| {
@@ -121,7 +121,7 @@ impl Queue {
         if let Some(other) = key.and_then(|key| self.take(key)) {
             request.len += other.len;
             request.parts.extend(other.parts);
-            // It has waited as long as the older of both.
+            // The merged request has the earlier deadline of both.
             request.deadline_ns = request.deadline_ns.min(other.deadline_ns);
             self.merges += 1;
         }
@@ -146,7 +146,7 @@ impl Queue {
         mine
     }
 
-    /// A request has ended.
+    /// Records the end of a request.
     pub(super) fn ended(&mut self) {
         self.dispatched -= 1;
     }
@@ -164,8 +164,8 @@ impl Queue {
         }
     }
 
-    /// Takes what the device is to do next: what has waited too long, else upwards from where the last
-    /// request ended, and from the start again.
+    /// Takes the next request for the device: an overdue one, otherwise upwards from the end of the
+    /// last request, and then from the start again.
     fn next(&mut self, now: Duration, limits: Limits) -> Option<Request> {
         if self.dispatched >= limits.depth_max {
             return None;
@@ -185,7 +185,7 @@ impl Queue {
         Some(request)
     }
 
-    /// Wakes all waiting callers to look at the queue again.
+    /// Wakes all waiting callers to check the queue again.
     pub(super) fn ring_all(&self) {
         for part in self.waiting.values().flat_map(|request| &request.parts) {
             part.bell.ring();
@@ -212,7 +212,7 @@ mod tests {
             .collect()
     }
 
-    /// Goal: one sweep upwards, then from the start again; of one offset the older first.
+    /// Goal: one sweep upwards, then from the start again; for one offset the older first.
     #[test]
     fn requests_go_up_and_around() {
         let mut queue = Queue { head: 50, ..Queue::default() };
@@ -223,8 +223,8 @@ mod tests {
         assert_eq!(offsets, [70, 90, 10, 30, 70]);
     }
 
-    /// Goal: what touches is merged behind, before and on both sides, up to the limit, reads with reads
-    /// only, in the order of the medium.
+    /// Goal: requests that touch are merged behind, before and on both sides, up to the limit,
+    /// reads with reads only, in the order of the medium.
     #[test]
     fn neighbours_are_merged() {
         let mut queue = Queue::default();
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(order(&mut queue, 0), [(true, 0, 4, 4), (true, 4, 2, 2)]);
     }
 
-    /// Goal: what has waited too long goes first, and takes what it was merged with along.
+    /// Goal: an overdue request is issued first, with the requests merged into it.
     #[test]
     fn nothing_waits_for_ever() {
         let mut queue = Queue { head: 50, ..Queue::default() };
@@ -254,8 +254,8 @@ mod tests {
         assert!(queue.deadlines.is_empty() && queue.waiting.is_empty());
     }
 
-    /// Goal: owners issue their own; others are granted theirs, keep their place at the device, and lose it
-    /// when they wait no more.
+    /// Goal: owners issue their own requests. Requests are granted to other threads; these keep
+    /// their places at the device, and lose them when they no longer wait.
     #[test]
     fn owners_issue_their_own() {
         let limits = Limits { depth_max: 2, ..LIMITS };
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(dispatch(&mut queue, 1), [3]);
         queue.ended();
         assert_eq!(dispatch(&mut queue, 1), []);
-        // 5 is granted to the first, who goes away: its place is free for 7.
+        // 5 is granted to the first thread, which stops waiting: its place is free for 7.
         receivers[2].close();
         queue.abandoned();
         assert_eq!(dispatch(&mut queue, 1), [7]);

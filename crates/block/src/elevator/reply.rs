@@ -1,4 +1,4 @@
-//! A value handed from one thread to another, once.
+//! A value passed from one thread to another, once.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,15 +16,15 @@ fn lock<T>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The end that gives the value.
+/// The end that sends the value.
 #[derive(Debug)]
 pub(super) struct Sender<T>(Arc<Mutex<State<T>>>);
 
-/// The end that awaits the value; `None` if the other end is gone.
+/// The end that awaits the value; `None` if the other end was dropped.
 #[derive(Debug)]
 pub(super) struct Receiver<T>(Arc<Mutex<State<T>>>);
 
-/// Both ends.
+/// Returns both ends.
 pub(super) fn reply<T>() -> (Sender<T>, Receiver<T>) {
     let state = State { value: None, waker: None, is_sender_gone: false, is_receiver_gone: false };
     let state = Arc::new(Mutex::new(state));
@@ -37,7 +37,7 @@ impl<T> Sender<T> {
         lock(&self.0).value = Some(value);
     }
 
-    /// Whether no caller waits for the value any more.
+    /// Whether the receiver has stopped waiting.
     pub(super) fn is_closed(&self) -> bool {
         lock(&self.0).is_receiver_gone
     }
@@ -56,7 +56,7 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Waits no more.
+    /// Stops waiting.
     pub(super) fn close(&self) {
         lock(&self.0).is_receiver_gone = true;
     }

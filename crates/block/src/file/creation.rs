@@ -1,4 +1,4 @@
-//! Making a backing file: its space is reserved, and on request every block is written once.
+//! Creates a backing file: its space is reserved, and on request every block is written once.
 
 use super::{failed, lock};
 use crate::error::Error;
@@ -9,26 +9,27 @@ use std::path::Path;
 
 /// Bytes per write.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Writes in flight.
+/// Number of writes in flight.
 const WRITES_MAX: usize = 8;
 
-/// How much of a new backing file is done beforehand.
+/// The preparation of a new backing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// Its blocks are reserved (fallocate(2)). That takes no time, but the first write of each block
-    /// costs the file system more: it has to note that the block is written.
+    /// Its blocks are reserved (fallocate(2)). That takes no time, but the first write of each
+    /// block is slower, because the file system must record that the block is written.
     Reserved,
     /// Its blocks are reserved and written once.
     Written,
 }
 
-/// Makes the file `path` of `size` bytes (a positive multiple of 4096) with real data blocks, durably;
-/// whatever it held is lost. If they are to be written, calls `progress` with the bytes done after each
-/// piece. Without `direct` that goes through the page cache, for file systems that lack `O_DIRECT`.
+/// Creates the file `path` of `size` bytes (a positive multiple of 4096) with real data blocks,
+/// durably; its old content is lost. If the blocks are to be written, calls `progress` with the
+/// bytes done after each piece. Without `direct` the writes go through the page cache, for file
+/// systems without `O_DIRECT`.
 ///
 /// # Errors
-/// [`Error::Open`], e.g. for lack of space, which is reserved first; [`Error::Locked`] if another process uses
-/// the file.
+/// [`Error::Open`], e.g. for lack of space, because space is reserved first; [`Error::Locked`] if
+/// another process uses the file.
 pub async fn create(
     path: impl AsRef<Path>,
     size: u64,
@@ -52,12 +53,13 @@ pub async fn create(
     file.sync_all().await.map_err(failed("flush", path))
 }
 
-/// Makes a file longer: `from` to `size` bytes get real data blocks that are written once, durably. Does not lock it:
-/// for a process that uses the file already. Calls `progress` with the bytes done after each piece. After an error the
-/// file has its former size.
+/// Extends a file: `from` to `size` bytes get real data blocks that are written once, durably. Does
+/// not lock the file, because the process uses it already. Calls `progress` with the bytes done
+/// after each piece. After an error the file has its former size.
 ///
 /// # Errors
-/// [`Error::Open`], e.g. for lack of space; [`Error::Geometry`] unless both sizes are multiples of 4096, in order.
+/// [`Error::Open`], e.g. for lack of space; [`Error::Geometry`] unless both sizes are multiples of
+/// 4096, in order.
 pub async fn grow(
     path: impl AsRef<Path>,
     (from, size): (u64, u64),
@@ -83,7 +85,7 @@ pub async fn grow(
     result
 }
 
-/// Makes a file shorter, durably: what is behind `size` bytes is lost.
+/// Truncates a file durably: data behind `size` bytes is lost.
 ///
 /// # Errors
 /// [`Error::Open`].

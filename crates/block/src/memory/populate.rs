@@ -1,8 +1,8 @@
-//! Taking all of a memory device's memory before it is used.
+//! Allocates all of a memory device's memory before it is used.
 //!
-//! The system hands memory out when it is first touched, and clears it then: a huge page takes
-//! milliseconds where the host of a virtual machine has to find it. On a reactor that would stall
-//! every connection. So the memory is touched beforehand, by threads of their own.
+//! The system allocates and clears memory when it is first touched. A huge page takes milliseconds
+//! if the host of a virtual machine has to find it. On a reactor that would stall every connection.
+//! So separate threads touch the memory beforehand.
 
 use super::MemoryBacking;
 use super::room::Room;
@@ -12,16 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What one thread touches at a time: after each piece it looks at what is left.
+/// Number of bytes that one thread touches at a time. After each piece it checks the remaining
+/// memory.
 const PIECE_BYTES: u64 = 64 << 20;
-/// Most threads that touch memory.
+/// Largest number of threads that touch memory.
 const THREADS_MAX: u64 = 8;
-/// Most memory that is left to others.
+/// Largest amount of memory that is left for others.
 const RESERVE_MAX: u64 = 256 << 20;
-/// How often progress is reported.
+/// Interval of progress reports.
 const REPORT_PERIOD: Duration = Duration::from_millis(50);
 
-/// What the threads share.
+/// State that the threads share.
 #[derive(Debug, Default)]
 struct Progress {
     next: AtomicU64,
@@ -30,8 +31,8 @@ struct Progress {
 }
 
 impl MemoryBacking {
-    /// As [`Self::new`], with all its memory taken from the system. Calls `progress` with the bytes
-    /// that have been taken, now and then.
+    /// Like [`Self::new`], with all its memory allocated. From time to time calls `progress` with
+    /// the number of bytes allocated so far.
     ///
     /// # Errors
     /// As [`Self::new`]; [`Error::MemoryLimit`] if the machine or a control group has too little.
@@ -100,7 +101,7 @@ fn touch(backing: &MemoryBacking, progress: &Progress) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails if `bytes` cannot be taken so that others have something left.
+/// Fails if `bytes` cannot be allocated with some memory left for others.
 fn check_room(bytes: u64, size: u64) -> Result<(), Error> {
     let Some(Room { bytes: room, limit }) = Room::now() else { return Ok(()) };
     let reserve = (size / 16).min(RESERVE_MAX);

@@ -1,12 +1,12 @@
-//! How much memory this process may still take.
+//! The amount of memory that this process may still allocate.
 //!
-//! Linux promises more memory than exists, and kills a process when the promise is due. So a large reservation
-//! checks first: the machine, and each control group from the process's own up to the root, in version 1 and 2.
-//! Page cache counts as free, because the kernel releases it.
+//! Linux promises more memory than exists, and kills a process when it cannot keep the promise. So
+//! a large reservation checks first: the machine, and each control group from the process's own up
+//! to the root, in version 1 and 2. Page cache counts as free, because the kernel releases it.
 
 use std::path::{Path, PathBuf};
 
-/// What is left, and by which limit.
+/// The available bytes, and the limit that determines them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) bytes: u64,
@@ -14,7 +14,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// The least of all limits; [`None`] where none can be read.
+    /// Returns the least of all limits; [`None`] if none can be read.
     pub(crate) fn now() -> Option<Self> {
         Self::below(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
     }
@@ -40,8 +40,9 @@ struct Group {
     is_version_2: bool,
 }
 
-/// The memory groups that a line of `/proc/self/cgroup` names: the process's own and those above.
-/// In a container the line may hold the machine's path, while the container sees only its last components.
+/// Returns the memory groups in a line of `/proc/self/cgroup`: the process's own and those above.
+/// In a container the line may contain the machine's path, while the container sees only its last
+/// components.
 fn groups_of(line: &str, cgroups: &Path) -> Vec<Group> {
     let mut fields = line.splitn(3, ':');
     let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
@@ -68,7 +69,7 @@ impl Group {
             let cache = ["total_active_file", "total_inactive_file"];
             ("memory.limit_in_bytes", "memory.usage_in_bytes", cache)
         };
-        // "max" of version 2 is no number; version 1 has one near 2^63 where there is no limit.
+        // "max" of version 2 is not a number; version 1 has one near 2^63 if there is no limit.
         let max = number(limit).filter(|&max| max < 1 << 62)?;
         let stat = read("memory.stat").unwrap_or_default();
         let cached: u64 = stat
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     /// Goal: the tightest limit counts, of the machine or of any group above the process, in both
-    /// versions of control groups; what is page cache counts as free.
+    /// versions of control groups; page cache counts as free.
     #[test]
     fn the_tightest_limit_counts() {
         let dir = tempfile::tempdir().unwrap();
