@@ -1,4 +1,4 @@
-//! Names of logical units, as libiscsi's own programs write them.
+//! Addresses of logical units, in the form of libiscsi's own programs.
 
 use crate::Error;
 use std::fmt;
@@ -47,7 +47,7 @@ impl fmt::Display for Address {
 mod tests {
     use super::*;
 
-    /// Goal: addresses are read as they are written, and nonsense is refused.
+    /// Goal: written addresses can be read, and invalid ones are refused.
     #[test]
     fn addresses_are_read() {
         let text = "iscsi://127.0.0.1:3260/iqn.2026-01.io.example:disk/1";

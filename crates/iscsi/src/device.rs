@@ -8,10 +8,10 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Most bytes of one command: its length is a 32-bit number.
+/// Largest data of one command in bytes: its length is a 32-bit number.
 const COMMAND_BYTES_MAX: u64 = 1 << 30;
 
-/// A command to be made.
+/// A command to send.
 #[derive(Clone, Copy)]
 struct Command {
     access: Access,
@@ -25,7 +25,7 @@ impl Command {
         Error::Io { access, offset, len, source: Arc::new(source) }
     }
 
-    /// Queues it, or says why it cannot be.
+    /// Queues the command, or returns why it is impossible.
     fn start(self, session: &Rc<Inner>, memory: Memory) -> Result<OneshotReceiver<Answer>, Error> {
         session.geometry().check(self.access, self.offset, self.len)?;
         if self.len > COMMAND_BYTES_MAX {
@@ -34,7 +34,7 @@ impl Command {
         Ok(session.command(self.offset, memory))
     }
 
-    /// What it answers.
+    /// Returns the result of the command.
     async fn ended(self, receiver: OneshotReceiver<Answer>) -> Result<Memory, Error> {
         let answer = receiver.await.map_err(|error| self.error(io::Error::other(error)))?;
         answer.map_err(|source| self.error(source))
@@ -47,7 +47,7 @@ impl Command {
         }
     }
 
-    /// Reads, and makes something of the buffer.
+    /// Reads, and converts the buffer.
     fn read<T>(
         self,
         session: &Rc<Inner>,
@@ -73,7 +73,7 @@ impl Device for Session {
     }
 
     fn incarnation(&self) -> Incarnation {
-        // The protocol has no such thing: each session is another.
+        // The protocol has no incarnation, so each session has another one.
         Incarnation::random()
     }
 

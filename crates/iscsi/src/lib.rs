@@ -1,13 +1,13 @@
-//! A logical unit of an iSCSI target as a block device, to measure it beside NVMe over Fabrics.
+//! A logical unit of an iSCSI target as a block device, for comparison with NVMe over Fabrics.
 //!
-//! The protocol is libiscsi's (version 1.18 or later), which is loaded when it is asked for: a machine
-//! without it lacks this device and nothing else. Commands are queued in the library and go out once
-//! per turn of the thread's loop; the ring tells when its socket has something. Only connecting and
-//! logging out block the thread.
+//! libiscsi (version 1.18 or later) implements the protocol. It is loaded on demand, so that a
+//! machine without it lacks only this device. Commands are queued in the library and sent once per
+//! turn of the thread's loop; the ring reports when the library's socket is ready. Only connecting
+//! and logging out block the thread.
 //!
-//! It is for measuring: one session with one connection, no digests, no authentication, no
-//! reconnecting. What is compared is this library and whatever target stands at the other end, not
-//! the protocol.
+//! It is for measurements: one session with one connection, no digests, no authentication, no
+//! reconnecting. A comparison measures this library and the target at the other end, not the
+//! protocol.
 #![allow(unsafe_code, reason = "this crate calls a C library; see SAFETY notes")]
 
 mod address;
@@ -19,24 +19,24 @@ pub use address::Address;
 pub use library::Library;
 pub use session::Session;
 
-/// Why there is no session or library.
+/// The reason why there is no session or library.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// libiscsi is not there, or too old.
+    /// libiscsi is not installed, or too old.
     #[error("libiscsi cannot be loaded ({0}): install libiscsi7 (Debian), version 1.18 or later")]
     Library(String),
-    /// The text names no logical unit.
+    /// The text is not an address of a logical unit.
     #[error("{0:?} is no iSCSI address: iscsi://ADDRESS:PORT/TARGET/LUN")]
     Address(String),
-    /// No session with the target.
+    /// There is no session with the target.
     #[error("cannot {action} {address}: {why}")]
     Session {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// Where.
+        /// The address.
         address: Address,
-        /// What libiscsi says.
+        /// libiscsi's error.
         why: String,
     },
 }

@@ -1,14 +1,14 @@
-//! The functions of libiscsi that are used, loaded when they are wanted.
+//! The functions of libiscsi that are used, loaded on demand.
 //!
-//! Their types are those of `iscsi.h` and `scsi-lowlevel.h`; structures are left opaque but for the head
-//! of one that has not changed since 2012.
+//! Their types are those of `iscsi.h` and `scsi-lowlevel.h`. Structures are opaque, except for the
+//! head of one that has not changed since 2012.
 
 use crate::Error;
 use libc::{c_char, c_int, c_void};
 use std::fmt;
 use std::sync::Arc;
 
-/// The library's name with the number of its interface.
+/// The library's file names with their interface versions.
 const NAMES: [&str; 2] = ["libiscsi.so.7", "libiscsi.so.9"];
 
 /// A session's state.
@@ -25,7 +25,7 @@ pub(crate) struct Task {
     _opaque: [u8; 0],
 }
 
-/// The head of what READ CAPACITY (16) answers.
+/// The head of the answer to READ CAPACITY (16).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capacity {
@@ -33,11 +33,11 @@ pub(crate) struct Capacity {
     pub(crate) block_size: u32,
 }
 
-/// Context, SCSI status, task, and what was given with the command.
+/// Context, SCSI status, task, and the pointer that was given with the command.
 pub(crate) type Callback = unsafe extern "C" fn(*mut Context, c_int, *mut c_void, *mut c_void);
 
 /// READ (16): context, unit, block, bytes, block size, protection, DPO, FUA, the same for caches,
-/// group, callback, what it is given.
+/// group, callback, its argument.
 type Read16 = unsafe extern "C" fn(
     *mut Context,
     c_int,
@@ -53,7 +53,7 @@ type Read16 = unsafe extern "C" fn(
     *mut c_void,
 ) -> *mut Task;
 
-/// WRITE (16): the same with the data before the bytes.
+/// WRITE (16): the same, with the data before the number of bytes.
 type Write16 = unsafe extern "C" fn(
     *mut Context,
     c_int,
@@ -70,7 +70,7 @@ type Write16 = unsafe extern "C" fn(
     *mut c_void,
 ) -> *mut Task;
 
-/// SYNCHRONIZE CACHE (16): context, unit, block, blocks, at once, now, callback.
+/// SYNCHRONIZE CACHE (16): context, unit, block, blocks, sync NV, immediate, callback.
 type SynchronizeCache16 = unsafe extern "C" fn(
     *mut Context,
     c_int,
@@ -87,7 +87,7 @@ macro_rules! library {
         /// libiscsi, loaded.
         pub struct Library {
             $(pub(crate) $name: $kind,)*
-            /// Keeps the functions where they are.
+            /// Keeps the functions loaded.
             _loaded: libloading::Library,
         }
 
@@ -95,7 +95,7 @@ macro_rules! library {
             fn of(library: libloading::Library) -> Result<Self, libloading::Error> {
                 $(
                     // SAFETY: the symbol is a function of this type in every version with this
-                    // interface; the pointer is used no longer than the library is kept.
+                    // interface; the pointer is used only while the library is loaded.
                     let $name = *unsafe { library.get::<$kind>($symbol)? };
                 )*
                 Ok(Self { $($name,)* _loaded: library })
@@ -133,14 +133,14 @@ library! {
 }
 
 impl Library {
-    /// Loads it.
+    /// Loads the library.
     ///
     /// # Errors
     /// [`Error::Library`] if it is not installed, or lacks a function.
     pub fn load() -> Result<Arc<Self>, Error> {
         let mut why = None;
         for name in NAMES {
-            // SAFETY: what libiscsi runs when it is loaded touches nothing of ours.
+            // SAFETY: libiscsi's code that runs at loading accesses nothing of ours.
             match unsafe { libloading::Library::new(name) } {
                 Ok(library) => {
                     let functions = Self::of(library);

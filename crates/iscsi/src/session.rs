@@ -1,7 +1,7 @@
 //! A session: a context of libiscsi, its socket in the ring, and the commands under way.
 //!
-//! A command owns its memory until the library calls back, which it does for every command: when it is
-//! answered, when the connection ends, at the latest when the context is destroyed.
+//! A command owns its memory until the library calls back. The library does so for every command:
+//! when it is answered, when the connection ends, at the latest when the context is destroyed.
 
 use crate::library::{Capacity, Context, Library, Task};
 use crate::{Address, Error};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// Our name as initiator.
 const INITIATOR: &CStr = c"iqn.2026-01.io.tsumugi:eval";
-/// Seconds that connecting, logging in and out may take each.
+/// Timeout of connecting, of logging in and of logging out, in seconds.
 const PATIENCE_SECONDS: c_int = 10;
 /// `ISCSI_SESSION_NORMAL`.
 const SESSION_NORMAL: c_int = 2;
@@ -28,25 +28,25 @@ const DIGEST_NONE: c_int = 0;
 /// `SCSI_STATUS_GOOD`.
 const GOOD: c_int = 0;
 
-/// What a command has in memory.
+/// The memory of a command.
 #[derive(Debug)]
 pub(crate) enum Memory {
-    /// Is filled.
+    /// A buffer to fill.
     In(Buffer),
-    /// Is sent.
+    /// A chunk to send.
     Out(Chunk),
-    /// Has none.
+    /// None.
     None,
 }
 
-/// What came of a command.
+/// The result of a command.
 pub(crate) type Answer = io::Result<Memory>;
 
 /// A command under way; libiscsi has its address.
 struct Request {
     memory: Memory,
     segment: libc::iovec,
-    /// Of the library, for when the command has ended.
+    /// The library's function, to be called when the command has ended.
     free_task: unsafe extern "C" fn(*mut Task),
     error: unsafe extern "C" fn(*mut Context) -> *const c_char,
     sender: OneshotSender<Answer>,
@@ -63,13 +63,13 @@ pub(crate) struct Inner {
     /// Null once it is destroyed.
     context: Cell<*mut Context>,
     lun: c_int,
-    /// A copy of the library's descriptor, which it closes when it likes.
+    /// A copy of the library's descriptor, because the library may close its own at any time.
     socket: Handle,
     geometry: Geometry,
-    /// A command waits to be sent, or the session is over.
+    /// Notified when a command waits to be sent, or the session is over.
     queued: Notify,
     is_over: Cell<bool>,
-    /// Why nothing works any more.
+    /// The reason why the session does not work any more.
     failure: RefCell<Option<String>>,
 }
 
@@ -82,25 +82,25 @@ struct Draft<'a> {
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
         if !self.context.is_null() {
-            // SAFETY: the context was made by the library and nobody else has it.
+            // SAFETY: the library made the context, and no other code has it.
             unsafe { (self.library.destroy_context)(self.context) };
         }
     }
 }
 
-/// The text of the last error.
+/// Returns the text of the last error.
 fn why(library: &Library, context: *mut Context) -> String {
     // SAFETY: the context is alive.
     unsafe { said(library.error, context) }
 }
 
 /// # Safety
-/// `error` is the library's function, and the context is alive.
+/// `error` must be the library's function, and the context must be alive.
 unsafe fn said(
     error: unsafe extern "C" fn(*mut Context) -> *const c_char,
     context: *mut Context,
 ) -> String {
-    // SAFETY: the text, if there is one, is the context's own and ends with a zero.
+    // SAFETY: the text, if there is one, belongs to the context and ends with a zero.
     let text = unsafe {
         let text = error(context);
         if text.is_null() { c"no reason given" } else { CStr::from_ptr(text) }
@@ -109,8 +109,8 @@ unsafe fn said(
 }
 
 impl Session {
-    /// Connects and logs in, which blocks the thread, and asks for the unit's shape. On a thread with a
-    /// reactor.
+    /// Connects and logs in, which blocks the thread, and requests the unit's geometry. The thread
+    /// needs a reactor.
     ///
     /// # Errors
     /// [`Error::Session`].
@@ -142,7 +142,8 @@ impl Session {
             .map_err(|error| failed("ask for the size of", error))?;
         let socket = socket(library, context)
             .map_err(|error| failed("watch the connection to", error.to_string()))?;
-        // SAFETY: the context is alive. What does not come is given up by who waits for it.
+        // SAFETY: the context is alive. The library sets no timeouts; waiting callers have their
+        // own.
         unsafe { (library.set_timeout)(context, 0) };
         draft.context = std::ptr::null_mut();
         let inner = Rc::new(Inner {
@@ -159,7 +160,7 @@ impl Session {
         Ok(Self { inner })
     }
 
-    /// The unit's shape.
+    /// Returns the unit's geometry.
     pub fn geometry(&self) -> Geometry {
         self.inner.geometry
     }
@@ -172,15 +173,15 @@ impl Drop for Session {
     }
 }
 
-/// Blocks of the unit.
+/// Returns the geometry of the unit.
 fn geometry(library: &Library, context: *mut Context, lun: c_int) -> Result<Geometry, String> {
     // SAFETY: the context is alive.
     let task = unsafe { (library.read_capacity)(context, lun) };
     if task.is_null() {
         return Err(why(library, context));
     }
-    // SAFETY: the task has ended; what it answers belongs to it and is either null or what READ
-    // CAPACITY (16) answers, of which the head is copied before the task is freed.
+    // SAFETY: the task has ended; its answer belongs to it and is either null or that of READ
+    // CAPACITY (16). The head of the answer is copied before the task is freed.
     let capacity = unsafe {
         let answer = (library.answer)(task).cast::<Capacity>();
         let capacity = if answer.is_null() { None } else { Some(*answer) };
@@ -201,7 +202,7 @@ fn geometry(library: &Library, context: *mut Context, lun: c_int) -> Result<Geom
     }
 }
 
-/// A descriptor of our own for the library's socket.
+/// Returns a descriptor of our own for the library's socket.
 fn socket(library: &Library, context: *mut Context) -> io::Result<Handle> {
     // SAFETY: the context is alive.
     let fd = unsafe { (library.socket)(context) };
@@ -213,7 +214,7 @@ fn socket(library: &Library, context: *mut Context) -> io::Result<Handle> {
     Ok(Handle::from_fd(fd.try_clone_to_owned()?))
 }
 
-/// Sends what is queued and takes what comes, until the session is over.
+/// Sends queued commands and receives answers until the session is over.
 async fn serve(session: Rc<Inner>) {
     let socket = session.socket.clone();
     let mut readable = socket.poll_readable();
@@ -223,7 +224,7 @@ async fn serve(session: Rc<Inner>) {
         }
         let queued = session.queued.notified();
         let event = if session.wants(libc::POLLOUT) {
-            // Still wanted: the socket is full.
+            // The library still wants to send: the socket is full.
             race3(&mut readable, queued, socket.poll_writable()).await
         } else {
             match race(&mut readable, queued).await {
@@ -242,18 +243,19 @@ async fn serve(session: Rc<Inner>) {
             }
         }
     }
-    // What is under way is not answered any more, and has to end all the same.
+    // Commands under way get no answers any more, but must end.
     session.close();
 }
 
 impl Inner {
     /// Whether the library waits for this poll event.
     fn wants(&self, event: libc::c_short) -> bool {
-        // SAFETY: the context is alive until the session is over, and nobody asks then.
+        // SAFETY: the context is alive until the session is over, and this is not called after
+        // that.
         unsafe { (self.library.wanted)(self.context.get()) & c_int::from(event) != 0 }
     }
 
-    /// Lets the library send or receive, from which it may call back.
+    /// Lets the library send or receive. It may call back from there.
     fn turn(&self, event: libc::c_short) {
         // SAFETY: as above; callbacks touch only their own request and this session's cells.
         let done = unsafe { (self.library.serve)(self.context.get(), c_int::from(event)) };
@@ -276,7 +278,7 @@ impl Inner {
         let (sender, receiver) = oneshot();
         if self.is_over.get() {
             let why = self.failure.borrow().clone().unwrap_or_else(|| "the session is over".into());
-            // Who asked may be gone.
+            // The caller may have been dropped.
             let _ = sender.send(Err(io::Error::other(why)));
             return receiver;
         }
@@ -284,10 +286,11 @@ impl Inner {
         let (free_task, error) = (self.library.free_task, self.library.error);
         let request = Request { memory, segment, free_task, error, sender };
         let request = Box::into_raw(Box::new(request));
-        // SAFETY: the request was just made, and belongs to the library if it takes the command.
+        // SAFETY: the request was just made, and belongs to the library if the library accepts the
+        // command.
         let task = unsafe { self.queue(offset, request) };
         if task.is_null() {
-            // SAFETY: the library did not take it and will not call back.
+            // SAFETY: the library did not accept it and will not call back.
             let request = unsafe { Box::from_raw(request) };
             let why = why(&self.library, self.context.get());
             let _ = request.sender.send(Err(io::Error::other(why)));
@@ -300,14 +303,14 @@ impl Inner {
     /// Gives a request to the library.
     ///
     /// # Safety
-    /// The request comes from [`Box::into_raw`]; it is the library's unless null is answered.
+    /// The request must come from [`Box::into_raw`]. The library owns it unless this returns null.
     unsafe fn queue(&self, offset: u64, request: *mut Request) -> *mut Task {
         let library = &self.library;
         let block_size = self.geometry.block_size as c_int;
         let block = offset / u64::from(self.geometry.block_size);
         let (context, lun, private) = (self.context.get(), self.lun, request.cast::<c_void>());
-        // SAFETY: the caller gives a live request; its memory stays in place until the callback frees
-        // it, for the buffer's and the chunk's bytes lie outside of the request.
+        // SAFETY: the caller gives a live request; its memory stays in place until the callback
+        // frees it, because the buffer's and the chunk's bytes lie outside of the request.
         unsafe {
             match &mut (*request).memory {
                 Memory::In(buffer) => {
@@ -335,13 +338,14 @@ impl Inner {
 }
 
 impl Inner {
-    /// Logs out, if there is somebody to say it to, and ends all commands.
+    /// Logs out, if the connection is alive, and ends all commands.
     fn close(&self) {
         let context = self.context.replace(std::ptr::null_mut());
         if context.is_null() {
             return;
         }
-        // SAFETY: nobody else has the context. Destroying it ends all commands, each with a callback.
+        // SAFETY: no other code has the context. Destroying it ends all commands, each with a
+        // callback.
         unsafe {
             if self.failure.borrow().is_none() {
                 (self.library.set_timeout)(context, PATIENCE_SECONDS);
@@ -364,30 +368,30 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// A command has ended. Nothing here panics: it is called from C.
+/// Handles the end of a command. Nothing here panics, because C calls it.
 ///
 /// # Safety
-/// `private` is a request that was given with the command, and is not used again.
+/// `private` must be a request that was given with the command, and must not be used again.
 unsafe extern "C" fn ended(
     context: *mut Context,
     status: c_int,
     task: *mut c_void,
     private: *mut c_void,
 ) {
-    // SAFETY: that is what the caller promises.
+    // SAFETY: guaranteed by the caller.
     let request = unsafe { Box::from_raw(private.cast::<Request>()) };
     let Request { memory, free_task, error, sender, .. } = *request;
     if !task.is_null() {
-        // SAFETY: the task has ended and is nobody else's.
+        // SAFETY: the task has ended and no other code has it.
         unsafe { free_task(task.cast()) };
     }
     let answer = if status == GOOD {
         Ok(memory)
     } else {
-        // SAFETY: the library calls with a living context.
+        // SAFETY: the library calls with a context that is alive.
         let why = unsafe { said(error, context) };
         Err(io::Error::other(format!("SCSI status {status:#x}: {why}")))
     };
-    // Who asked may be gone.
+    // The caller may have been dropped.
     let _ = sender.send(answer);
 }

@@ -1,6 +1,6 @@
-//! A session with a real target (Debian's tgt), on a file whose contents are known.
+//! A session with a real target (Debian's tgt), on a file with known contents.
 //!
-//! Without tgt or libiscsi there is nothing to test against, which is said; with `CI=true` it fails.
+//! Without tgt or libiscsi the test is skipped with a message; with `CI=true` it fails.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use block::{Access, Device, Error};
@@ -17,7 +17,7 @@ const TARGET: &str = "iqn.2026-01.io.tsumugi:test";
 const FILE_BYTES: usize = 4 << 20;
 const BLOCK_BYTES: usize = 4096;
 
-/// A daemon of our own; ends with this.
+/// A daemon of our own; it ends when this is dropped.
 struct Tgt {
     daemon: Child,
     directory: tempfile::TempDir,
@@ -69,18 +69,18 @@ impl Tgt {
 
 impl Drop for Tgt {
     fn drop(&mut self) {
-        // It may be dead already.
+        // It may already be dead.
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
     }
 }
 
-/// Each 8 bytes are their offset.
+/// Returns contents in which each 8 bytes are their offset.
 fn contents() -> Vec<u8> {
     (0..FILE_BYTES as u64).step_by(8).flat_map(u64::to_le_bytes).collect()
 }
 
-/// The library, or why there is nothing to test with.
+/// Returns the library, or prints why the test cannot run.
 fn library() -> Option<Arc<Library>> {
     let found = match (Path::new("/usr/sbin/tgtd").exists(), Library::load()) {
         (true, Ok(library)) => return Some(library),
@@ -92,8 +92,9 @@ fn library() -> Option<Arc<Library>> {
     None
 }
 
-/// Goal: reads give what the file has and writes change it, many at a time; shape and limits are the
-/// unit's; a target that is killed ends what is under way and all that follows with an error.
+/// Goal: reads return the file's content and writes change it, many at a time. Geometry and limits
+/// are the unit's. When a target is killed, commands under way and all later ones end with an
+/// error.
 #[test]
 fn units_are_devices() {
     let Some(library) = library() else { return };
@@ -124,7 +125,7 @@ fn units_are_devices() {
             write.await.unwrap();
             expected[index * 65536..][..BLOCK_BYTES].fill(index as u8 + 1);
         }
-        // Larger than a burst: goes as the target asks for it.
+        // Larger than a burst: the target requests it in parts.
         let large = vec![0x5a; 1 << 20];
         let half = large.len() / 2;
         let chunks = vec![Chunk::copy_from(&large[..half]), Chunk::copy_from(&large[half..])];
@@ -136,7 +137,7 @@ fn units_are_devices() {
         let outside = session.read(FILE_BYTES as u64, BLOCK_BYTES).await;
         assert!(matches!(outside, Err(Error::OutOfRange { access: Access::Read, .. })));
         assert!(matches!(session.read(1, BLOCK_BYTES).await, Err(Error::Unaligned { .. })));
-        // Stopped first, so that it cannot answer what is under way.
+        // Stopped first, so that it cannot answer commands under way.
         let pid = rustix::process::Pid::from_child(&tgt.daemon);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
         let under_way = session.read(0, BLOCK_BYTES);
