@@ -53,7 +53,8 @@ impl Host {
         (Self { keys, names, policy, transaction }, bytes)
     }
 
-    /// Answers the controller's challenge. A host that has the controller's secret challenges it too.
+    /// Answers the controller's challenge. A host that has the controller's secret challenges it
+    /// too.
     ///
     /// # Errors
     /// The reason why the transaction has ended.

@@ -1,4 +1,5 @@
-//! Keys for TLS between host and target: `NVMeTLSkey-1:0N:BASE64:`, and the PSKs derived from them (TCP 3.6.1).
+//! Keys for TLS between host and target: `NVMeTLSkey-1:0N:BASE64:`, and the PSKs derived from them
+//! (TCP 3.6.1).
 //!
 //! The text contains the configured PSK. With N not 0 each host derives a retained PSK of its own
 //! from it and its NQN. From that it derives a TLS PSK for each subsystem, with an identity of
@@ -32,7 +33,8 @@ const FORM: Form = Form {
 /// Longest context of a derivation; its length is one byte.
 const CONTEXT_BYTES_MAX: usize = 255;
 
-/// A configured PSK, or one that an authentication has generated. Neither printing nor comparing it reveals it.
+/// A configured PSK, or one that an authentication has generated. Neither printing nor comparing it
+/// reveals it.
 #[derive(Clone)]
 pub struct TlsKey {
     secret: Zeroizing<Vec<u8>>,

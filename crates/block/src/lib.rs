@@ -1,9 +1,8 @@
-//! The block device trait and its layers: file, memory, one queue for all threads, fault injection, a
-//! log for power-cut tests.
-//! A [`Device`] belongs to one thread, with its I/O on that thread's ring. Several threads share a
-//! [`Backing`], from which each attaches a device of its own. I/O futures are an enum, so that
-//! memory and file devices allocate nothing per operation. The trait is dyn-compatible, so layers
-//! stack without generics.
+//! The block device trait and its layers: file, memory, one queue for all threads, fault injection,
+//! a log for power-cut tests. A [`Device`] belongs to one thread, with its I/O on that thread's
+//! ring. Several threads share a [`Backing`], from which each attaches a device of its own. I/O
+//! futures are an enum, so that memory and file devices allocate nothing per operation. The trait
+//! is dyn-compatible, so layers stack without generics.
 
 mod device;
 mod elevator;

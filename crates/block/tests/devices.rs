@@ -353,8 +353,8 @@ fn faults_follow_their_plan() {
     assert!(counts.errors > 0 && counts.torn_writes > 0 && counts.delays > 0);
 }
 
-/// Goal: flushes requested together share a sync, a later one does not join one that has started, and an
-/// abandoned one delays no other.
+/// Goal: flushes requested together share a sync, a later one does not join one that has started,
+/// and an abandoned one delays no other.
 #[test]
 fn flushes_are_shared() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! In-band authentication (base 8.3.4): the commands that carry it and the messages of DH-HMAC-CHAP.
+//! In-band authentication (base 8.3.4): the commands that carry it and the messages of
+//! DH-HMAC-CHAP.
 //!
 //! Messages have parts of variable length, so they are not structures of this crate's usual kind: a
 //! [`Message`] borrows its parts from the received bytes. Decoding checks lengths and the fields

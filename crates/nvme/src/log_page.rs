@@ -34,7 +34,8 @@ pub mod lid {
     pub const MANAGEMENT_EFFECTS: u8 = 0x13;
     /// Discovery, see [`super::DiscoveryHeader`].
     pub const DISCOVERY: u8 = 0x70;
-    /// Reservation notification, see [`ReservationNotification`](crate::reservation::ReservationNotification).
+    /// Reservation notification, see
+    /// [`ReservationNotification`](crate::reservation::ReservationNotification).
     pub const RESERVATION_NOTIFICATION: u8 = 0x80;
 }
 

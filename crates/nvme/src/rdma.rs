@@ -1,4 +1,5 @@
-//! The NVMe/RDMA transport: the private data of the connection manager's exchange, and keyed descriptors.
+//! The NVMe/RDMA transport: the private data of the connection manager's exchange, and keyed
+//! descriptors.
 //!
 //! The adapter does everything else of this transport: capsules are messages, and RDMA READ and
 //! RDMA WRITE move data from and to the memory in the command's keyed descriptor.

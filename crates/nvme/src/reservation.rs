@@ -1,4 +1,5 @@
-//! Reservations (base 8.1.22): types, the data of their four commands, and the notification log page.
+//! Reservations (base 8.1.22): types, the data of their four commands, and the notification log
+//! page.
 
 use crate::{Error, U16, U32, U64};
 
@@ -140,7 +141,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Start of the extended reservation status (base figure 473); [`RegisteredController`]s follow.
+    /// Start of the extended reservation status (base figure 473); [`RegisteredController`]s
+    /// follow.
     pub struct ReservationStatus[64] {
         /// GEN: counts commands that changed registrations.
         pub generation: U32,

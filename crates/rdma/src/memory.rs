@@ -43,7 +43,8 @@ pub(crate) fn register(device: &Arc<Device>, buffer: &mut Buffer) -> io::Result<
         return Ok(known.key);
     }
     let (memory, bytes) = buffer.memory();
-    // SAFETY: the memory is the buffer's own and outlives the registration, which is attached to it.
+    // SAFETY: the memory is the buffer's own and outlives the registration, which is attached to
+    // it.
     let region =
         unsafe { (device.library.reg_mr)(device.domain, memory.cast(), bytes, ACCESS_LOCAL_WRITE) };
     if region.is_null() {

@@ -1,8 +1,9 @@
 //! Measures the cost of TLS for a stream: a thread sends messages of a header and data over
 //! loopback, another receives them, without TLS and with each cipher.
 //!
-//! usage: `stream_cost [DATA_BYTES [ROUNDS]]`, by default 131072 and 5. Rounds alternate between the three; each
-//! figure is the median of the rounds, and CPU time is that of both threads together.
+//! usage: `stream_cost [DATA_BYTES [ROUNDS]]`, by default 131072 and 5. Rounds alternate between
+//! the three; each figure is the median of the rounds, and CPU time is that of both threads
+//! together.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for measuring")]
 
 use reactor::{

@@ -1,4 +1,5 @@
-//! TLS 1.3 with external pre-shared keys (PSK) and (EC)DHE on bytes in memory, and the keys of a job; no I/O.
+//! TLS 1.3 with external pre-shared keys (PSK) and (EC)DHE on bytes in memory, and the keys of a
+//! job; no I/O.
 //!
 //! A [`Session`] converts received bytes to plain text, and plain text to bytes to send.
 //! [`Session::client`] proves its identity with one [`Psk`]; [`Session::server`] gets the key for

@@ -205,7 +205,8 @@ impl Session {
     /// bytes to send.
     ///
     /// # Errors
-    /// [`Error::Unknown`] and [`Error::Proof`] (accepting end), [`Error::Alert`], [`Error::Handshake`].
+    /// [`Error::Unknown`] and [`Error::Proof`] (accepting end), [`Error::Alert`],
+    /// [`Error::Handshake`].
     pub fn handshake(&mut self, input: &mut &[u8]) -> Result<bool, Error> {
         match &self.state {
             State::Shaking => {}
@@ -367,8 +368,8 @@ impl Session {
     /// Encrypts `plain` and appends it to the bytes to send.
     ///
     /// # Errors
-    /// [`Error::Handshake`] before the handshake is over, [`Error::Ended`] after [`Session::close`], an earlier
-    /// error.
+    /// [`Error::Handshake`] before the handshake is over, [`Error::Ended`] after
+    /// [`Session::close`], an earlier error.
     pub fn write(&mut self, plain: &[u8]) -> Result<(), Error> {
         // An empty write is refused in the same states.
         self.check_writable()?;

@@ -50,7 +50,8 @@ impl Wired {
         let fail = |error: s2n_tls::error::Error| library(&error);
         connection.set_receive_callback(Some(receive)).map_err(fail)?;
         connection.set_send_callback(Some(send)).map_err(fail)?;
-        // SAFETY: the wires live as long as the connection, see the order of the fields, and stay where they are.
+        // SAFETY: the wires live as long as the connection, see the order of the fields, and stay
+        // where they are.
         unsafe {
             connection.set_receive_context(context).map_err(fail)?;
             connection.set_send_context(context).map_err(fail)?;
@@ -87,7 +88,8 @@ impl Wired {
 
     /// Returns the bytes to send.
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
-        // SAFETY: `&mut self` is held as long as the reference lives; no callback runs before it ends.
+        // SAFETY: `&mut self` is held as long as the reference lives; no callback runs before it
+        // ends.
         unsafe { &mut (*self.wires.0.as_ptr()).output }
     }
 }

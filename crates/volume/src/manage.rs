@@ -158,8 +158,9 @@ impl Pool {
     /// returns.
     ///
     /// # Errors
-    /// [`Error::NoSuchVolume`], [`Error::Name`], [`Error::Exists`], [`Error::Full`], [`Error::Device`];
-    /// [`Error::Busy`] if writes in flight do not end within half a minute; the pool then fails.
+    /// [`Error::NoSuchVolume`], [`Error::Name`], [`Error::Exists`], [`Error::Full`],
+    /// [`Error::Device`]; [`Error::Busy`] if writes in flight do not end within half a minute; the
+    /// pool then fails.
     pub async fn snapshot(&self, source: &str, name: &str) -> Result<(), Error> {
         self.copy(source, name, Copy::Snapshot).await
     }

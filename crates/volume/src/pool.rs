@@ -153,8 +153,8 @@ impl Pool {
     /// Reads all metadata and compares them with each other; changes nothing.
     ///
     /// # Errors
-    /// [`Error::NotAPool`], [`Error::Version`], [`Error::BlockSize`], [`Error::Device`]; damage is in the
-    /// report.
+    /// [`Error::NotAPool`], [`Error::Version`], [`Error::BlockSize`], [`Error::Device`]; damage is
+    /// in the report.
     pub async fn check(backing: &dyn Backing) -> Result<Report, Error> {
         Ok(walk(&*backing.attach()).await?.0)
     }

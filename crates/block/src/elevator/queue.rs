@@ -128,8 +128,8 @@ impl Queue {
         request
     }
 
-    /// Dispatches requests up to the device's depth and returns those that the thread with this bell issues; it
-    /// rings for other threads. Requests that no caller waits for are dropped.
+    /// Dispatches requests up to the device's depth and returns those that the thread with this
+    /// bell issues; it rings for other threads. Requests that no caller waits for are dropped.
     pub(super) fn dispatch(&mut self, bell: &Bell, now: Duration, limits: Limits) -> Vec<Request> {
         let is_mine = |request: &mut Request| request.owner().is_some_and(|it| it.bell.is(bell));
         let mut mine: Vec<Request> = self.granted.extract_if(.., is_mine).collect();

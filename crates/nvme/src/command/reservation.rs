@@ -18,7 +18,8 @@ pub enum RegisterAction {
     Replace,
 }
 
-/// Dword 10 of Reservation Register; its data is [`RegisterKeys`](crate::reservation::RegisterKeys).
+/// Dword 10 of Reservation Register; its data is
+/// [`RegisterKeys`](crate::reservation::RegisterKeys).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationRegister {
     /// The action.
@@ -88,7 +89,8 @@ pub struct ReservationAcquire {
 impl ReservationAcquire {
     /// Unpacks the dword.
     ///
-    /// Fails with [`Error::InvalidField`] `racqa` or `rtype` for a reserved value, `iekey` if that is set.
+    /// Fails with [`Error::InvalidField`] `racqa` or `rtype` for a reserved value, `iekey` if that
+    /// is set.
     pub fn decode(sqe: &SubmissionQueueEntry) -> Result<Self, Error> {
         let cdw10 = sqe.cdw10.get();
         let action = match cdw10 & 7 {
@@ -127,7 +129,8 @@ pub enum ReservationRelease {
 impl ReservationRelease {
     /// Unpacks the dword.
     ///
-    /// Fails with [`Error::InvalidField`] `rrela` or `rtype` for a reserved value, `iekey` if that is set.
+    /// Fails with [`Error::InvalidField`] `rrela` or `rtype` for a reserved value, `iekey` if that
+    /// is set.
     pub fn decode(sqe: &SubmissionQueueEntry) -> Result<Self, Error> {
         let cdw10 = sqe.cdw10.get();
         check_key_is_compared(cdw10)?;

@@ -42,8 +42,8 @@ pub(super) fn check(history: &History) -> Vec<String> {
 }
 
 impl Checker<'_> {
-    /// Returns a violation for each unreadable file with completely synced content. No loss of power
-    /// or of a device may lose such a file.
+    /// Returns a violation for each unreadable file with completely synced content. No loss of
+    /// power or of a device may lose such a file.
     fn unreadable(&self) -> Vec<String> {
         let is_safe = |file: &&FileKey| {
             let changes = &self.changes[**file];
