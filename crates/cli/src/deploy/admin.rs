@@ -1,4 +1,4 @@
-//! Asking the metadata service about the pool.
+//! Requests of tools to the metadata service.
 
 use super::state::MetaState;
 use crate::keys;
@@ -12,12 +12,12 @@ use std::rc::Rc;
 use std::time::Duration;
 use tls::{Holder, JobKey};
 
-/// How long the whole of it may take.
+/// How long the request for the pool's state may take.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// Most files that are named.
+/// Maximum number of files in the answer.
 const FILES_MAX: u32 = 1000;
 
-/// The pool, and the files that have data on devices that are offline.
+/// The state of the pool, and the files with data on offline devices.
 #[derive(Debug)]
 pub(crate) struct Pool {
     /// [`Answer::Status`].
@@ -37,34 +37,34 @@ impl Handler<Connector<Admin>> for Silent {
     }
 }
 
-/// How a job's metadata service is reached by tools.
+/// How tools reach a job's metadata service.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
-    /// Where it listens.
+    /// Its address.
     pub(crate) address: SocketAddr,
     namespace: Option<PathBuf>,
     secret: PathBuf,
 }
 
 impl Access {
-    /// Of a service, with the job's key in the file `secret`.
+    /// Returns the access to a service, with the job's key in the file `secret`.
     pub(crate) fn new(meta: &MetaState, secret: &Path) -> anyhow::Result<Access> {
         let Some(address) = meta.address else { bail!("the metadata service was never ready") };
         Ok(Access { address, namespace: meta.namespace.clone(), secret: secret.into() })
     }
 
-    /// How sockets are made.
+    /// Returns the options of sockets to it.
     pub(crate) fn sockets(&self) -> SocketOptions {
         let network_namespace = self.namespace.clone();
         SocketOptions { network_namespace, ..SocketOptions::default() }
     }
 
-    /// The job's key.
+    /// Returns the job's key.
     pub(crate) fn job_key(&self) -> anyhow::Result<JobKey> {
         keys::read_job(&self.secret)
     }
 
-    /// Connects with the tools' key, which is derived from the job's.
+    /// Connects with the tools' key, which is derived from the job's key.
     async fn connect(&self) -> anyhow::Result<Link> {
         let credential = Credential::Tls(self.job_key()?.of(&Holder::Tools)?);
         let (limits, silent) = (Limits::default(), Rc::new(Silent));
@@ -73,8 +73,8 @@ impl Access {
             .map_err(|error| told(&error))
     }
 
-    /// Makes one call on a connection of its own. The answer may take as long as it takes; a
-    /// service that is gone is noticed by its connection.
+    /// Makes one call on a connection of its own. The answer has no deadline; if the service dies,
+    /// the connection ends.
     pub(crate) async fn call(&self, call: &Call) -> anyhow::Result<Answer> {
         let connection = match reactor::time::timeout(DEADLINE, Box::pin(self.connect())).await {
             Ok(connection) => connection?,
@@ -84,7 +84,7 @@ impl Access {
     }
 }
 
-/// Asks for the state of the pool.
+/// Returns the state of the pool.
 pub(crate) fn ask(meta: &MetaState, secret: &Path) -> anyhow::Result<Pool> {
     let access = Access::new(meta, secret)?;
     Runtime::new(&reactor::Config::default())?.block_on(async {
@@ -109,7 +109,7 @@ pub(crate) fn ask(meta: &MetaState, secret: &Path) -> anyhow::Result<Pool> {
     })
 }
 
-/// Connections' errors stay on their thread; their words need not.
+/// Converts an error of a connection, which cannot leave its thread, to its text.
 fn told(error: &rpc::RpcError) -> anyhow::Error {
     anyhow::anyhow!("{error}")
 }

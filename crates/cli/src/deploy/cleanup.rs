@@ -1,9 +1,10 @@
-//! Taking a job down on one machine, from whatever state it is in.
+//! Taking a job down on one machine, from any state.
 //!
-//! Order: whoever still builds it is stopped; nodes are asked to end, then the metadata service
-//! (nodes commit and end their sessions with it); who has not ended in time is killed; then mounts,
-//! namespaces, files and directories go. Every step looks at what is there instead of believing
-//! that an earlier step went well, so all of it may be done again at any time.
+//! Order: stop the process that still builds the job; ask the nodes to end, then the metadata
+//! service (nodes commit and end their sessions with it); kill processes that have not ended in
+//! time; then remove mounts, namespaces, files and directories. Every step looks at the machine
+//! instead of relying on the success of an earlier step, so all of them can be repeated at any
+//! time.
 
 use super::job::JobDir;
 use super::life::Holder;
@@ -19,17 +20,17 @@ use std::time::{Duration, Instant};
 /// Time for killed processes to disappear.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
-/// Time for the process that mounts for a node to end by itself once its node has.
+/// Time for a node's mount helper to end after its node.
 const HELPER_WAIT: Duration = Duration::from_secs(1);
 
-/// What was done.
+/// The result of taking a job down.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// There was something to take down.
+    /// Whether there was anything to take down.
     pub(crate) was_there: bool,
-    /// Who had to be killed: what they had not committed is lost.
+    /// Processes that had to be killed: their uncommitted data is lost.
     pub(crate) killed: Vec<String>,
-    /// What could not be removed, and why.
+    /// Leftovers that could not be removed, with the reasons.
     pub(crate) left: Vec<String>,
 }
 
@@ -44,7 +45,7 @@ impl Report {
         self.left.extend(other.left);
     }
 
-    /// Adds what was done elsewhere.
+    /// Adds the result of another machine or job.
     pub(crate) fn merge(&mut self, place: &str, other: Report) {
         let named = |text: String| format!("{place}: {text}");
         self.was_there |= other.was_there;
@@ -71,7 +72,7 @@ pub(crate) fn clean(dir: &JobDir, deadline: Instant, is_own: bool) -> anyhow::Re
     {
         stop_builder(state, deadline, &mut report);
     }
-    // Before what it would start again is ended.
+    // First, so that the keeper restarts nothing that ends below.
     state.iter().for_each(keeper::stop);
     let Some(_lock) = dir.lock_until(deadline)? else {
         if !dir.path().exists() {
@@ -83,7 +84,7 @@ pub(crate) fn clean(dir: &JobDir, deadline: Instant, is_own: bool) -> anyhow::Re
     Ok(report)
 }
 
-/// As [`clean`], of a job none of whose processes is left; `None` if the job is in use.
+/// As [`clean`], for a job without living processes; `None` if the job is in use.
 pub(crate) fn clean_dead(dir: &JobDir, deadline: Instant) -> anyhow::Result<Option<Report>> {
     let Some(_lock) = dir.try_lock()? else { return Ok(None) };
     if State::read(dir)?.is_some_and(|state| state.is_in_use()) {
@@ -94,7 +95,7 @@ pub(crate) fn clean_dead(dir: &JobDir, deadline: Instant) -> anyhow::Result<Opti
     Ok(Some(report))
 }
 
-/// Takes down what a record names, of a job whose directory is gone.
+/// Takes down the leftovers in a record, of a job without a directory.
 pub(crate) fn clean_recorded(state: &State, deadline: Instant) -> Report {
     let mut report = Report { was_there: true, ..Report::default() };
     clean_parts(state, deadline, &mut report);
@@ -104,7 +105,7 @@ pub(crate) fn clean_recorded(state: &State, deadline: Instant) -> Report {
     report
 }
 
-/// Forgets a job though something of it could not be removed.
+/// Forgets a job although a part of it could not be removed.
 pub(crate) fn forget(dir: &JobDir) -> anyhow::Result<()> {
     for state in State::read(dir)?.into_iter().chain(record::of_directory(dir.path())) {
         record::remove(&state.id);
@@ -117,14 +118,13 @@ pub(crate) fn forget(dir: &JobDir) -> anyhow::Result<()> {
 }
 
 fn clean_locked(dir: &JobDir, deadline: Instant, report: &mut Report) -> anyhow::Result<()> {
-    // Read again: the builder that was stopped may have gone on or cleaned up itself.
+    // Read again: the builder may have continued before it stopped, or cleaned up itself.
     let state = State::read(dir)?;
     if let Some(state) = &state {
         clean_parts(state, deadline, report);
     }
     if report.left.is_empty() {
-        // The record first: a keeper may be ended in between, and what is left then is found by its
-        // directory.
+        // The record first: if a keeper ends in between, its leftovers are found by the directory.
         if let Some(state) = &state {
             record::remove(&state.id);
         }
@@ -146,7 +146,7 @@ fn clean_parts(state: &State, deadline: Instant, report: &mut Report) {
     }
 }
 
-/// Ends a `tsumugi up` that still works on the job; it cleans up itself if it can.
+/// Ends a `tsumugi up` that is still building the job; it cleans up itself if it can.
 fn stop_builder(state: &State, deadline: Instant, report: &mut Report) {
     let own = std::process::id().cast_signed();
     let Some(up) = state.living(Some(state.up)).filter(|up| up.pid != own && !state.is_ready)
@@ -162,8 +162,8 @@ fn stop_builder(state: &State, deadline: Instant, report: &mut Report) {
     }
 }
 
-/// Nodes first, then the metadata service, then by force all that carries the job's mark. A process
-/// counts however it was started: see [`super::life`].
+/// Ends the nodes first, then the metadata service, then kills all processes with the job's mark.
+/// Finds processes however they were started, see [`super::life`].
 fn end_processes(state: &State, deadline: Instant, report: &mut Report) {
     let nodes: Vec<_> = state.nodes.iter().filter_map(|node| state.living_node(node)).collect();
     let meta: Vec<_> = state.living_meta().into_iter().collect();
@@ -184,8 +184,8 @@ fn end_processes(state: &State, deadline: Instant, report: &mut Report) {
             report.killed.push(describe(state, *process));
         }
     }
-    // What ended in order has waited for its own children. Looking for others takes a look at all
-    // processes of the machine, and that in each of its parts when a job has many there.
+    // Processes that ended cleanly have waited for their children. A search for others reads all
+    // processes of the machine, for each of its parts when a job has many there.
     let is_known = state.is_ready && !state.is_starting;
     if !is_whole || !is_known || !known.is_empty() {
         end_marked(state, &known, report);
@@ -193,15 +193,17 @@ fn end_processes(state: &State, deadline: Instant, report: &mut Report) {
     let nodes = state.nodes.iter().map(|node| (node.name.as_str(), state.node_life(node)));
     for (name, path) in nodes.chain([("the metadata service", state.meta_life())]) {
         if Holder::settled(&path) == Holder::Unknown {
-            report.left.push(format!("{name} runs where it cannot be seen ({})", path.display()));
+            report
+                .left
+                .push(format!("{name} runs out of sight of this process ({})", path.display()));
         }
     }
 }
 
-/// Ends what carries the job's mark: what was started but never written down, too.
+/// Ends processes with the job's mark, also those that the state does not list.
 fn end_marked(state: &State, known: &[Process], report: &mut Report) {
     process::wait_for_end(&process::marked(&state.id), Instant::now() + HELPER_WAIT);
-    // Twice, for children of the killed.
+    // Twice, for children of killed processes.
     for _ in 0..2 {
         let mut left = state.all_living();
         left.extend(known.iter().filter(|process| process.is_alive()));
@@ -222,7 +224,7 @@ fn end_marked(state: &State, known: &[Process], report: &mut Report) {
     }
 }
 
-/// A process may hang in its own mount until that is gone.
+/// A process may hang in its own mount until the mount is gone.
 fn abort_waiting(state: &State, left: &[Process]) {
     let soon = Instant::now() + Duration::from_millis(200);
     if !process::wait_for_end(left, soon).is_empty() {
@@ -279,7 +281,7 @@ fn remove_files(state: &State, report: &mut Report) {
         report.note(removed);
     }
     for directory in state.directories.iter().rev() {
-        // In use by others, or the job's own, which goes last.
+        // In use by others, or the job's own directory, which is removed last.
         let _ = std::fs::remove_dir(directory);
     }
 }
@@ -295,7 +297,7 @@ mod tests {
         JobDir::new(Some("j"), Some(base)).unwrap()
     }
 
-    /// Goal: taking down what is not there, or is empty, is no error, and is repeatable.
+    /// Goal: taking down a missing or empty job is no error, and can be repeated.
     #[test]
     fn nothing_is_taken_down_quietly() {
         let base = tempfile::tempdir().unwrap();
@@ -308,8 +310,8 @@ mod tests {
         assert!(!clean(&dir, deadline, false).unwrap().was_there);
     }
 
-    /// Goal: a process that was started but never written down is found and killed; files that the
-    /// job made go, files that were there stay.
+    /// Goal: a started process that the state does not list is found and killed; files that the job
+    /// created are removed, earlier files stay.
     #[test]
     fn interrupted_job_is_cleaned() {
         let base = tempfile::tempdir().unwrap();

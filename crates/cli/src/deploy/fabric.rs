@@ -1,9 +1,9 @@
 //! Network namespaces for nodes on one machine, joined by a bridge that only they can see.
 //!
-//! The bridge lies in the metadata service's namespace, and each node's link ends there, so nothing
-//! appears in the machine's own network, and all links go when the namespaces go. The namespaces
-//! are kept by files in the job's directory (as `ip netns` keeps them in `/run/netns`, but with no
-//! trace outside of the job). `unshare` and `nsenter` make and enter them: the program itself never
+//! The bridge is in the metadata service's namespace, and each node's link ends there, so nothing
+//! appears in the machine's own network, and all links are removed with the namespaces. Files in
+//! the job's directory keep the namespaces (as `ip netns` does with `/run/netns`, but without a
+//! trace outside the job). `unshare` and `nsenter` create and enter them: the program itself never
 //! changes its own namespace.
 
 use super::stop::Stop;
@@ -21,22 +21,22 @@ use std::process::{Command, Stdio};
 pub(crate) const META_PORT: u16 = 7000;
 /// Port of each target in its namespace (the one assigned to NVMe over TCP).
 pub(crate) const TARGET_PORT: u16 = 4420;
-/// Most nodes on one machine.
+/// Maximum number of nodes on one machine.
 pub(crate) const NODES_MAX: usize = 64;
 /// Name of the metadata service's namespace.
 const META: &str = "meta";
 
-/// The metadata service's address.
+/// Returns the metadata service's address.
 pub(crate) fn meta_address() -> Ipv4Addr {
     Ipv4Addr::new(10, 72, 255, 254)
 }
 
-/// The address of node `index`, from 0.
+/// Returns the address of node `index`, from 0.
 pub(crate) fn node_address(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 72, 0, index as u8 + 1)
 }
 
-/// Why namespaces cannot be made here, if they cannot.
+/// Returns the reason why this machine cannot have namespaces, if there is one.
 pub(crate) fn obstacle() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root may make network namespaces whose mounts all can see");
@@ -50,8 +50,8 @@ pub(crate) fn obstacle() -> Option<&'static str> {
     None
 }
 
-/// Makes the namespaces of the metadata service and of these nodes below `directory`, and their
-/// links. The job's state knows their paths already.
+/// Creates the namespaces of the metadata service and of these nodes below `directory`, and their
+/// links. The job's state already lists their paths.
 pub(crate) fn make(directory: &Path, nodes: &[String], stop: &Stop) -> anyhow::Result<()> {
     std::fs::create_dir_all(directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;
@@ -93,7 +93,7 @@ fn bridge_script(directory: &Path, nodes: &[String]) -> String {
     script
 }
 
-/// `ip`, reading a script, in a namespace.
+/// Returns a command that runs `ip` in a namespace, with a script on its input.
 fn inside(namespace: &Path) -> Command {
     let mut option = std::ffi::OsString::from("--net=");
     option.push(namespace);
@@ -102,13 +102,13 @@ fn inside(namespace: &Path) -> Command {
     command
 }
 
-/// Runs a command to its end, out of reach of the terminal's Ctrl-C so that steps stay whole.
+/// Runs a command to its end. The terminal's Ctrl-C does not reach it, so that steps stay whole.
 fn run(command: &mut Command, input: &str) -> anyhow::Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().with_context(|| format!("cannot run {name}"))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ended early says why on its error output.
+        // A program that ended early reports the reason on its standard error.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().with_context(|| format!("cannot wait for {name}"))?;
@@ -119,7 +119,8 @@ fn run(command: &mut Command, input: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets the namespaces below `directory` go; they end with their last socket. Says which would not.
+/// Releases the namespaces below `directory`; they end with their last socket. Returns those that
+/// could not be unmounted.
 pub(crate) fn remove(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut left = Vec::new();
     for mount in super::mounts::below(directory)? {
@@ -144,7 +145,8 @@ mod tests {
         assert!(seen.iter().all(|address| address.octets()[..2] == [10, 72]));
     }
 
-    /// Goal: namespaces are made, reach each other, leave the machine's own network alone, and go.
+    /// Goal: namespaces are created, reach each other, leave the machine's own network alone, and
+    /// are removed.
     #[test]
     fn namespaces_come_and_go() {
         if let Some(why) = obstacle() {

@@ -1,4 +1,4 @@
-//! A job's files: claiming a backing file's name, and removing what the job made and nothing else.
+//! A job's files: claiming a backing file's name, and removing only files that the job created.
 
 use super::mounts;
 use super::place;
@@ -10,12 +10,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a lock of a process that was killed may outlive it.
+/// How long a lock of a killed process may outlive it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The right to make a backing file, held until it is dropped: the lock on the name under which the
-/// file is written.
+/// The exclusive right to create a backing file, held until it is dropped: the lock on the name
+/// under which the file is written.
 #[derive(Debug)]
 pub(crate) struct Claim {
     _locked: File,
@@ -25,7 +25,7 @@ impl Claim {
     /// Takes the right.
     ///
     /// # Errors
-    /// If another job is making the file.
+    /// If another job is creating the file.
     pub(crate) fn take(part: &Path) -> anyhow::Result<Claim> {
         loop {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -35,7 +35,7 @@ impl Claim {
             place::require_own(&file, part)?;
             match file.try_lock() {
                 Ok(()) if is_same(&file, part) => return Ok(Claim { _locked: file }),
-                // It was renamed or removed in the meantime.
+                // The file was renamed or removed in the meantime.
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => bail!(
                     "another tsumugi is making {}: wait for it, or take another --job or \
@@ -50,7 +50,7 @@ impl Claim {
     }
 }
 
-/// Looks for a backing file that is there already; refuses one that is not this user's alone.
+/// Returns whether a backing file exists already. Refuses one that other users can open.
 pub(crate) fn find_own(path: &Path) -> anyhow::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = match rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from) {
@@ -88,19 +88,19 @@ pub(crate) fn remove_part(path: &Path) -> anyhow::Result<()> {
 /// Removes a backing file that no process uses any more.
 ///
 /// # Errors
-/// If a process does, or the file cannot be removed.
+/// If a process uses it, or the file cannot be removed.
 pub(crate) fn remove_unused(path: &Path) -> anyhow::Result<()> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     while is_used(path) {
         if Instant::now() >= deadline {
-            bail!("{} is in use by another process: end that first", path.display());
+            bail!("{} is in use by another process: end that process first", path.display());
         }
         std::thread::sleep(PAUSE);
     }
     remove_file(path)
 }
 
-/// Whether a process holds the lock that a device's owner has.
+/// Returns whether a process holds the lock of a device's owner.
 pub(crate) fn is_used(path: &Path) -> bool {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
@@ -108,7 +108,7 @@ pub(crate) fn is_used(path: &Path) -> bool {
     matches!(locked, Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS))
 }
 
-/// Removes a file; one that is not there is no error, nor a directory that is none.
+/// Removes a file. A missing file is no error, nor is a parent that is not a directory.
 pub(crate) fn remove_file(path: &Path) -> anyhow::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if !place::is_absent(&error) => {
@@ -118,8 +118,8 @@ pub(crate) fn remove_file(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Removes a directory and what is in it, but never what lies on another file system: whatever was
-/// left mounted there is not ours to delete.
+/// Removes a directory with its content, but nothing on another file system: a leftover mount in it
+/// may belong to others.
 pub(crate) fn remove_tree(path: &Path) -> anyhow::Result<()> {
     if let Some(mount) = mounts::below(path)?.first() {
         bail!(
@@ -129,12 +129,12 @@ pub(crate) fn remove_tree(path: &Path) -> anyhow::Result<()> {
         );
     }
     let device = std::fs::symlink_metadata(path)
-        .with_context(|| format!("cannot look at {}", path.display()))?
+        .with_context(|| format!("cannot examine {}", path.display()))?
         .dev();
     remove_below(path, device).with_context(|| format!("cannot remove {}", path.display()))
 }
 
-/// The depth is bounded by what the job itself made there.
+/// The depth has a bound: that of the job's own directories.
 fn remove_below(path: &Path, device: u64) -> io::Result<()> {
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
@@ -180,7 +180,7 @@ mod tests {
         assert!(find_own(&path).is_err(), "a link");
     }
 
-    /// Goal: one job at a time makes a file; its unfinished file is not removed by another.
+    /// Goal: one job at a time creates a file; another does not remove its unfinished file.
     #[test]
     fn a_name_is_claimed_once() {
         let base = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! The jobs of this machine: those with a directory, and those that only a record knows.
+//! The jobs of this machine: those with a directory, and those that only a record lists.
 //!
-//! Jobs of this user are in its base directory, in records ([`super::record`]), and where its
-//! running services were started. Root also looks into the other users' bases and records; what it
-//! reads there it shows, and does nothing else with: see [`super::users`].
+//! Jobs of this user are in its base directory, in records ([`super::record`]), and in the
+//! directories of its running services. Root also reads the other users' bases and records. It only
+//! shows what it finds there, see [`super::users`].
 
 use super::job::{FindArgs, JobDir, default_base};
 use super::process;
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// How a job does.
+/// The state of a job's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Condition {
@@ -23,7 +23,7 @@ pub(crate) enum Condition {
     Running,
     /// Some of its processes run.
     Damaged,
-    /// `tsumugi up` works on it.
+    /// `tsumugi up` is building it.
     Starting,
     /// `tsumugi up` was killed; some of its processes run.
     Unfinished,
@@ -31,7 +31,7 @@ pub(crate) enum Condition {
     Remote,
     /// Its processes are in another PID namespace: see [`State::lives_elsewhere`].
     Elsewhere,
-    /// None of its processes is left on this machine: `tsumugi gc` removes the rest.
+    /// No process of it is left on this machine: `tsumugi gc` removes the rest.
     Dead,
 }
 
@@ -42,16 +42,16 @@ pub(crate) struct Job {
     pub(crate) name: String,
     /// Its directory, which may be gone.
     pub(crate) path: PathBuf,
-    /// The user whose it is.
+    /// The job's user.
     pub(crate) user: u32,
-    /// Its state, if one can be read.
+    /// Its state, if it can be read.
     pub(crate) state: Option<State>,
-    /// How it does.
+    /// The state of its processes.
     pub(crate) condition: Condition,
 }
 
 impl Job {
-    /// From a job's directory; `None` if it is none of the user's.
+    /// Returns the job in a directory; `None` if it is not a job of the user.
     fn of_directory(path: &Path, user: u32) -> Option<Job> {
         if !users::is_owned_by(path, user) {
             return None;
@@ -62,7 +62,7 @@ impl Job {
         }
         let state = read_file(&path.join("state.json")).ok().flatten();
         let state = state.map(|state| State { dir: path.into(), ..state });
-        // Mounts of jobs by ssh lie beside the jobs' directories.
+        // Mount directories of jobs by ssh are beside the jobs' directories.
         if state.is_none() && !path.join("lock").exists() {
             return None;
         }
@@ -82,7 +82,8 @@ impl Job {
     }
 }
 
-/// The state of a job whose directory a later one has: nothing there is its own any more.
+/// Returns the state of a job whose directory belongs to a later job: nothing in the directory is
+/// its own any more.
 fn superseded(mut state: State) -> State {
     state.dir = record::directory().join(format!("{}.gone", state.id));
     state.nodes.iter_mut().for_each(|node| node.mount = state.dir.join(&node.name));
@@ -110,15 +111,14 @@ fn condition(state: &State) -> Condition {
     }
 }
 
-/// This user's jobs: below `base`, if one is chosen, else wherever they are. And what could not be
-/// read.
+/// Returns this user's jobs: those below `base`, if it is given, else all. Also returns what could
+/// not be read.
 pub(crate) fn own(base: Option<&Path>) -> (Vec<Job>, Vec<String>) {
     own_that(base, |_| true)
 }
 
-/// As [`own`], those whose name is wanted. Finding out how a job does takes a look at all
-/// processes: with hundreds of jobs, as a test of many nodes on one machine has, this is not done
-/// for others.
+/// As [`own`], for jobs with certain names. Finding a job's condition reads all processes; with
+/// hundreds of jobs, as in a test of many nodes on one machine, this skips other jobs.
 fn own_that(base: Option<&Path>, is_wanted: impl Fn(&str) -> bool) -> (Vec<Job>, Vec<String>) {
     let user = rustix::process::geteuid().as_raw();
     let (records, trouble) = record::all();
@@ -151,7 +151,7 @@ fn own_that(base: Option<&Path>, is_wanted: impl Fn(&str) -> bool) -> (Vec<Job>,
     (jobs, trouble)
 }
 
-/// For root: the jobs of all other users, as their directories and records show them.
+/// For root: returns the jobs of all other users, from their directories and records.
 pub(crate) fn of_others() -> Vec<Job> {
     let mut jobs = Vec::new();
     for (user, base) in bases_of_others() {
@@ -168,12 +168,12 @@ pub(crate) fn of_others() -> Vec<Job> {
     jobs
 }
 
-/// The users that have records.
+/// Returns the users with records.
 pub(crate) fn recorded_users() -> Vec<u32> {
     records_of_others().into_iter().map(|(user, _)| user).collect()
 }
 
-/// Where other users have their jobs by default, if the directory is theirs.
+/// Returns the default job directories of other users, if the user owns the directory.
 fn bases_of_others() -> Vec<(u32, PathBuf)> {
     let mut found = Vec::new();
     for directory in entries(Path::new("/run/user")) {
@@ -192,7 +192,7 @@ fn records_of_others() -> Vec<(u32, PathBuf)> {
     records.filter(|(user, path)| users::is_owned_by(path, *user)).collect()
 }
 
-/// The entries called `tsumugi-UID`.
+/// Returns the entries named `tsumugi-UID`.
 fn named_by_user(directory: &Path) -> Vec<(u32, PathBuf)> {
     let uid = |path: &Path| path.file_name()?.to_str()?.strip_prefix("tsumugi-")?.parse().ok();
     entries(directory).into_iter().filter_map(|path| Some((uid(&path)?, path))).collect()
@@ -205,7 +205,7 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The directories of the jobs whose services run for this user.
+/// Returns the directories of jobs with running services of this user.
 fn started_in() -> Vec<PathBuf> {
     process::environments()
         .iter()
@@ -215,12 +215,12 @@ fn started_in() -> Vec<PathBuf> {
         .collect()
 }
 
-/// What a command on a job is to work on.
+/// The job that a command works on.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// This directory, as this user. It may not exist.
+    /// A job of this user, in this directory, which may not exist.
     Here(JobDir),
-    /// This directory of another user, as that user.
+    /// A job of another user; the command must run as that user.
     Of(User, JobName),
 }
 
@@ -233,7 +233,7 @@ pub(crate) struct JobName {
     pub(crate) base: PathBuf,
 }
 
-/// Finds the job that a command names.
+/// Finds the job for a command's arguments.
 pub(crate) fn place(args: &FindArgs) -> anyhow::Result<Place> {
     let dir = args.job.dir()?;
     let is_root = rustix::process::geteuid().is_root();
@@ -242,7 +242,7 @@ pub(crate) fn place(args: &FindArgs) -> anyhow::Result<Place> {
         && !is_root
         && !owner.is_current()
     {
-        bail!("only root may name another owner than this user: leave --owner out, or be root");
+        bail!("only root may name another owner than this user: omit --owner, or run this as root");
     }
     let wanted = |job: &Job| match &owner {
         None => true,
@@ -281,7 +281,7 @@ pub(crate) fn place(args: &FindArgs) -> anyhow::Result<Place> {
                 .map(|job| format!("{} ({})", job.path.display(), User::name_of(job.user)))
                 .collect();
             bail!(
-                "there are several jobs {}: {}. Name one by --owner USER, or by --dir",
+                "there are several jobs {}: {}. Choose one with --owner USER or --dir",
                 dir.job(),
                 list.join(", ")
             )
@@ -289,7 +289,7 @@ pub(crate) fn place(args: &FindArgs) -> anyhow::Result<Place> {
     }
 }
 
-/// The directory of a job that root made for this user.
+/// Returns the directory of a job that root created for this user.
 fn shown_to_user(job: &str) -> Option<JobDir> {
     let dir = JobDir::new(Some(job), Some(Path::new("/run/tsumugi"))).ok()?;
     let user = rustix::process::geteuid().as_raw();
@@ -298,7 +298,7 @@ fn shown_to_user(job: &str) -> Option<JobDir> {
     is_shown.then_some(dir)
 }
 
-/// Where a job was looked for, in words.
+/// Returns where a job was searched, in words.
 pub(crate) fn looked_in(args: &FindArgs) -> String {
     if let Some(base) = &args.job.dir {
         return base.display().to_string();

@@ -1,8 +1,9 @@
-//! Switching FUSE over `io_uring` on for a machine, and back when the last job that asked ends.
+//! Switching FUSE over `io_uring` on for a machine, and back when the last job that asked for it
+//! ends.
 //!
-//! The switch is a parameter of the kernel's module, so it is the machine's and not a mount's: root
-//! alone may change it, `up --fuse-uring` names the change, and `down` undoes it. A file per job
-//! says which jobs ask; another has what the switch was before the first.
+//! The switch is a parameter of the kernel's module, so it applies to the machine and not to a
+//! mount: only root may change it, `up --fuse-uring` reports the change, and `down` reverts it. One
+//! file per job records which jobs ask for it; another keeps the value before the first.
 
 use anyhow::{Context, bail};
 use std::fs::File;
@@ -16,18 +17,18 @@ pub(crate) const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 const DIRECTORY: &str = "/run/tsumugi/.fuse-uring";
 const BEFORE: &str = "before";
 
-/// Switches it on for a job. Says what was changed, if something was.
+/// Switches it on for a job. Returns a description of the change, if there was one.
 ///
 /// # Errors
-/// Why it cannot be.
+/// The reason why it cannot be switched on.
 pub(crate) fn ask(id: &str) -> anyhow::Result<Option<String>> {
     if !rustix::process::geteuid().is_root() {
         if is_on(&read()?) {
             return Ok(None);
         }
         bail!(
-            "--fuse-uring changes {SWITCH}, which is off and which only root may switch: leave the \
-             option out, or be root"
+            "--fuse-uring changes {SWITCH}, which is off, and only root may change it: omit the \
+             option, or run this as root"
         );
     }
     let _lock = lock()?;
@@ -45,7 +46,7 @@ pub(crate) fn ask(id: &str) -> anyhow::Result<Option<String>> {
     Ok(Some(format!("{SWITCH}: {before} -> Y, for all FUSE file systems of this machine")))
 }
 
-/// A job ends: the last one that asked restores the switch.
+/// Ends a job's request. The last job that asked restores the switch.
 pub(crate) fn release(id: &str) -> anyhow::Result<()> {
     if !own(id).exists() {
         return Ok(());
@@ -89,14 +90,15 @@ fn read() -> anyhow::Result<String> {
     match std::fs::read_to_string(SWITCH) {
         Ok(text) => Ok(text.trim().into()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
-            "this kernel has no FUSE over io_uring (Linux 6.14 with CONFIG_FUSE_IO_URING): leave \
-             --fuse-uring out"
+            "this kernel has no FUSE over io_uring (Linux 6.14 with CONFIG_FUSE_IO_URING): omit \
+             --fuse-uring"
         ),
         Err(error) => Err(error).with_context(|| format!("cannot read {SWITCH}")),
     }
 }
 
-/// One at a time; made anew should the last one have removed it.
+/// Takes the lock, for one process at a time; creates its file again if the last job has removed
+/// it.
 fn lock() -> anyhow::Result<File> {
     let path = Path::new(DIRECTORY).join("lock");
     loop {

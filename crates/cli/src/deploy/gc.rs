@@ -1,8 +1,8 @@
-//! Removing what jobs left whose processes are gone, e.g. after a reboot.
+//! Removing the leftovers of dead jobs, e.g. after a reboot.
 //!
-//! Only what a job's state or record names is removed, and dead mounts of this user's file systems
-//! that belong to no job. A job of which anything runs is never touched: that is looked at again
-//! under the job's lock.
+//! Removes only what a job's state or record names, and dead mounts of this user's file systems
+//! that belong to no job. Never touches a job with a running process: this is checked again under
+//! the job's lock.
 
 use super::cleanup::{self, Report};
 use super::find::{self, Condition, Job};
@@ -15,26 +15,26 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A directory without a state that is younger may be one that `up` is about to fill.
+/// A younger directory without a state may be one that `up` is about to fill.
 const YOUNG: Duration = Duration::from_mins(1);
-/// How long a mount may take to show whether it lives.
+/// How long a mount may take to show whether it is alive.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
 /// The type of our mounts.
 const KIND: &str = "fuse.tsumugi";
 
-/// What was found.
+/// The result of a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Collected {
-    /// Removed, or to be removed: in words.
+    /// Removed, or to be removed, in words.
     pub(crate) removed: Vec<String>,
-    /// Left alone, and why.
+    /// Left alone, with the reasons.
     pub(crate) kept: Vec<String>,
-    /// Could not be removed, and why.
+    /// Could not be removed, with the reasons.
     pub(crate) left: Vec<String>,
 }
 
-/// Removes what this user's dead jobs left, below `base` if one is chosen; only looks with
-/// `is_dry`.
+/// Removes the leftovers of this user's dead jobs, below `base` if it is given. With `is_dry` it
+/// only lists them.
 pub(crate) fn collect(base: Option<&Path>, is_dry: bool, within: Duration) -> Collected {
     let mut all = Collected::default();
     let (jobs, trouble) = find::own(base);
@@ -42,11 +42,11 @@ pub(crate) fn collect(base: Option<&Path>, is_dry: bool, within: Duration) -> Co
     for job in &jobs {
         match job.condition {
             Condition::Dead if is_young(job) => {
-                all.kept.push(format!("{}: it was made a moment ago", job.path.display()));
+                all.kept.push(format!("{}: it is too new", job.path.display()));
             }
             Condition::Dead => match heir(job, &jobs) {
                 Some(heir) => all.kept.push(format!(
-                    "job {}: job {} in {} has a backing file of it now",
+                    "job {}: job {} in {} now uses a backing file of it",
                     job.name,
                     heir.name,
                     heir.path.display()
@@ -74,7 +74,7 @@ pub(crate) fn collect(base: Option<&Path>, is_dry: bool, within: Duration) -> Co
     all
 }
 
-/// A job that lives and uses a backing file that a dead one left.
+/// Returns a living job that uses a backing file of a dead one.
 fn heir<'a>(dead: &Job, jobs: &'a [Job]) -> Option<&'a Job> {
     let devices = |job: &Job| -> BTreeSet<PathBuf> {
         let nodes = job.state.iter().flat_map(|state| &state.nodes);
@@ -106,12 +106,12 @@ fn collect_job(job: &Job, is_dry: bool, within: Duration, all: &mut Collected) {
     match result {
         Ok(Some(Report { left, .. })) if left.is_empty() => all.removed.extend(items),
         Ok(Some(Report { left, .. })) => all.left.extend(left),
-        Ok(None) => all.kept.push(format!("job {}: in use by now", job.name)),
+        Ok(None) => all.kept.push(format!("job {}: in use now", job.name)),
         Err(error) => all.left.push(format!("job {}: {}", job.name, words(&error))),
     }
 }
 
-/// What there is of a dead job, in words.
+/// Returns the leftovers of a dead job, in words.
 fn items(job: &Job) -> Vec<String> {
     let named = |what: &str, path: &Path| format!("job {}: {what} {}", job.name, path.display());
     let mut items = Vec::new();
@@ -141,7 +141,7 @@ fn items(job: &Job) -> Vec<String> {
     items
 }
 
-/// Dead mounts that belong to no job.
+/// Removes dead mounts that belong to no job.
 fn collect_mounts(jobs: &[Job], is_dry: bool, all: &mut Collected) {
     let states = jobs.iter().filter_map(|job| job.state.as_ref());
     let of_jobs: BTreeSet<_> =

@@ -1,4 +1,4 @@
-//! Which machines a job runs on: a file, or names on the command line.
+//! The machines of a job: a file, or names on the command line.
 
 use crate::site::Site;
 use anyhow::{Context, bail};
@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 /// A machine that ssh or srun reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Host {
-    /// What ssh calls it.
+    /// Its name for ssh.
     pub(crate) ssh_name: String,
-    /// What the pool calls it.
+    /// Its name in the pool.
     pub(crate) name: String,
-    /// At which the others reach it.
+    /// The address at which the others reach it.
     pub(crate) address: Option<IpAddr>,
-    /// A device that is there, or a pattern.
+    /// An existing device, or a pattern.
     pub(crate) device: Option<String>,
-    /// Where it is mounted.
+    /// Its mount point.
     pub(crate) mount: Option<PathBuf>,
     /// Base of the job's directory.
     pub(crate) dir: Option<PathBuf>,
@@ -54,12 +54,12 @@ pub(crate) fn list(text: &str) -> anyhow::Result<Vec<Host>> {
 
 fn checked(text: &str, hosts: Vec<Host>) -> anyhow::Result<Vec<Host>> {
     if hosts.is_empty() {
-        bail!("{text:?} names no node");
+        bail!("{text:?} contains no node");
     }
     let mut names = HashSet::new();
     for host in &hosts {
         if !names.insert(&host.name) {
-            bail!("two nodes are called {:?}: give one another name with name=", host.name);
+            bail!("two nodes have the name {:?}: rename one with name=", host.name);
         }
     }
     Ok(hosts)
@@ -68,9 +68,9 @@ fn checked(text: &str, hosts: Vec<Host>) -> anyhow::Result<Vec<Host>> {
 fn parse(line: &str) -> anyhow::Result<Host> {
     let mut words = line.split_ascii_whitespace();
     let Some(name) = words.next() else { bail!("a host's name is empty") };
-    // ssh would take it for an option.
+    // ssh would treat it as an option.
     if name.starts_with('-') || name.contains('=') {
-        bail!("{name:?} is no host: a line starts with the host's name");
+        bail!("{name:?} is not a host: a line starts with the host's name");
     }
     let bare = name.rsplit_once('@').map_or(name, |(_, host)| host);
     let mut host = Host { ssh_name: name.into(), name: bare.into(), ..Host::default() };
@@ -83,7 +83,7 @@ fn parse(line: &str) -> anyhow::Result<Host> {
             "address" => {
                 let address = value.parse();
                 host.address =
-                    Some(address.with_context(|| format!("{value:?} is no IP address"))?);
+                    Some(address.with_context(|| format!("{value:?} is not an IP address"))?);
             }
             "device" => {
                 absolute(value)?;
@@ -103,26 +103,27 @@ fn parse(line: &str) -> anyhow::Result<Host> {
 
 fn absolute(path: &str) -> anyhow::Result<PathBuf> {
     if !path.starts_with('/') {
-        bail!("{path:?} has to be an absolute path");
+        bail!("{path:?} must be an absolute path");
     }
     Ok(path.into())
 }
 
 impl Host {
-    /// The address at which the others reach it, as far as it is known here: as given, or as its
-    /// name resolves. One that means the machine itself, as Debian's 127.0.1.1, is of no use.
+    /// Returns the address at which the others reach it, as far as this machine knows: the given
+    /// one, or the one to which its name resolves. An address of the machine itself, such as
+    /// Debian's 127.0.1.1, does not count.
     pub(crate) fn known_address(&self) -> Option<IpAddr> {
         self.address.or_else(|| self.resolved().into_iter().find(|ip| is_reachable(*ip)))
     }
 
-    /// What its name stands for here.
+    /// Returns the addresses of its name on this machine.
     fn resolved(&self) -> Vec<IpAddr> {
         let bare = self.ssh_name.rsplit_once('@').map_or(self.ssh_name.as_str(), |(_, host)| host);
         let addresses = (bare, 0).to_socket_addrs();
         addresses.map(|all| all.map(|address| address.ip()).collect()).unwrap_or_default()
     }
 
-    /// Why no address is known at which the others reach it, and what to do.
+    /// Returns an error with the reason why no address is known, and the fix.
     fn nowhere(&self) -> anyhow::Error {
         let here = match self.resolved().first() {
             Some(address) => format!("its name is {address} here"),
@@ -130,29 +131,29 @@ impl Host {
         };
         anyhow::anyhow!(
             "no address is known at which the other nodes reach {}: {here}, and its own routes and \
-             ssh show none either. Name one: `{0} address=IP`, in a file of nodes",
+             ssh show none either. Give one in a file of nodes: `{0} address=IP`",
             self.ssh_name
         )
     }
 }
 
-/// Whether another machine could reach this address.
+/// Returns whether another machine could reach this address.
 pub(crate) fn is_reachable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_unspecified(),
-        // A link-local one is of no use without its link.
+        // A link-local address needs its link.
         IpAddr::V6(address) => {
             !address.is_loopback() && !address.is_unspecified() && !address.is_unicast_link_local()
         }
     }
 }
 
-/// What a machine tells of its place in the network.
+/// A machine's place in the network, as it reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spot {
-    /// Names its kernel and network namespace.
+    /// Identifies its kernel and network namespace.
     pub(crate) machine: String,
-    /// At which ssh reached it.
+    /// The address at which ssh reached it.
     pub(crate) ssh: Option<IpAddr>,
     /// Its own address in the site's network for data.
     #[serde(default)]
@@ -162,10 +163,10 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// This machine's.
+    /// Returns this machine's place.
     ///
     /// # Errors
-    /// A site's file that cannot be used, or a network for data in which the machine has no
+    /// If the site's file cannot be used, or has a network for data in which the machine has no
     /// address.
     pub(crate) fn here(peers: &[IpAddr]) -> anyhow::Result<Spot> {
         let data = match Site::read()?.data_network {
@@ -187,7 +188,7 @@ impl Spot {
     }
 }
 
-/// This machine's address on its route to another; nothing is sent.
+/// Returns this machine's address on its route to another. Sends nothing.
 fn source(peer: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = match peer {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -198,8 +199,8 @@ fn source(peer: IpAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip()).filter(|address| is_reachable(*address))
 }
 
-/// The addresses at which the nodes reach one another, from what is known and what the machines
-/// tell. Nodes on one machine may use loopback.
+/// Returns the addresses at which the nodes reach one another, from known addresses and the
+/// machines' reports. Nodes on one machine may use loopback.
 pub(crate) fn addresses(hosts: &[Host], spots: &[Spot]) -> anyhow::Result<Vec<IpAddr>> {
     let is_one = spots.iter().all(|spot| spot.machine == spots[0].machine);
     let one = |(host, spot): (&Host, &Spot)| {
@@ -218,7 +219,7 @@ pub(crate) fn addresses(hosts: &[Host], spots: &[Spot]) -> anyhow::Result<Vec<Ip
 mod tests {
     use super::*;
 
-    /// Goal: files and lists are read; what is wrong is named with its line.
+    /// Goal: files and lists are read; errors name the line.
     #[test]
     fn nodes_are_read() {
         let hosts = read("a,me@b").unwrap();
@@ -239,9 +240,9 @@ mod tests {
         assert!(error.contains("hosts:2") && error.contains("color"), "{error}");
     }
 
-    /// Goal: a node whose name stands for loopback here gets the address of its route to the
+    /// Goal: a node with a name that resolves to loopback here gets the address of its route to the
     /// others, else the one at which ssh reached it; nodes of one machine may stay on loopback,
-    /// others are refused with the way out.
+    /// others are refused with a fix.
     #[test]
     fn loopback_is_for_one_machine_only() {
         let hosts = read("localhost,me@192.0.2.7").unwrap();
@@ -263,7 +264,7 @@ mod tests {
         assert!(format!("{missing:#}").contains("cannot read /nonexistent/hosts"), "{missing:#}");
     }
 
-    /// Goal: what ssh or a path would misunderstand is refused.
+    /// Goal: nodes that ssh or a path would misunderstand are refused.
     #[test]
     fn bad_nodes_are_refused() {
         for bad in ["", "a,", "-oProxyCommand=x", "a,a", "name=x", "a/b", "a/b,c"] {

@@ -1,4 +1,4 @@
-//! A job's directory: where it is, who may use it at a time, and how it goes.
+//! A job's directory: its path, its owner and its lock.
 
 use super::place::{self, Trust};
 use anyhow::{Context, bail};
@@ -10,34 +10,34 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longest job name: network namespaces and paths are made of it.
+/// Longest job name: it becomes part of network namespaces and paths.
 const NAME_MAX: usize = 128;
 
-/// Which job.
+/// The job of a command.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct JobArgs {
     /// Name of the job (default: `$TSUMUGI_JOB`, else the Slurm job's number, else "default")
     #[arg(long, value_name = "NAME")]
     pub(crate) job: Option<String>,
-    /// Base of the jobs' directories (default: /run/tsumugi for root, else
+    /// Base directory of the jobs' directories (default: /run/tsumugi for root, else
     /// `$XDG_RUNTIME_DIR/tsumugi`)
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 }
 
 impl JobArgs {
-    /// The job's directory.
+    /// Returns the job's directory.
     pub(crate) fn dir(&self) -> anyhow::Result<JobDir> {
         JobDir::new(self.job.as_deref(), self.dir.as_deref())
     }
 }
 
-/// Which job, for commands on one that is there.
+/// The job of a command that needs an existing one.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FindArgs {
     #[command(flatten)]
     pub(crate) job: JobArgs,
-    /// User whose job it is; only root may name another (default: this user, for root any)
+    /// User of the job; only root may give another user (default: this user; for root, any user)
     #[arg(long, value_name = "USER", conflicts_with = "dir")]
     pub(crate) owner: Option<String>,
 }
@@ -47,13 +47,13 @@ pub(crate) struct FindArgs {
 pub(crate) struct JobDir {
     job: String,
     path: PathBuf,
-    /// The user chose the directory above it.
+    /// The user chose its base directory.
     is_chosen: bool,
 }
 
 impl JobDir {
-    /// The directory of `job` (else of `$TSUMUGI_JOB`, the Slurm job, or `default`) under `base`
-    /// (else the user's runtime directory).
+    /// Returns the directory of `job` (else of `$TSUMUGI_JOB`, the Slurm job, or `default`) under
+    /// `base` (else the user's runtime directory).
     pub(crate) fn new(job: Option<&str>, base: Option<&Path>) -> anyhow::Result<JobDir> {
         let named = || {
             let variables = ["TSUMUGI_JOB", "SLURM_JOB_ID"];
@@ -80,7 +80,7 @@ impl JobDir {
         Ok(dir)
     }
 
-    /// The directory that a record or a search names.
+    /// Returns the job's directory from a record or a search.
     pub(crate) fn at(path: &Path) -> anyhow::Result<JobDir> {
         let (Some(base), Some(job)) = (path.parent(), path.file_name().and_then(|n| n.to_str()))
         else {
@@ -89,14 +89,14 @@ impl JobDir {
         JobDir::new(Some(job), Some(base))
     }
 
-    /// Refuses a directory in which another user has a say: whoever wrote a job's state decides
-    /// what `down` removes and ends.
+    /// Refuses a directory that another user controls: the author of a job's state decides what
+    /// `down` removes and ends.
     fn check(&self) -> anyhow::Result<()> {
         place::check(&self.path, self.trust())?;
         let user = rustix::process::geteuid().as_raw();
         match std::fs::symlink_metadata(&self.path) {
             Ok(data) if data.uid() != user && !(data.uid() == 0 && data.is_dir()) => bail!(
-                "{} belongs to another user (uid {}): root can name its owner with --owner",
+                "{} belongs to another user (uid {}): root can give its owner with --owner",
                 self.path.display(),
                 data.uid()
             ),
@@ -108,29 +108,29 @@ impl JobDir {
         if self.is_chosen { Trust::Chosen } else { Trust::Own }
     }
 
-    /// The job's name.
+    /// Returns the job's name.
     pub(crate) fn job(&self) -> &str {
         &self.job
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the directory above it, if that is the one that jobs have by default, and empty.
+    /// Removes the base directory if it is the default one, and empty.
     pub(crate) fn remove_base(&self) {
         if self.path.parent() == Some(default_base().as_path()) {
             let _ = std::fs::remove_dir(default_base());
         }
     }
 
-    /// A file in it.
+    /// Returns the path of a file in the directory.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Makes the directory, closed to others. Fails if it is there.
+    /// Creates the directory, closed to other users. Fails if it exists.
     pub(crate) fn create(&self) -> anyhow::Result<()> {
         if let Some(base) = self.path.parent() {
             place::make_directories(base, 0o700, self.trust())?;
@@ -141,7 +141,7 @@ impl JobDir {
         })
     }
 
-    /// Refuses to make a job that is there, before anything else is looked at.
+    /// Refuses to create an existing job, before any other check.
     pub(crate) fn refuse_existing(&self) -> anyhow::Result<()> {
         if self.path.exists() { Err(self.there_already()) } else { Ok(()) }
     }
@@ -155,8 +155,8 @@ impl JobDir {
         )
     }
 
-    /// Takes the job's lock, which lasts until the file is dropped; `None` if somebody has it, or
-    /// the job is gone.
+    /// Takes the job's lock, which lasts until the file is dropped; `None` if another process has
+    /// it, or the job is gone.
     pub(crate) fn try_lock(&self) -> anyhow::Result<Option<File>> {
         let path = self.join("lock");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -175,7 +175,7 @@ impl JobDir {
                 return Err(error).with_context(|| format!("cannot lock {}", path.display()));
             }
         }
-        // Who had it may have removed the directory in the meantime.
+        // Its former holder may have removed the directory in the meantime.
         let is_same = std::fs::metadata(&path)
             .and_then(|there| Ok(there.ino() == file.metadata()?.ino()))
             .unwrap_or(false);
@@ -196,7 +196,8 @@ impl JobDir {
     }
 }
 
-/// `/run/tsumugi` for root, `$XDG_RUNTIME_DIR/tsumugi` else, `/tmp/tsumugi-UID` failing that.
+/// Returns `/run/tsumugi` for root, else `$XDG_RUNTIME_DIR/tsumugi`, or `/tmp/tsumugi-UID` without
+/// that.
 pub(crate) fn default_base() -> PathBuf {
     let user = rustix::process::geteuid();
     if user.is_root() {
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(dir.path(), Path::new("/x/job-1.2_x"));
     }
 
-    /// Goal: one holder at a time; a lock on a removed directory is none.
+    /// Goal: a lock has one holder at a time, and is void on a removed directory.
     #[test]
     fn lock_has_one_holder() {
         let base = tempfile::tempdir().unwrap();
@@ -239,8 +240,8 @@ mod tests {
         assert!(dir.try_lock().unwrap().is_some());
     }
 
-    /// Goal: a job's directory that is another user's, or another user's link, is refused before
-    /// anything in it is believed.
+    /// Goal: another user's directory, or another user's link, is refused before anything in it is
+    /// used.
     #[test]
     fn strangers_directories_are_refused() {
         if !rustix::process::geteuid().is_root() {

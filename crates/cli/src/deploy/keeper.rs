@@ -1,14 +1,14 @@
-//! The keeper: a process that looks after a job's part on one machine.
+//! The keeper: a process that watches a job's part on one machine.
 //!
-//! - It starts again what dies: the metadata service and nodes. What dies three times in a minute
-//!   stays dead.
+//! - It restarts dead processes: the metadata service and nodes. A part that dies three times in a
+//!   minute stays dead.
 //! - It takes the job down when its owner is gone: the owning process or Slurm job has ended, the
 //!   lease has lapsed, or `tsumugi up` has died before it was done. Only such evidence counts: a
 //!   service that does not answer is no reason to remove a backing file.
 //!
 //! On the machine where `tsumugi up --nodes` ran, the keeper has no services. There it renews the
 //! leases of the job's other machines as long as the owning process lives, and takes all of them
-//! down when that has ended. If this machine itself dies, the leases of the others lapse.
+//! down when it has ended. If this machine itself dies, the leases of the others lapse.
 
 mod deaths;
 mod record;
@@ -36,26 +36,26 @@ use std::time::{Duration, Instant};
 
 pub(crate) use record::KeeperRecord;
 
-/// The longest time between two looks.
+/// Longest time between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The least: what died is not started again in a tight loop.
+/// Shortest time between two looks, so that dead processes are not restarted in a tight loop.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time for nodes to end before they are killed. What they commit goes with the job, and the
-/// metadata service that they wait for may have died with the owner.
+/// Time for nodes to end before they are killed. Their commits go with the job, and the metadata
+/// service that they wait for may have died with the owner.
 const DOWN_WITHIN: Duration = Duration::from_secs(10);
-/// Pause between two tries to take down what could not be removed, and how often.
+/// Pause between two attempts to remove leftovers, and the number of attempts.
 const DOWN_AGAIN: (Duration, u32) = (Duration::from_secs(5), 120);
-/// Time for a keeper to end that is told to.
+/// Time for a keeper to end after the request.
 const END_WITHIN: Duration = Duration::from_secs(2);
-/// Leases of other machines are renewed so often while they last.
+/// Number of renewals of other machines' leases during one lease.
 const RENEWALS: u32 = 4;
 
-/// The file by which a job's keeper shows that it lives.
+/// Returns the path of the keeper's life file.
 pub(crate) fn life_file(dir: &JobDir) -> PathBuf {
     dir.join("keeper.pid")
 }
 
-/// Starts the keeper of a job, if it has anything to look after, and notes it in the state.
+/// Starts the keeper of a job, if the job needs one, and notes it in the state.
 ///
 /// # Errors
 /// If it cannot be started.
@@ -74,7 +74,7 @@ pub(crate) fn start(dir: &JobDir, state: &mut State) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ends the keeper of a job that is taken down, unless this process is it.
+/// Ends the keeper of a job that is taken down, unless it is this process.
 pub(crate) fn stop(state: &State) {
     let Some(keeper) = state.living(state.keeper) else { return };
     if keeper.pid == std::process::id().cast_signed() {
@@ -87,12 +87,12 @@ pub(crate) fn stop(state: &State) {
     }
 }
 
-/// Looks after a job until it is gone.
+/// Watches a job until it is gone.
 ///
 /// # Errors
-/// If another keeper does, or the job has no state.
+/// If another keeper watches it, or the job has no state.
 pub(crate) fn keep(dir: &JobDir) -> anyhow::Result<ExitCode> {
-    // Whoever started the job may go, and with it a terminal.
+    // The process that started the job may end, and its terminal with it.
     let ignored = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::clone(&ignored))
@@ -131,14 +131,14 @@ struct Keeper {
     dir: JobDir,
     id: String,
     deaths: Deaths,
-    /// When the leases of other machines were renewed.
+    /// The last renewal of other machines' leases.
     renewed: Instant,
-    /// When Slurm was asked about the job that owns this one.
+    /// The last request to Slurm about the job that owns this one.
     asked: Instant,
 }
 
 impl Keeper {
-    /// Why the job is to be taken down, if it is.
+    /// Returns the reason to take the job down, if there is one.
     fn reason_to_end(&mut self, state: &State) -> anyhow::Result<Option<String>> {
         if let Some(owner) = state.owner_process
             && state.living(Some(owner)).is_none()
@@ -149,13 +149,13 @@ impl Keeper {
             return Ok(Some(why));
         }
         if !state.is_ready && state.living(Some(state.up)).is_none() {
-            // It may have become ready, and `up` have ended, since the state was read.
+            // The job may have become ready, and `up` may have ended, since the state was read.
             let now = State::read(&self.dir)?;
             if now.is_some_and(|now| now.id == self.id && !now.is_ready) {
                 return Ok(Some("it was never ready, and what made it has died".into()));
             }
         }
-        // The lease begins when the job is ready: until then what makes it shows that it is wanted.
+        // The lease begins when the job is ready. Until then `up` shows that the job is wanted.
         let Some(lasts) = state.lease().filter(|_| state.is_ready) else { return Ok(None) };
         match lease::left(&self.dir) {
             Ok(Some(Duration::ZERO)) => Ok(Some(format!(
@@ -163,7 +163,7 @@ impl Keeper {
                 humantime::format_duration(lasts)
             ))),
             Ok(Some(_)) => Ok(None),
-            // Not evidence that nobody wants the job: it begins anew.
+            // No evidence that the job is unwanted: the lease begins anew.
             lost => {
                 let error = lost.err().map(|error| words(&error));
                 tracing::warn!(error, "the job's lease is not readable and begins anew");
@@ -172,8 +172,8 @@ impl Keeper {
         }
     }
 
-    /// Asks Slurm from time to time about the run that owns the job, and about the step when its
-    /// `srun` has ended.
+    /// Asks Slurm from time to time about the run that owns the job, and about the step after the
+    /// end of its `srun`.
     fn ask_slurm(&mut self, state: &State) -> Option<String> {
         let run = state.owner_run.as_ref().filter(|_| self.asked.elapsed() >= slurm::ASK_EVERY);
         let is_silent = |step: &&SlurmStep| {
@@ -208,8 +208,8 @@ impl Keeper {
         ExitCode::FAILURE
     }
 
-    /// Says on the job's other machines that its owner lives. Those that cannot be reached lapse in
-    /// the end.
+    /// Renews the leases of the job's other machines. Leases of unreachable machines lapse in the
+    /// end.
     fn renew_others(&mut self, state: &State) {
         let Some(lasts) = state.lease() else { return };
         let is_due = self.renewed.elapsed() >= lasts / RENEWALS;
@@ -225,7 +225,7 @@ impl Keeper {
     }
 }
 
-/// Waits until a process that matters ends, or for a moment.
+/// Waits until a process of the job ends, or for a moment.
 fn wait(state: &State) {
     let mut processes: Vec<Process> = state.owner_process.into_iter().collect();
     processes.extend(state.owner_step.iter().map(|step| step.srun));

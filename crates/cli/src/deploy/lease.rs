@@ -1,7 +1,7 @@
-//! The lease of a job: who owns it says from time to time that it is still wanted.
+//! The lease of a job: its owner renews it from time to time as long as the job is wanted.
 //!
-//! Until when it lasts is in a file of the job's directory, as time since the machine's boot,
-//! suspended time included. A job does not survive a reboot, so that no other clock is needed.
+//! A file in the job's directory has the end of the lease, as time since the machine's boot,
+//! including suspended time. A job does not survive a reboot, so no other clock is needed.
 
 use super::job::JobDir;
 use super::place;
@@ -15,7 +15,7 @@ const FILE: &str = "lease";
 /// Longest content.
 const BYTES_MAX: u64 = 64;
 
-/// Makes the lease last for so long from now on.
+/// Makes the lease last for this time from now on.
 ///
 /// # Errors
 /// If its file cannot be written.
@@ -32,11 +32,10 @@ pub(crate) fn renew(dir: &JobDir, lasts: Duration) -> anyhow::Result<()> {
     result.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// How long the lease lasts from now on; nothing once it has lapsed, `None` if it was never
-/// written.
+/// Returns the time left; zero if the lease has lapsed, `None` if it was never written.
 ///
 /// # Errors
-/// If its file cannot be read, or says something else.
+/// If its file cannot be read, or is not a lease.
 pub(crate) fn left(dir: &JobDir) -> anyhow::Result<Option<Duration>> {
     let path = dir.join(FILE);
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -57,7 +56,7 @@ pub(crate) fn left(dir: &JobDir) -> anyhow::Result<Option<Duration>> {
 mod tests {
     use super::*;
 
-    /// Goal: a lease lasts as long as it was renewed for; none, and rubbish, are no lapsed lease.
+    /// Goal: a lease lasts as long as its renewal says; a missing or invalid one has not lapsed.
     #[test]
     fn a_lease_lasts_as_long_as_renewed() {
         let base = tempfile::tempdir().unwrap();

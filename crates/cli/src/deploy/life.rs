@@ -1,7 +1,7 @@
-//! The file by which a service shows that it lives: locked as long as its process does.
+//! The life file, which shows that a service lives: its process holds a lock on it.
 //!
-//! It names the process, however that was started, so that `status` and `down` also know one that
-//! was started again by hand. A process that dies gives up the lock, whatever killed it.
+//! The file names the process, however it was started, so that `status` and `down` also find one
+//! that a user restarted by hand. A dying process always releases the lock.
 
 use super::place;
 use super::process::Process;
@@ -15,32 +15,32 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a lock is tried for. A process that looks at the lock holds it for a moment. A killed
-/// process keeps it until the kernel has closed its files, which on a busy machine takes longer
-/// than the process is to be seen.
+/// How long to try for a lock. A process that looks at the lock holds it for a moment. A killed
+/// process keeps it until the kernel has closed its files, which on a busy machine is later than
+/// the process's disappearance.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 /// Longest content.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// What a service tells of itself.
+/// A service's report about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Life {
     /// Its process.
     pub(crate) process: Process,
-    /// Where it listens, once it does.
+    /// Its address, once it listens.
     #[serde(default)]
     pub(crate) address: Option<SocketAddr>,
-    /// How its mount's requests travel, once it has one: `device` or `io_uring`.
+    /// The FUSE transport of its mount, once it has one: `device` or `io_uring`.
     #[serde(default)]
     pub(crate) transport: Option<String>,
-    /// Why so.
+    /// The reason for the transport.
     #[serde(default)]
     pub(crate) transport_reason: Option<String>,
-    /// What its reactors run on: `io_uring` or `epoll`.
+    /// The engine of its reactors: `io_uring` or `epoll`.
     #[serde(default)]
     pub(crate) engine: Option<String>,
-    /// Why so.
+    /// The reason for the engine.
     #[serde(default)]
     pub(crate) engine_reason: Option<String>,
 }
@@ -54,10 +54,10 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Makes the file, or takes over that of a service that has ended.
+    /// Creates the file, or takes over that of a service that has ended.
     ///
     /// # Errors
-    /// If another process holds it, which is named.
+    /// If another process holds it; the error names the process.
     pub(crate) fn take(path: &Path) -> anyhow::Result<Held> {
         let open = || {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -70,7 +70,7 @@ impl Held {
             place::require_own(&file, path)?;
             match file.try_lock() {
                 Ok(()) if is_at(&file, path) => break file,
-                // Its holder ended and removed it.
+                // Its holder has ended and removed it.
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
                     std::thread::sleep(PAUSE);
@@ -102,7 +102,7 @@ impl Held {
         Ok(held)
     }
 
-    /// Tells more.
+    /// Changes the report.
     pub(crate) fn update(&mut self, change: impl FnOnce(&mut Life)) -> anyhow::Result<()> {
         change(&mut self.life);
         self.write()
@@ -120,7 +120,7 @@ impl Held {
 }
 
 impl Drop for Held {
-    /// A service that ends in order leaves no file, unless it has confined itself to others.
+    /// A service that ends cleanly leaves no file, unless it has confined itself to other files.
     fn drop(&mut self) {
         if is_at(&self.file, &self.path) {
             let _ = std::fs::remove_file(&self.path);
@@ -133,19 +133,19 @@ fn is_at(file: &File, path: &Path) -> bool {
     there.is_ok_and(|there| file.metadata().is_ok_and(|own| there == (own.dev(), own.ino())))
 }
 
-/// Who holds a file.
+/// The holder of a life file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// No process.
     Nobody,
-    /// A process that has not told yet, or is out of sight here.
+    /// A process that has not reported yet, or is out of sight here.
     Unknown,
-    /// This one.
+    /// This service.
     Service(Life),
 }
 
 impl Holder {
-    /// Looks at a file.
+    /// Returns the holder of a file.
     pub(crate) fn of(path: &Path) -> Holder {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return Holder::Nobody };
@@ -160,7 +160,7 @@ impl Holder {
         }
     }
 
-    /// What the holder tells of itself.
+    /// Returns the holder's report.
     pub(crate) fn told(self) -> Option<Life> {
         match self {
             Holder::Service(life) => Some(life),
@@ -180,7 +180,7 @@ impl Holder {
         }
     }
 
-    /// Its process.
+    /// Returns the holder's process.
     pub(crate) fn process(&self) -> Option<Process> {
         match self {
             Holder::Service(life) => Some(life.process),
@@ -200,9 +200,9 @@ fn read(mut file: &File) -> Option<Life> {
 mod tests {
     use super::*;
 
-    /// Goal: the lock of a process that is gone, but whose files the kernel has not closed yet, is
-    /// not taken for a process that runs out of sight. Input: a lock under the name of no process,
-    /// which is given up after a while. Expected: it is waited for.
+    /// Goal: the lock of a dead process, whose files the kernel has not closed yet, is not mistaken
+    /// for a process that runs out of sight. Input: a lock with the name of no process, which is
+    /// released after a while. Expected: the look waits for that.
     #[test]
     fn a_killed_process_keeps_its_lock_for_a_while() {
         let base = tempfile::tempdir().unwrap();
@@ -218,8 +218,8 @@ mod tests {
         end.join().unwrap();
     }
 
-    /// Goal: a held file names its holder, a second holder is refused and told of the first, and a
-    /// file that nobody holds names nobody, whatever is in it.
+    /// Goal: a held file names its holder, a second holder is refused with the name of the first,
+    /// and a file without a holder names none, whatever its content.
     #[test]
     fn a_file_has_one_holder() {
         let base = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Keeping a job's logs when it is taken down.
 //!
-//! They lie in the job's directory, which goes. They are opened before, and copied when everything
-//! has ended: so they have what services said at their end.
+//! The logs are in the job's directory, which is removed. They are opened before, and copied when
+//! everything has ended, so they contain the services' last messages.
 
 use super::job::JobDir;
 use super::place;
@@ -15,7 +15,7 @@ use std::path::Path;
 pub(crate) struct Logs(Vec<(String, File)>);
 
 impl Logs {
-    /// Opens them. Of a job without a directory there are none.
+    /// Opens the logs; none for a job without a directory.
     pub(crate) fn open(dir: &JobDir) -> anyhow::Result<Logs> {
         let entries = match std::fs::read_dir(dir.path()) {
             Ok(entries) => entries,
@@ -37,8 +37,8 @@ impl Logs {
         Ok(Logs(logs))
     }
 
-    /// Copies them into a directory, which is made if it is missing, under the names JOB.PART.log.
-    /// Returns how many there were.
+    /// Copies the logs into a directory, which is created if it is missing, with the names
+    /// JOB.PART.log. Returns their number.
     pub(crate) fn keep(self, job: &str, to: &Path) -> anyhow::Result<usize> {
         std::fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
         let count = self.0.len();
@@ -59,8 +59,8 @@ impl Logs {
 mod tests {
     use super::*;
 
-    /// Goal: logs are kept with what is written to them after the look, though their directory
-    /// goes.
+    /// Goal: kept logs contain what is written to them after they were opened, although their
+    /// directory is removed.
     #[test]
     fn logs_outlive_their_directory() {
         let base = tempfile::tempdir().unwrap();

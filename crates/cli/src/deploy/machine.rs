@@ -1,7 +1,8 @@
-//! One machine's part of bringing a job up, step by step: prepare, start metadata, start nodes.
+//! One machine's part of creating a job, step by step: prepare, start the metadata service, start
+//! nodes.
 //!
-//! Each step writes the state before it makes anything. Nothing here undoes: whoever drives the
-//! steps calls [`super::cleanup`] when one fails.
+//! Each step writes the state before it creates anything. Nothing here undoes a step: the caller of
+//! the steps calls [`super::cleanup`] when one fails.
 
 use super::files::{self, Claim};
 use super::job::JobDir;
@@ -25,24 +26,24 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a mount that is in the way may take to show whether it lives.
+/// How long an existing mount at the mount point may take to show whether it is alive.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
-/// A node that is ready.
+/// A ready node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ReadyNode {
     /// Its name.
     pub(crate) name: String,
-    /// Where its mount is.
+    /// Its mount point.
     pub(crate) mount: PathBuf,
-    /// Where its target listens.
+    /// The address of its target.
     pub(crate) target: SocketAddr,
-    /// How its mount's requests travel.
+    /// The FUSE transport of its mount.
     #[serde(default)]
     pub(crate) transport: Option<String>,
 }
 
-/// A node's configuration, as `tsumugi node` reads it.
+/// A node's configuration, in the form that `tsumugi node` reads.
 #[derive(Debug, Serialize)]
 struct NodeFile<'a> {
     name: &'a str,
@@ -69,7 +70,7 @@ struct DeviceEntry<'a> {
     size: Option<u64>,
 }
 
-/// A machine that is being set up. Holds the job's lock.
+/// A machine during its setup. Holds the job's lock.
 #[derive(Debug)]
 pub(crate) struct Machine {
     dir: JobDir,
@@ -83,8 +84,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Makes the job's directory, takes its lock and writes the first state and the keys. If this
-    /// fails after the directory was made, the caller still has to clean up.
+    /// Creates the job's directory, takes its lock, and writes the first state and the keys. If
+    /// this fails after it created the directory, the caller must still clean up.
     pub(crate) fn begin(dir: &JobDir, plan: Plan, stop: Stop) -> anyhow::Result<Machine> {
         dir.refuse_existing()?;
         let mut state = State::of_plan(dir, &plan)?;
@@ -113,12 +114,13 @@ impl Machine {
         Ok(Machine { dir, plan, devices, state, stop, services: Vec::new(), _lock: lock })
     }
 
-    /// The job's identifier on this machine.
+    /// Returns the job's identifier on this machine.
     pub(crate) fn id(&self) -> &str {
         &self.plan.id
     }
 
-    /// Makes directories and backing files; passes `progress` the bytes done of all.
+    /// Creates directories and backing files. Reports to `progress` the bytes done, and the bytes
+    /// of all.
     pub(crate) fn prepare(&mut self, progress: impl FnMut(u64, u64)) -> anyhow::Result<()> {
         if self.plan.fuse_uring
             && let Some(change) = fuse_uring::ask(&self.plan.id)?
@@ -142,14 +144,14 @@ impl Machine {
         backings.iter().try_for_each(|file| files::remove_part(&Backing::unfinished(&file.path)))
     }
 
-    /// Writes the nodes' devices into the state; returns the backing files, each with its node.
+    /// Writes the nodes' devices into the state. Returns the backing files, each with its node.
     fn name_devices(&mut self) -> Vec<(usize, Backing)> {
         let mut files = Vec::new();
         for (index, (node, device)) in self.plan.nodes.iter().zip(&self.devices).enumerate() {
             let state = &mut self.state.nodes[index];
             match device {
                 Chosen::File { directory, size } => {
-                    // Neither names of jobs nor of nodes have an @.
+                    // Names of jobs and nodes contain no @.
                     let name = format!("{}@{}.device", self.dir.job(), node.name);
                     let path = directory.join(name);
                     state.device = Some(path.clone());
@@ -177,7 +179,7 @@ impl Machine {
             .filter(|path| !path.exists())
             .map(Path::to_path_buf)
             .collect();
-        // Outermost first; what is made twice is harmless.
+        // Outermost first; creating one twice is harmless.
         self.state.directories.sort();
         self.state.directories.dedup();
         self.state.write(&self.dir)?;
@@ -194,7 +196,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Makes network namespaces, if there are to be some.
+    /// Creates network namespaces, if the plan has any.
     pub(crate) fn connect(&mut self) -> anyhow::Result<()> {
         if !self.plan.has_fabric {
             return Ok(());
@@ -203,7 +205,7 @@ impl Machine {
         fabric::make(&self.dir.join("netns"), &names, &self.stop)
     }
 
-    /// Uses loopback ports instead of the namespaces, which could not be made.
+    /// Uses loopback ports instead of namespaces that could not be created.
     pub(crate) fn leave_fabric(&mut self) -> anyhow::Result<()> {
         let left = fabric::remove(&self.dir.join("netns"))?;
         if let Some(path) = left.first() {
@@ -220,7 +222,7 @@ impl Machine {
         self.state.write(&self.dir)
     }
 
-    /// Starts the metadata service; returns its address.
+    /// Starts the metadata service. Returns its address.
     pub(crate) fn start_meta(&mut self, deadline: Instant) -> anyhow::Result<SocketAddr> {
         let Some(plan) = &self.plan.meta else {
             bail!("this machine's plan has no metadata service");
@@ -279,7 +281,7 @@ impl Machine {
         write_private(&path, &toml::to_string(&file)?)
     }
 
-    /// Everything is up: from now on only `down` ends it.
+    /// Marks the job as ready: from now on only `down` ends it.
     pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
         self.stop.check()?;
         if let Some(lasts) = self.state.lease() {
@@ -290,15 +292,15 @@ impl Machine {
     }
 }
 
-/// Refuses what cannot work, before anything is made.
+/// Refuses a plan that cannot work, before anything is created.
 fn check(plan: &Plan, state: &State, devices: &[Chosen]) -> anyhow::Result<()> {
     if let Some(owner) = &plan.owner
         && !rustix::process::geteuid().is_root()
         && !owner.is_current()
     {
-        bail!("only root may make a pool for {}: leave --owner out, or be root", owner.name);
+        bail!("only root may create a pool for {}: omit --owner, or run this as root", owner.name);
     }
-    // What root mounts over must not be another user's to exchange.
+    // If root mounts at a path, no other user may be able to replace it.
     let mount_trust = if rustix::process::geteuid().is_root() { Trust::Own } else { Trust::Chosen };
     for node in &state.nodes {
         check_mount_point(&node.mount)?;
@@ -322,8 +324,8 @@ fn check_mount_point(path: &Path) -> anyhow::Result<()> {
     match mounts::condition(path, LOOK_WITHIN) {
         Condition::NotMounted | Condition::Unknown => Ok(()),
         Condition::Dead => bail!(
-            "{} is the mount of a file system that has died: see `tsumugi list`, and remove it by \
-             `tsumugi gc` or `umount`",
+            "{} is the mount of a file system that has died: see `tsumugi list`, and remove it \
+             with `tsumugi gc` or `umount`",
             path.display()
         ),
         Condition::Mounted | Condition::Silent => bail!(
@@ -334,7 +336,7 @@ fn check_mount_point(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Lets a user pass through the job's directory to its mounts. Files in it stay closed.
+/// Lets a user pass through the job's directory to its mounts. Files in the directory stay closed.
 fn open_to(dir: &JobDir, owner: &User) -> anyhow::Result<()> {
     let mut opened = vec![dir.path()];
     let base = dir.path().parent().unwrap_or(dir.path());
@@ -348,7 +350,7 @@ fn open_to(dir: &JobDir, owner: &User) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses a mount point that its user could not get to.
+/// Refuses a mount point that its user could not reach.
 fn check_reach(mount: &Path, owner: &User) -> anyhow::Result<()> {
     for path in mount.ancestors().skip(1) {
         let data =
@@ -361,7 +363,7 @@ fn check_reach(mount: &Path, owner: &User) -> anyhow::Result<()> {
         if data.mode() & needed == 0 {
             bail!(
                 "{} could not reach {}: {} is closed to that user. Choose another --mount-base or \
-                 --dir, or `chmod o+x` it",
+                 --dir, or run `chmod o+x` on it",
                 owner.name,
                 mount.display(),
                 path.display()
@@ -371,14 +373,15 @@ fn check_reach(mount: &Path, owner: &User) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Root may let others in; an ordinary user only if /etc/fuse.conf says so.
+/// Returns whether mounts may be open to other users: for root always, for other users if
+/// /etc/fuse.conf allows it.
 fn may_allow_other() -> bool {
     rustix::process::geteuid().is_root()
         || std::fs::read_to_string("/etc/fuse.conf")
             .is_ok_and(|text| text.lines().any(|line| line.trim() == "user_allow_other"))
 }
 
-/// The file with a node's key.
+/// Returns the path of a node's key.
 fn key_file(dir: &JobDir, node: &str) -> PathBuf {
     dir.join(&format!("{node}.key"))
 }

@@ -1,7 +1,7 @@
 //! The kernel's list of mounts, and taking down the FUSE mounts of a job.
 //!
-//! Only [`condition`] looks *into* a mount, on a thread of its own: one whose process is stopped
-//! blocks.
+//! Only [`condition`] looks *into* a mount, on a thread of its own: a mount with a stopped process
+//! blocks its caller.
 
 use anyhow::{Context, bail};
 use rustix::mount::{UnmountFlags, unmount};
@@ -14,23 +14,23 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Most mounts that may lie on one another at one path.
+/// Maximum number of mounts on top of one another at one path.
 const STACKED_MAX: usize = 16;
 
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mount {
-    /// Where.
+    /// Its mount point.
     pub(crate) path: PathBuf,
     /// The file system's type, such as `fuse.tsumugi`.
     pub(crate) kind: String,
     /// The minor number of its device: the name of its FUSE connection.
     minor: String,
-    /// The user who mounted it, if it is a FUSE mount.
+    /// The user that mounted it, if it is a FUSE mount.
     pub(crate) user: Option<u32>,
 }
 
-/// What is the matter with a mount point.
+/// The condition of a mount point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Condition {
@@ -39,22 +39,22 @@ pub(crate) enum Condition {
     Unknown,
     /// No FUSE file system is mounted there.
     NotMounted,
-    /// One is, and answers.
+    /// A FUSE file system is mounted there, and answers.
     Mounted,
-    /// One is, but its process is gone: calls get ENOTCONN.
+    /// One is mounted, but its process is gone: calls get ENOTCONN.
     Dead,
-    /// One is, and does not answer in time.
+    /// One is mounted, but does not answer in time.
     Silent,
 }
 
-/// All mounts of this mount namespace.
+/// Returns all mounts of this mount namespace.
 pub(crate) fn all() -> anyhow::Result<Vec<Mount>> {
     let text = std::fs::read("/proc/self/mountinfo").context("cannot read the list of mounts")?;
     Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
-/// Device numbers (`st_dev`) of the file systems of one type that are mounted here; none if the
-/// list of mounts cannot be read.
+/// Returns device numbers (`st_dev`) of the mounted file systems of one type; none if the list of
+/// mounts cannot be read.
 pub(crate) fn devices(kind: &str) -> BTreeSet<u64> {
     let mounts = all().unwrap_or_default().into_iter().filter(|mount| mount.kind == kind);
     // FUSE file systems have no block device, and the major number 0.
@@ -96,37 +96,37 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// Whether a FUSE file system is mounted at `path`.
+/// Returns whether a FUSE file system is mounted at `path`.
 pub(crate) fn is_mounted(path: &Path) -> bool {
     all().is_ok_and(|mounts| mounts.iter().any(|m| m.path == path && m.kind.starts_with("fuse")))
 }
 
-/// Looks at a mount point and asks what is mounted there for an answer within this time.
+/// Returns the condition of a mount point, whose file system must answer within this time.
 pub(crate) fn condition(path: &Path, within: Duration) -> Condition {
     if !is_mounted(path) {
         return Condition::NotMounted;
     }
     let (sender, answer) = mpsc::channel();
     let asked = path.to_path_buf();
-    // It may wait for ever; this process's end then ends it.
+    // The thread may wait for ever; the end of this process then ends it.
     std::thread::spawn(move || {
         let _ = sender.send(rustix::fs::statfs(&asked).map(drop));
     });
     match answer.recv_timeout(within) {
         Ok(Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED)) => Condition::Dead,
-        // Of another user's mount nothing else can be learnt.
+        // Another user's mount reveals nothing else.
         Ok(_) => Condition::Mounted,
         Err(_) => Condition::Silent,
     }
 }
 
-/// The mounts at or below `path`.
+/// Returns the mounts at or below `path`.
 pub(crate) fn below(path: &Path) -> anyhow::Result<Vec<Mount>> {
     Ok(all()?.into_iter().filter(|mount| mount.path.starts_with(path)).collect())
 }
 
-/// Takes down every FUSE mount at `path`, lazily, its connection aborted first so that whoever
-/// hangs in it gets an error. Says whether there was one.
+/// Unmounts every FUSE mount at `path`, lazily, and first aborts its connection so that processes
+/// that hang in it get an error. Returns whether there was one.
 pub(crate) fn take_down(path: &Path) -> anyhow::Result<bool> {
     for round in 0..STACKED_MAX {
         let found = all()?.into_iter().rev().find(|mount| mount.path == path);
@@ -134,7 +134,7 @@ pub(crate) fn take_down(path: &Path) -> anyhow::Result<bool> {
         if !mount.kind.starts_with("fuse") {
             bail!("{} is a mount of type {}, not ours: left alone", path.display(), mount.kind);
         }
-        // Only root can, and only where the control file system is mounted.
+        // Only root can, and only if the control file system is mounted.
         let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", mount.minor), "1");
         if unmount(path, UnmountFlags::DETACH).is_err() {
             unmount_as_user(path)?;
@@ -161,7 +161,8 @@ fn unmount_as_user(path: &Path) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// Goal: paths with white space, and lines with and without optional fields, are read right.
+    /// Goal: paths with white space, and lines with and without optional fields, are read
+    /// correctly.
     #[test]
     fn lines_are_parsed() {
         let line = br"36 35 0:51 / /mnt/a\040b\134c rw,noatime shared:1 - fuse.tsumugi tsumugi rw";
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(parse(b"1 2 3:4 / /x rw"), None);
     }
 
-    /// Goal: what is no FUSE mount is not taken down.
+    /// Goal: other mounts than FUSE mounts are left alone.
     #[test]
     fn foreign_mounts_are_left_alone() {
         assert!(take_down(Path::new("/proc")).is_err());

@@ -1,4 +1,4 @@
-//! Output for programs, and of programs.
+//! Output for programs, and output of programs.
 
 use std::process::{ExitCode, Output};
 
@@ -8,7 +8,7 @@ pub(crate) fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints what this program printed when it ran as another user, and ends as it ended.
+/// Prints the output of this program's run as another user. Returns its exit code.
 pub(crate) fn relay(output: &Output) -> ExitCode {
     print!("{}", plain(&String::from_utf8_lossy(&output.stdout)));
     let errors = plain(&String::from_utf8_lossy(&output.stderr));
@@ -19,7 +19,7 @@ pub(crate) fn relay(output: &Output) -> ExitCode {
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Text of another user, without what a terminal would obey.
+/// Returns text of another user without control characters for a terminal.
 pub(crate) fn plain(text: &str) -> String {
     let is_bad = |c: char| c.is_control() && c != '\n' && c != '\t';
     text.chars().map(|c| if is_bad(c) { '?' } else { c }).collect()

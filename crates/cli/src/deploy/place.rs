@@ -1,9 +1,9 @@
-//! Which paths can be trusted on a machine that has other users.
+//! The paths that can be trusted on a machine with other users.
 //!
-//! The kernel's `protected_symlinks` is off on some machines, so this is checked here: below a
-//! directory that others may write, nothing of another user is followed or used. Components are
-//! checked from the root downwards. One that passed can be renamed by root and this user only, so
-//! what is checked later is still what the path names.
+//! Some machines have the kernel's `protected_symlinks` off, so this module checks: below a
+//! directory that others may write, it follows and uses nothing of another user. It checks
+//! components from the root downwards. Only root and this user can rename a component that has
+//! passed, so after later checks the path still names the same file.
 
 use anyhow::{Context, bail};
 use std::fs::{DirBuilder, File, Metadata, Permissions};
@@ -11,26 +11,26 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
-/// Most symbolic links in a path.
+/// Maximum number of symbolic links in a path.
 const LINKS_MAX: usize = 40;
 const STICKY: u32 = 0o1000;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 const WRITABLE_BY_GROUP: u32 = 0o020;
 
-/// How much is asked of a path.
+/// The requirements on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// The user chose it: below directories that everybody may write, all is root's or the user's
-    /// own.
+    /// The user chose it: below directories that all users may write, everything belongs to root or
+    /// the user.
     Chosen,
-    /// The program chose it, or root acts on it: all of it is root's or the user's own.
+    /// The program chose it, or root acts on it: all of it belongs to root or the user.
     Own,
 }
 
-/// Checks what there is of `path`, as this process's user. What is missing is no error.
+/// Checks the existing part of `path`, as this process's user. A missing part is no error.
 ///
 /// # Errors
-/// The component that another user controls, and what to do about it.
+/// The component that another user controls, and the fix.
 pub(crate) fn check(path: &Path, trust: Trust) -> anyhow::Result<()> {
     check_as(path, trust, rustix::process::geteuid().as_raw())
 }
@@ -70,7 +70,7 @@ pub(crate) fn check_as(path: &Path, trust: Trust, user: u32) -> anyhow::Result<(
     Ok(())
 }
 
-/// The components of a path, last first.
+/// Returns the components of a path, the last first.
 fn components(path: &Path) -> Vec<PathBuf> {
     let named = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(PathBuf::from(name)),
@@ -86,25 +86,26 @@ fn metadata(path: &Path) -> anyhow::Result<Option<Metadata>> {
     match std::fs::symlink_metadata(path) {
         Ok(data) => Ok(Some(data)),
         Err(error) if is_absent(&error) => Ok(None),
-        // A dead FUSE mount: it is there, and there is nothing below it.
+        // A dead FUSE mount: it exists, with nothing below it.
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot look at {}", path.display())),
+        Err(error) => Err(error).with_context(|| format!("cannot examine {}", path.display())),
     }
 }
 
-/// Nothing is there, or something above it is no directory.
+/// Returns whether the error means that nothing is there, or that a component above is not a
+/// directory.
 pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Whether a user is one that this user namespace does not know, which the machine's root is there:
-/// strangers cannot be told from it then.
+/// Returns whether this user namespace does not know a user. The machine's root is such a user
+/// there, and cannot be distinguished from strangers.
 fn is_unmapped(uid: u32) -> bool {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     if read("/proc/sys/kernel/overflowuid").trim() != uid.to_string() {
         return false;
     }
-    // first user inside, first outside, how many: user_namespaces(7)
+    // First user inside, first user outside, number of users: user_namespaces(7).
     let map = read("/proc/self/uid_map");
     map.split_ascii_whitespace().ne(["0", "0", "4294967295"])
 }
@@ -147,25 +148,25 @@ fn refuse_stranger(
     Ok(())
 }
 
-/// Refuses an open file that another user made, or that has another name: where others may write, a
-/// stranger may have put it there.
+/// Refuses an open file that another user created, or that has another name: in a directory that
+/// others may write, a stranger may have put it there.
 pub(crate) fn require_own(file: &File, path: &Path) -> anyhow::Result<()> {
-    let data = file.metadata().with_context(|| format!("cannot look at {}", path.display()))?;
+    let data = file.metadata().with_context(|| format!("cannot examine {}", path.display()))?;
     let is_own = data.uid() == rustix::process::geteuid().as_raw();
     if !is_own || !data.is_file() || data.nlink() > 1 {
         bail!(
-            "{} is another user's, no regular file, or has other names: remove it, or choose \
-             another directory",
+            "{} belongs to another user, is not a regular file, or has other names: remove it, or \
+             choose another directory",
             path.display()
         );
     }
     Ok(())
 }
 
-/// Makes a directory and what is missing above it, with this mode, and checks all of it.
+/// Creates a directory and missing ones above it, with this mode, and checks all of them.
 ///
 /// # Errors
-/// If a part is no directory, cannot be made, or is not to be trusted.
+/// If a part is not a directory, cannot be created, or cannot be trusted.
 pub(crate) fn make_directories(path: &Path, mode: u32, trust: Trust) -> anyhow::Result<()> {
     check(path, trust)?;
     let mut missing: Vec<_> =
@@ -173,7 +174,7 @@ pub(crate) fn make_directories(path: &Path, mode: u32, trust: Trust) -> anyhow::
     missing.reverse();
     for path in missing {
         match DirBuilder::new().mode(mode).create(path) {
-            // Whatever the umask.
+            // Regardless of the umask.
             Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(mode))
                 .with_context(|| format!("cannot set the mode of {}", path.display()))?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -182,12 +183,12 @@ pub(crate) fn make_directories(path: &Path, mode: u32, trust: Trust) -> anyhow::
             }
         }
     }
-    // What another user made in the meantime is found here.
+    // Finds what another user created in the meantime.
     check(path, trust)?;
     require_directory(path)
 }
 
-/// Refuses what is there and no directory.
+/// Refuses an existing file that is not a directory.
 pub(crate) fn require_directory(path: &Path) -> anyhow::Result<()> {
     let mut there = path.ancestors().filter_map(|path| match std::fs::metadata(path) {
         Ok(data) => Some(Ok((path, data))),
@@ -211,8 +212,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// Goal: below a directory that all may write, another user's link or directory is refused, and
-    /// one's own is used; a missing path is no error.
+    /// Goal: below a directory that all users may write, another user's link or directory is
+    /// refused, and the user's own is used; a missing path is no error.
     #[test]
     fn strangers_links_are_refused() {
         let base = tempfile::tempdir().unwrap();
@@ -241,7 +242,7 @@ mod tests {
         check_as(&shared.join("taken"), Trust::Chosen, 4711).unwrap();
     }
 
-    /// Goal: where the program chose the place, all of it has to be root's or the user's own.
+    /// Goal: a path that the program chose must belong to root or the user, with all its parts.
     #[test]
     fn own_places_are_own() {
         let base = tempfile::tempdir().unwrap();
@@ -254,7 +255,7 @@ mod tests {
         make_directories(&base.path().join("a/b"), 0o700, Trust::Own).unwrap();
     }
 
-    /// Goal: a file where a directory is needed is named, and nothing is made.
+    /// Goal: an error names a file that should be a directory, and nothing is created.
     #[test]
     fn files_are_no_directories() {
         let base = tempfile::tempdir().unwrap();

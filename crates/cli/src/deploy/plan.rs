@@ -1,5 +1,5 @@
-//! What one machine is to do for a job. `up` makes a plan per machine; [`super::machine`] carries
-//! it out, here or at the other end of ssh.
+//! One machine's tasks for a job. `up` makes a plan per machine; [`super::machine`] carries it out,
+//! here or at the other end of ssh.
 
 use super::process::Process;
 use super::slurm::SlurmRun;
@@ -11,12 +11,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
-/// A key as text. It travels on standard input only, and is cleared when it is dropped.
+/// A key as text. It travels only on standard input, and is cleared when dropped.
 #[derive(Clone)]
 pub(crate) struct KeyText(Zeroizing<String>);
 
 impl KeyText {
-    /// The text.
+    /// Returns the text.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -52,23 +52,23 @@ impl<'de> Deserialize<'de> for KeyText {
 pub(crate) struct Plan {
     /// The job's identifier: 16 random hexadecimal digits, the same on all its machines.
     pub(crate) id: String,
-    /// The job's key, where the metadata service runs.
+    /// The job's key, on the machine of the metadata service.
     pub(crate) secret: Option<KeyText>,
     /// The metadata service, if it runs here.
     pub(crate) meta: Option<MetaPlan>,
     /// The nodes of this machine; more than one only with `--local`.
     pub(crate) nodes: Vec<NodePlan>,
-    /// Whether sockets go into network namespaces.
+    /// Whether sockets use network namespaces.
     pub(crate) has_fabric: bool,
-    /// Directory for backing files; a place of the machine's own choice without it.
+    /// Directory for backing files; without it the machine chooses one.
     pub(crate) device_dir: Option<PathBuf>,
     /// Write backing files once beforehand.
     pub(crate) is_prewritten: bool,
     /// Leave backing files where they are when the job ends.
     pub(crate) keep_devices: bool,
-    /// How FUSE requests travel: `auto`, `device` or `uring`.
+    /// The FUSE transport: `auto`, `device` or `uring`.
     pub(crate) transport: String,
-    /// The engine that its processes must use, if one was asked for.
+    /// The engine that its processes must use, if one is required.
     #[serde(default)]
     pub(crate) engine: Option<String>,
     /// How long its processes spin before they sleep.
@@ -78,37 +78,37 @@ pub(crate) struct Plan {
     /// Whether checksums of data are made and checked: `on` or `off`.
     #[serde(default = "checksum_on")]
     pub(crate) checksum: String,
-    /// The user whom root makes the pool for.
+    /// The user for whom root creates the pool.
     pub(crate) owner: Option<User>,
     /// Switch FUSE over `io_uring` on for the machine, or fail.
     pub(crate) fuse_uring: bool,
-    /// Start again what dies.
+    /// Restart dead processes.
     pub(crate) is_kept: bool,
-    /// The process of this machine whose end is that of the job.
+    /// The process of this machine that ends the job by its own end.
     pub(crate) owner_process: Option<Process>,
-    /// How long a lease lasts that is not renewed.
+    /// How long the lease lasts without a renewal.
     pub(crate) lease_seconds: Option<u64>,
-    /// The run of a Slurm job whose end is that of the job.
+    /// The run of a Slurm job that ends the job by its own end.
     #[serde(default)]
     pub(crate) owner_run: Option<SlurmRun>,
-    /// The Slurm job in which, or in whose prolog, the job is made.
+    /// The Slurm job in which, or in the prolog of which, the job is created.
     #[serde(default)]
     pub(crate) slurm_job: Option<u32>,
 }
 
 impl Plan {
-    /// How much of backing files is done beforehand.
+    /// Returns how much of backing files is written beforehand.
     pub(crate) fn fill(&self) -> Fill {
         if self.is_prewritten { Fill::Written } else { Fill::Reserved }
     }
 
-    /// The user whom the pool is for.
+    /// Returns the user of the pool.
     pub(crate) fn owner(&self) -> User {
         self.owner.clone().unwrap_or_else(User::current)
     }
 
-    /// Where this machine's backing files and the metadata store are made: not in the job's
-    /// directory, which may well be in memory.
+    /// Returns the directory of this machine's backing files and metadata store: not the job's
+    /// directory, which may be in memory.
     pub(crate) fn device_dir(&self) -> PathBuf {
         self.device_dir.clone().unwrap_or_else(|| format!("/var/tmp/tsumugi-{}", self.id).into())
     }
@@ -118,7 +118,7 @@ impl Plan {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MetaPlan {
-    /// Where it listens.
+    /// Its address.
     pub(crate) listen: SocketAddr,
 }
 
@@ -128,11 +128,11 @@ pub(crate) struct MetaPlan {
 pub(crate) struct NodePlan {
     /// Its name.
     pub(crate) name: String,
-    /// Its key, which nobody else has but the metadata service.
+    /// Its key; only the metadata service has it, too.
     pub(crate) key: KeyText,
-    /// Where its target listens; port 0 takes a free one.
+    /// The address of its target; port 0 chooses a free port.
     pub(crate) listen: SocketAddr,
-    /// Where it mounts; below the job's directory without it.
+    /// Its mount point; below the job's directory by default.
     pub(crate) mount: Option<PathBuf>,
     /// Its device.
     pub(crate) device: DevicePlan,
@@ -141,19 +141,19 @@ pub(crate) struct NodePlan {
 /// A node's device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum DevicePlan {
-    /// A backing file of this size, made in the device directory.
+    /// A backing file of this size, created in the device directory.
     File {
         /// Bytes.
         size: u64,
     },
-    /// The first of some block devices, files and directories that is free; nobody removes a device
-    /// or file. In a directory a backing file is made.
+    /// The first free one of some block devices, files and directories. Tsumugi never removes a
+    /// device or file; in a directory it creates a backing file.
     Existing {
         /// Their patterns.
         patterns: Vec<String>,
         /// Bytes of a backing file.
         size: u64,
-        /// Use what carries something.
+        /// Use a device even if it carries data.
         destroy: bool,
     },
     /// Memory.
@@ -163,7 +163,7 @@ pub(crate) enum DevicePlan {
     },
 }
 
-/// What a plan of a version without that option means.
+/// Returns the meaning of a plan from a version without that option.
 fn checksum_on() -> String {
     "on".into()
 }

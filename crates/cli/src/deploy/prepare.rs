@@ -1,8 +1,8 @@
-//! Making backing files. Their space is reserved; on request they are written once as well, so that
-//! their first use is not slowed by unwritten extents.
+//! Creating backing files. Their space is reserved. On request they are also written once, so that
+//! unwritten extents do not slow down their first use.
 //!
-//! A file is made under a name of its own and renamed when it is whole, so that an interrupted
-//! preparation is never taken for a device. Files are made at the same time, one thread each.
+//! A file is created under a temporary name and renamed when it is complete, so that an interrupted
+//! preparation is never mistaken for a device. Files are created in parallel, with one thread each.
 
 use super::stop::{Stop, Stopped};
 use anyhow::{Context, bail};
@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often progress is told and the stop flag looked at.
+/// Interval of progress reports and of looks at the stop flag.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A backing file to be.
+/// A backing file to create.
 #[derive(Clone, Debug)]
 pub(crate) struct Backing {
     /// Its path.
@@ -27,7 +27,7 @@ pub(crate) struct Backing {
 }
 
 impl Backing {
-    /// The name under which it is written.
+    /// Returns the temporary name of a backing file.
     pub(crate) fn unfinished(path: &Path) -> PathBuf {
         let mut name = path.as_os_str().to_owned();
         name.push(".part");
@@ -35,7 +35,7 @@ impl Backing {
     }
 }
 
-/// Makes the files that are missing; tells `progress` the bytes done of all.
+/// Creates the missing files. Reports to `progress` the bytes done, and the bytes of all.
 pub(crate) fn prepare(
     files: &[Backing],
     fill: Fill,
@@ -47,7 +47,7 @@ pub(crate) fn prepare(
         match std::fs::metadata(&file.path) {
             Ok(data) if data.len() == file.size => {}
             Ok(data) => bail!(
-                "{} has {} bytes, not the {} asked for: remove it, or name its size with --size",
+                "{} has {} bytes, not the requested {}: remove it, or give its size with --size",
                 file.path.display(),
                 data.len(),
                 file.size
@@ -57,7 +57,7 @@ pub(crate) fn prepare(
     }
     let all = missing.iter().map(|file| file.size).sum();
     let done = AtomicU64::new(0);
-    // One that fails stops the others.
+    // A failure of one file stops the others.
     let failed = Stop::default();
     std::thread::scope(|scope| {
         let started: Vec<_> = missing
@@ -68,7 +68,7 @@ pub(crate) fn prepare(
             progress(done.load(Ordering::Relaxed), all);
             std::thread::sleep(LOOK_EVERY);
         }
-        // The first error that is not the order to stop tells more.
+        // The first error other than the order to stop is the cause.
         let mut result = Ok(());
         for thread in started {
             let one = thread.join().unwrap_or_else(|_| bail!("a thread panicked"));
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
 
-    /// Goal: files are whole when they have their name; a file of another size is not touched; an
+    /// Goal: a file with its final name is complete; a file of another size is not touched; an
     /// interrupted preparation leaves nothing.
     #[test]
     fn files_are_whole_or_absent() {

@@ -1,7 +1,8 @@
-//! Processes that a job started: who they are, whether they live, and how to end them.
+//! Processes that a job started: their identity, whether they live, and how to end them.
 //!
-//! A process is its number *and* its start time, so that a recycled number is never taken for it.
-//! Signals go through a pidfd that was checked after it was opened, so nothing can slip in between.
+//! A process is identified by its number *and* its start time, so that a recycled number is not
+//! mistaken for it. Signals go through a pidfd that is checked after it was opened, so nothing can
+//! slip in between.
 
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -16,9 +17,9 @@ use std::time::{Duration, Instant};
 pub(crate) const MARK: &str = "TSUMUGI_JOB_ID";
 /// The environment variable with the job's directory.
 pub(crate) const DIRECTORY: &str = "TSUMUGI_JOB_DIR";
-/// Bytes of a file of `/proc` that are read at once.
+/// Bytes of a file of `/proc` to read at once.
 const PIECE_BYTES: usize = 16 << 10;
-/// How often a waiting loop looks.
+/// Pause of a waiting loop.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A process.
@@ -26,50 +27,50 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub(crate) struct Process {
     /// Its number.
     pub(crate) pid: i32,
-    /// When it started, in clock ticks since boot (field 22 of `/proc/PID/stat`).
+    /// Its start time, in clock ticks since boot (field 22 of `/proc/PID/stat`).
     pub(crate) start_ticks: u64,
 }
 
 impl Process {
-    /// The process that has this number now.
+    /// Returns the process that has this number now.
     pub(crate) fn of(pid: i32) -> io::Result<Process> {
         let (_, start_ticks) = stat(pid)?;
         Ok(Process { pid, start_ticks })
     }
 
-    /// This process.
+    /// Returns this process.
     pub(crate) fn current() -> io::Result<Process> {
         Process::of(std::process::id().cast_signed())
     }
 
-    /// Whether it still runs. A zombie does not.
+    /// Returns whether it is still running. A zombie is not.
     pub(crate) fn is_alive(&self) -> bool {
         stat(self.pid)
             .is_ok_and(|(state, start)| start == self.start_ticks && !matches!(state, 'Z' | 'X'))
     }
 
-    /// Sends a signal; says whether there was somebody to get it.
+    /// Sends a signal. Returns whether a process received it.
     pub(crate) fn signal(&self, signal: Signal) -> bool {
         self.open().is_some_and(|handle| pidfd_send_signal(handle, signal).is_ok())
     }
 
-    /// A handle of it, readable once it has ended; none if it has.
+    /// Returns a handle that becomes readable at the end of the process; `None` if it has ended.
     pub(super) fn open(&self) -> Option<OwnedFd> {
         let handle = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
-        // Checked after opening: from here the handle means this process and no later one.
+        // Checked after opening: from here on the handle means this process and no later one.
         self.is_alive().then_some(handle)
     }
 }
 
-/// State letter and start time, from `/proc/PID/stat`.
+/// Returns the state letter and the start time, from `/proc/PID/stat`.
 fn stat(pid: i32) -> io::Result<(char, u64)> {
     let text = read_whole(Path::new(&format!("/proc/{pid}/stat")))?;
     parse_stat(&String::from_utf8_lossy(&text))
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/PID/stat is not as known"))
 }
 
-/// Reads a file of `/proc`. Such files have no size, so that `std::fs::read` asks for them in small
-/// pieces: dozens of calls for an environment.
+/// Reads a file of `/proc`. Such files have no size, so `std::fs::read` reads them in small pieces:
+/// dozens of calls for an environment.
 fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = std::fs::File::open(path)?;
     let mut text = Vec::with_capacity(PIECE_BYTES);
@@ -77,7 +78,8 @@ fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The command's name is in parentheses and may hold anything, parentheses and spaces included.
+/// The command's name is in parentheses and may contain any characters, also parentheses and
+/// spaces.
 fn parse_stat(text: &str) -> Option<(char, u64)> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -85,7 +87,7 @@ fn parse_stat(text: &str) -> Option<(char, u64)> {
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
-/// All of this user's living processes that carry a job's mark, this one excepted.
+/// Returns all of this user's living processes that carry a job's mark, except this one.
 pub(crate) fn marked(id: &str) -> Vec<Process> {
     let mark = format!("{MARK}={id}");
     let own = std::process::id().cast_signed();
@@ -99,7 +101,7 @@ pub(crate) fn marked(id: &str) -> Vec<Process> {
         if pid == own || !entry.metadata().is_ok_and(|data| data.uid() == user) {
             continue;
         }
-        // The start time first: should the number be recycled in between, it no longer matches.
+        // The start time first: if the number is recycled in between, it no longer matches.
         let Ok(process) = Process::of(pid) else { continue };
         let Ok(environment) = read_whole(&entry.path().join("environ")) else { continue };
         if environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
@@ -111,7 +113,8 @@ pub(crate) fn marked(id: &str) -> Vec<Process> {
     found
 }
 
-/// The environments of all of this user's marked processes, each as far as it is text.
+/// Returns the environments of all of this user's marked processes, without parts that are not
+/// UTF-8.
 pub(crate) fn environments() -> Vec<BTreeMap<String, String>> {
     let user = rustix::process::geteuid().as_raw();
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -125,7 +128,7 @@ pub(crate) fn environments() -> Vec<BTreeMap<String, String>> {
     parsed.filter(|environment| environment.contains_key(MARK)).collect()
 }
 
-/// Waits until all have ended or the deadline has passed; says which are left.
+/// Waits until all processes have ended or the deadline has passed. Returns those that are left.
 pub(crate) fn wait_for_end(processes: &[Process], deadline: Instant) -> Vec<Process> {
     loop {
         let left: Vec<_> = processes.iter().copied().filter(Process::is_alive).collect();
@@ -137,7 +140,7 @@ pub(crate) fn wait_for_end(processes: &[Process], deadline: Instant) -> Vec<Proc
 }
 
 /// Identifies the PID namespace of this process, in which process numbers have their meaning. A
-/// container usually has one of its own. 0 if `/proc` does not show it.
+/// container usually has a namespace of its own. 0 if `/proc` does not show it.
 pub(crate) fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |data| data.ino())
 }
@@ -163,7 +166,7 @@ mod tests {
         assert_eq!(parse_stat(""), None);
     }
 
-    /// Goal: a recycled number is not taken for the process, and gets no signal.
+    /// Goal: a recycled number is not mistaken for the process, and gets no signal.
     #[test]
     fn start_time_tells_processes_apart() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
@@ -179,7 +182,7 @@ mod tests {
         assert!(!process.is_alive());
     }
 
-    /// Goal: a process is found by its mark alone, and by the whole of it.
+    /// Goal: a process is found by its mark alone, and by the complete mark.
     #[test]
     fn marks_are_found() {
         let id = format!("test-{}", std::process::id());

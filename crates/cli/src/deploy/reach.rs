@@ -3,16 +3,16 @@
 use crate::site::Defaults;
 use clap::Args;
 
-/// Machines that one machine reaches by itself, if neither an option nor the site says otherwise.
+/// Number of machines that one machine reaches directly, if neither an option nor the site sets it.
 const FAN_OUT: u16 = 16;
 
 /// How to reach a host, and the program to run there.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReachArgs {
-    /// The command that reaches a host [default: the site's, else ssh]
+    /// Command that reaches a host [default: the site's, else ssh]
     #[arg(long, value_name = "COMMAND")]
     ssh: Option<String>,
-    /// The program on the hosts [default: the site's, else tsumugi]
+    /// Name or path of the program on the hosts [default: the site's, else tsumugi]
     #[arg(long, value_name = "PATH")]
     remote_binary: Option<String>,
     /// Number of hosts that each host reaches directly; more hosts are reached as a tree [default:
@@ -41,7 +41,7 @@ impl ReachArgs {
         self.remote_binary.clone().unwrap_or_else(|| "tsumugi".into())
     }
 
-    /// Returns how many hosts one host reaches by itself.
+    /// Returns the number of hosts that one host reaches directly.
     pub(crate) fn fan_out(&self) -> u16 {
         self.fan_out.unwrap_or(FAN_OUT)
     }

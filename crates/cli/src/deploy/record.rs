@@ -1,9 +1,10 @@
 //! Records of jobs that outlive the machine's boot.
 //!
-//! A job's directory is in memory as a rule, and gone after a reboot, while its backing files stay.
-//! So each job is recorded once more on disk before it makes any: a copy of its state in
+//! A job's directory is usually in memory and gone after a reboot, while its backing files stay. So
+//! before a job creates any, it is also recorded on disk: a copy of its state in
 //! `/var/lib/tsumugi/jobs` (root) or `/var/tmp/tsumugi-UID/jobs` (others), removed with the job.
-//! `tsumugi list`, `down` and `gc` find by it what a reboot, or a removed directory, left.
+//! From it `tsumugi list`, `down` and `gc` find the leftovers of a reboot, or of a removed
+//! directory.
 
 use super::place::{self, Trust};
 use super::state::{State, read_file};
@@ -15,12 +16,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
-/// Where this user's records are.
+/// Returns the directory of this user's records.
 pub(crate) fn directory() -> PathBuf {
     directory_of(rustix::process::geteuid().as_raw())
 }
 
-/// Where a user's records are.
+/// Returns the directory of a user's records.
 pub(crate) fn directory_of(uid: u32) -> PathBuf {
     match uid {
         0 => "/var/lib/tsumugi/jobs".into(),
@@ -49,14 +50,11 @@ fn write(state: &State) -> anyhow::Result<()> {
         anyhow::Ok(())
     })();
     result.with_context(|| {
-        format!(
-            "cannot record the job in {}, where its files are found after a reboot",
-            path.display()
-        )
+        format!("cannot record the job in {}, which shows its files after a reboot", path.display())
     })
 }
 
-/// Records a job, or says once that it cannot be: the job works without.
+/// Records a job, or prints a warning once if that fails: the job works without a record.
 pub(crate) fn write_or_say(state: &State) {
     static SAID: Once = Once::new();
     if let Err(error) = write(state) {
@@ -66,7 +64,7 @@ pub(crate) fn write_or_say(state: &State) {
     }
 }
 
-/// Forgets a job; the directories go with the last one.
+/// Removes a job's record; the directories are removed with the last one.
 pub(crate) fn remove(id: &str) {
     let _ = std::fs::remove_file(path_of(id));
     let _ = std::fs::remove_file(path_of(id).with_extension("new"));
@@ -78,7 +76,7 @@ pub(crate) fn remove(id: &str) {
     }
 }
 
-/// This user's recorded jobs. What cannot be read is named.
+/// Returns this user's recorded jobs, and what could not be read.
 pub(crate) fn all() -> (Vec<State>, Vec<String>) {
     let (mut states, mut trouble) = (Vec::new(), Vec::new());
     let directory = directory();
@@ -100,7 +98,7 @@ pub(crate) fn all() -> (Vec<State>, Vec<String>) {
     (states, trouble)
 }
 
-/// The recorded jobs whose directory is or was this one.
+/// Returns the recorded jobs of this directory, present and former.
 pub(crate) fn of_directory(path: &Path) -> Vec<State> {
     all().0.into_iter().filter(|state| state.dir == path).collect()
 }

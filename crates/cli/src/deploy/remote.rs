@@ -1,8 +1,8 @@
 //! Jobs on machines that ssh or, in a Slurm allocation, srun reaches.
 //!
-//! `up` starts `tsumugi up --agent` on each, which carries out orders that come as lines of JSON on
-//! its standard input and answers the same way. As long as it has not been told that all is ready,
-//! an agent whose connection ends undoes what it made: so a killed `up` leaves nothing on any
+//! `up` starts `tsumugi up --agent` on each machine. The agent carries out orders that come as
+//! lines of JSON on its standard input, and answers the same way. If its connection ends before the
+//! order that all is ready, the agent undoes its work, so a killed `up` leaves nothing on any
 //! machine. Afterwards no connection stays open; `status` and `down` ask the machines anew.
 
 mod agent;
@@ -39,28 +39,28 @@ pub(crate) use errand::{Errand, ask_all, run as run_errand};
 
 /// How much longer than an agent's own deadline its answer may take.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long reaching a machine and making directories may take.
+/// How long it may take to reach a machine and create directories.
 const BEGIN_WITHIN: Duration = Duration::from_secs(30);
-/// How long writing backing files may take without an answer.
+/// How long backing files may be written without an answer.
 const PREPARE_WITHIN: Duration = Duration::from_hours(1);
 
-/// The lease of the machines of a job that has an owning process, which this machine renews.
+/// The lease of the machines of a job with an owning process; this machine renews it.
 const OWNED_LEASE: Duration = Duration::from_mins(15);
 
-/// Time to undo what was made when something fails.
+/// Time to undo what was created when something fails.
 const UNDO_WITHIN: Duration = Duration::from_secs(20);
 
-/// What `restart --json` prints.
+/// The output of `restart --json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Restarted {
-    /// The names of what was started.
+    /// The names of the restarted parts.
     pub(crate) restarted: Vec<String>,
 }
 
-/// What `renew --json` prints.
+/// The output of `renew --json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Renewed {
-    /// Machines whose leases were not renewed, and why.
+    /// Machines without a renewal, with the reasons.
     pub(crate) left: Vec<String>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    /// By srun, in the allocation that this process is in.
+    /// By srun, in the allocation of this process.
     pub(crate) fn slurm_here() -> anyhow::Result<Way> {
         let job =
             slurm::job_here().context("there is no Slurm job here: SLURM_JOB_ID is not set")?;
@@ -96,12 +96,12 @@ impl Way {
     }
 }
 
-/// Brings a job up on machines reached by ssh or srun.
+/// Creates a job on machines reached by ssh or srun.
 pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow::Result<Outcome> {
     let hosts = way.hosts()?;
     let mut plan = args.bare_plan(Vec::new())?;
-    // Should this machine die, nobody else knows of the owning process. A step's agents end with
-    // it.
+    // If this machine dies, no other machine knows of the owning process. A step's agents end with
+    // the process.
     let is_owned = plan.owner_process.is_some() && way.run().is_none();
     plan.lease_seconds = plan.lease_seconds.or(is_owned.then_some(OWNED_LEASE.as_secs()));
     let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
@@ -151,7 +151,7 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow:
         Ok(outcome)
     })();
     if result.is_err() {
-        // Where no agent answered nothing was made.
+        // Machines without an answer have created nothing.
         let mut answered = reached.iter();
         state.hosts.retain(|_| answered.next() == Some(&true));
         undo_all(dir, &state);
@@ -159,7 +159,7 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow:
     result
 }
 
-/// The agents undo on their own once their connections are gone; asking again makes sure.
+/// The agents undo their work when their connections end; a request to each makes sure.
 fn undo_all(dir: &JobDir, state: &State) {
     let undone = state.write(dir).and_then(|()| down(dir, UNDO_WITHIN, None));
     match undone {
@@ -172,8 +172,8 @@ fn undo_all(dir: &JobDir, state: &State) {
     }
 }
 
-/// Each machine's plan; the first has the metadata service. The job's new key is forgotten here
-/// when the machines have their parts.
+/// Returns each machine's plan; the first has the metadata service. This process drops the job's
+/// new key when the machines have their parts.
 fn plans(
     args: &UpArgs,
     dir: &JobDir,
@@ -195,7 +195,7 @@ fn plans(
             device: device.unwrap_or_else(|| args.device()),
         };
         let meta = (index == 0).then(|| MetaPlan { listen: SocketAddr::from((address, 0)) });
-        // Hosts may be one machine: each part's processes have a mark of their own.
+        // Several hosts may be one machine: each part's processes have a mark of their own.
         let id = format!("{}.{}", base.id, host.name);
         let secret = meta.is_some().then(|| job.to_hex().into());
         Ok(Plan { id, secret, meta, nodes: vec![node], owner_process: None, ..base.clone() })
@@ -213,7 +213,7 @@ fn launch(state: &State, dir: &JobDir) -> anyhow::Result<Vec<Conversation>> {
     Ok(Conversation::start(dir.job(), hosts))
 }
 
-/// Gives the orders, each to all machines at the same time; notes which machines answered at all.
+/// Gives each order to all machines at the same time, and notes which machines answered at all.
 fn converse(
     args: &UpArgs,
     mut machines: Vec<Conversation>,
@@ -282,13 +282,13 @@ fn start_all(
     Ok(nodes)
 }
 
-/// Renews a job's lease here and on its machines, for as long as it was made for or `lasts`.
-/// Returns what could not be renewed.
+/// Renews a job's lease here and on its machines, for its original duration or for `lasts`. Returns
+/// what could not be renewed.
 pub(crate) fn renew(dir: &JobDir, lasts: Option<Duration>) -> anyhow::Result<Vec<String>> {
     let state = State::read(dir)?;
     let state = state.with_context(|| format!("there is no job {}", dir.job()))?;
     let Some(lasts) = lasts.or(state.lease()) else {
-        bail!("job {} has no lease: it was made without --lease", dir.job());
+        bail!("job {} has no lease: it was created without --lease", dir.job());
     };
     lease::renew(dir, lasts)?;
     let lasts = format!("{}ms", lasts.as_millis());
@@ -306,15 +306,15 @@ pub(crate) fn renew(dir: &JobDir, lasts: Option<Duration>) -> anyhow::Result<Vec
     Ok(left)
 }
 
-/// Takes a job down here and on its machines: the one with the metadata service last.
-/// Each keeps its logs in `logs`, if that is named.
+/// Takes a job down here and on its machines, that with the metadata service last. Each machine
+/// keeps its logs in `logs`, if it is given.
 pub(crate) fn down(dir: &JobDir, within: Duration, logs: Option<&Path>) -> anyhow::Result<Report> {
     let deadline = Instant::now() + within;
     let mut hosts = State::read(dir)?.map(|state| state.hosts).unwrap_or_default();
     if let Some(run) = hosts.first().and_then(|host| host.run.as_ref())
         && matches!(run.ask(), Verdict::Ends | Verdict::Over(_))
     {
-        // No step can be started, and the agents were ended with theirs.
+        // No step can be started any more, and the agents have ended with theirs.
         hosts.clear();
     }
     let mut all = Report::default();
@@ -341,7 +341,7 @@ pub(crate) fn down(dir: &JobDir, within: Duration, logs: Option<&Path>) -> anyho
     Ok(all)
 }
 
-/// Starts again what is dead, or of it the named parts: the metadata service first.
+/// Restarts dead parts, or those of them that are given: the metadata service first.
 pub(crate) fn restart(
     dir: &JobDir,
     parts: &[String],
@@ -369,7 +369,7 @@ pub(crate) fn restart(
         Ok(())
     };
     if parts.is_empty() {
-        // The nodes need the metadata service, which the first has.
+        // The nodes need the metadata service, which the first machine has.
         let (first, rest) = hosts.split_at(1);
         start(first, &[])?;
         start(rest, &[])?;
@@ -385,16 +385,16 @@ pub(crate) fn restart(
     Ok(started)
 }
 
-/// A command for the parts of a job.
+/// Returns a command for the parts of a job.
 fn errand(dir: &JobDir, words: &[&str]) -> Errand {
     Errand { job: Some(dir.job().into()), words: words.iter().map(ToString::to_string).collect() }
 }
 
-/// The state of a job, put together from all its machines.
+/// Returns the state of a job, combined from all its machines.
 pub(crate) fn status(dir: &JobDir) -> anyhow::Result<Status> {
     let mut status = Status::of_machine(dir)?;
     let mut hosts = State::read_any(dir)?.map(|(state, _)| state.hosts).unwrap_or_default();
-    // Only root has the way to the other machines of a job that it made.
+    // Only root can reach the other machines of a job that it created.
     if status.note.is_some() {
         hosts.clear();
     }

@@ -1,4 +1,4 @@
-//! Starting again what has died of a job: its metadata service and its nodes.
+//! Restarting dead parts of a job: its metadata service and its nodes.
 
 use super::job::JobDir;
 use super::life::Holder;
@@ -9,11 +9,11 @@ use super::stop::Stop;
 use anyhow::{Context, bail};
 use std::time::{Duration, Instant};
 
-/// How the metadata service is named.
+/// The name of the metadata service as a part.
 pub(crate) const META: &str = "meta";
 
-/// Starts what is dead of this machine's part of the job, or of it the parts that are named.
-/// Returns the names of what was started.
+/// Restarts the dead parts of the job on this machine, or those of them that are given. Returns the
+/// names of the restarted parts.
 pub(crate) fn here(
     dir: &JobDir,
     parts: &[String],
@@ -60,7 +60,7 @@ fn check(state: &State, parts: &[String]) -> anyhow::Result<()> {
     if state.boot != process::boot_id() {
         bail!(
             "the machine was restarted since job {} was made: remove it with `tsumugi down`, and \
-             make it anew",
+             create a new one",
             state.job
         );
     }
@@ -77,7 +77,7 @@ fn check(state: &State, parts: &[String]) -> anyhow::Result<()> {
 
 fn refuse_unseen(name: &str, life: &std::path::Path) -> anyhow::Result<()> {
     if Holder::settled(life) == Holder::Unknown {
-        bail!("{name} runs where it cannot be seen: {} is locked", life.display());
+        bail!("{name} runs out of sight of this process: {} is locked", life.display());
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Starting the programs of a job and waiting until they say that they are ready.
+//! Starting the programs of a job and waiting until they report that they are ready.
 //!
-//! Their output goes to a log in the job's directory, and what they say is read there: a pipe would
-//! end with `up`, while they go on.
+//! Their output goes to a log in the job's directory, and their reports are read from it: a pipe
+//! would end with `up`, while the programs continue.
 
 use super::job::JobDir;
 use super::process::{DIRECTORY, MARK, Process};
@@ -15,20 +15,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often the log is looked at, as a part of the time that was waited, and the least and most.
-/// Hundreds of nodes that start on one machine would keep it busy with looking else.
+/// Pause between two looks at the log, as a fraction of the time waited so far, with its limits.
+/// Otherwise hundreds of nodes that start on one machine would keep it busy with looking.
 const LOOK_PART: u32 = 8;
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-/// Lines of a log that an error shows.
+/// Number of lines of a log that an error shows.
 const TAIL_LINES: usize = 12;
-/// Bytes of a log that are looked at from its end for those.
+/// Bytes at the end of a log to search for them.
 const TAIL_BYTES: usize = 4096;
 
 /// The commands that outlive the `up` that starts them.
 const SERVICES: [&str; 3] = ["keep", "meta", "node"];
 
-/// Closes what a service of a job has inherited from those who ran `up`: they may wait for the end
-/// of a pipe, or hold a lock by an open file. To be called before anything else.
+/// Closes files that a service of a job has inherited from the caller of `up`, which may wait for
+/// the end of a pipe, or hold a lock through an open file. Must run before anything else.
 pub(crate) fn drop_inherited() {
     let command = std::env::args_os().nth(1);
     let is_service = command.is_some_and(|command| SERVICES.iter().any(|name| command == *name));
@@ -36,7 +36,7 @@ pub(crate) fn drop_inherited() {
         && std::env::var_os(MARK).is_some()
         && let Err(error) = reactor::close_inherited()
     {
-        eprintln!("tsumugi: cannot close what was inherited: {error}");
+        eprintln!("tsumugi: cannot close inherited files: {error}");
     }
 }
 
@@ -48,14 +48,14 @@ pub(crate) struct Service {
     /// Length of the log before this start.
     before: usize,
     child: Child,
-    /// Who it is.
+    /// Its process.
     pub(crate) process: Process,
 }
 
 impl Service {
-    /// Starts this program with other arguments, in a process group of its own, so that Ctrl-C
-    /// reaches `up` alone and things end in order. An engine is what the job insists on, unless
-    /// this process does on another.
+    /// Starts this program with other arguments, in a process group of its own, so that only `up`
+    /// receives Ctrl-C and everything ends in order. `engine` is the engine that the job requires,
+    /// unless this process requires another.
     pub(crate) fn start(
         dir: &JobDir,
         id: &str,
@@ -69,8 +69,8 @@ impl Service {
         let output =
             options.open(&log).with_context(|| format!("cannot open {}", log.display()))?;
         let errors = output.try_clone().context("cannot share the log")?;
-        let before = output.metadata().context("cannot look at the log")?.len() as usize;
-        // Whatever its file is called by now, and wherever this user could not find it.
+        let before = output.metadata().context("cannot examine the log")?.len() as usize;
+        // Independent of the file's present name, and of directories that this user cannot search.
         let program = Path::new("/proc/self/exe");
         let mut command = Command::new(program);
         if let (Some(engine), None) = (engine, insisted()) {
@@ -92,7 +92,7 @@ impl Service {
         Ok(Service { name: name.into(), log, before, child, process })
     }
 
-    /// Waits for a line that starts with `prefix`; gives the rest of it.
+    /// Waits for a line that starts with `prefix`. Returns the rest of the line.
     pub(crate) fn wait_for(
         &mut self,
         prefix: &str,
@@ -102,7 +102,8 @@ impl Service {
         let start = Instant::now();
         loop {
             stop.check()?;
-            // The end is looked for first: what it said before it ended is then in the log.
+            // Looks for the end first: then the log has everything that the program printed before
+            // it.
             let ended = self.child.try_wait().context("cannot wait for a program")?;
             let log = std::fs::read(&self.log).unwrap_or_default();
             let log = String::from_utf8_lossy(log.get(self.before..).unwrap_or_default());
@@ -134,7 +135,7 @@ impl Service {
     }
 }
 
-/// The last error that a log's end tells of.
+/// Returns the last error in the end of a log.
 pub(crate) fn last_error(log: &Path) -> Option<String> {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(TAIL_BYTES)..]).into_owned();
@@ -143,7 +144,7 @@ pub(crate) fn last_error(log: &Path) -> Option<String> {
     text.lines().rfind(is_error).map(|line| line.trim().into())
 }
 
-/// The last lines of a log, indented.
+/// Returns the last lines of a log, indented.
 pub(crate) fn tail(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(TAIL_BYTES)..]).into_owned();

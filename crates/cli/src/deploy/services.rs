@@ -12,10 +12,10 @@ use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long a mount may take to answer once its node is ready.
+/// How long a mount may take to answer after its node is ready.
 const MOUNT_WITHIN: Duration = Duration::from_secs(10);
 
-/// Starts the metadata service and writes its process down.
+/// Starts the metadata service and records its process.
 pub(crate) fn start_meta(
     dir: &JobDir,
     state: &mut State,
@@ -47,7 +47,7 @@ pub(crate) fn start_meta(
     )
 }
 
-/// Waits until the metadata service listens; writes down and returns its address.
+/// Waits until the metadata service listens. Records and returns its address.
 pub(crate) fn await_meta(
     service: &mut Service,
     dir: &JobDir,
@@ -65,7 +65,7 @@ pub(crate) fn await_meta(
     Ok(address)
 }
 
-/// Starts a node, whose configuration is there, and writes its process down.
+/// Starts a node with its existing configuration, and records its process.
 pub(crate) fn start_node(dir: &JobDir, state: &mut State, index: usize) -> anyhow::Result<Service> {
     let name = state.nodes[index].name.clone();
     let file = dir.join(&format!("{name}.toml"));
@@ -99,7 +99,7 @@ pub(crate) fn await_node(
     match mounts::condition(&node.mount, left.clamp(Duration::from_secs(1), MOUNT_WITHIN)) {
         Condition::Mounted => {}
         Condition::NotMounted | Condition::Unknown => {
-            bail!("{} is ready but {} is no mount", node.name, node.mount.display());
+            bail!("{} is ready but {} is not a mount", node.name, node.mount.display());
         }
         Condition::Dead | Condition::Silent => {
             bail!("{} is ready but its mount {} does not answer", node.name, node.mount.display());

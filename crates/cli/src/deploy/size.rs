@@ -1,6 +1,6 @@
-//! Sizes in bytes on the command line, and as people read them.
+//! Sizes in bytes on the command line, and in output.
 
-/// Reads `2G`, `512M`, `4096`.
+/// Parses a size such as `2G`, `512M` or `4096`.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     match node::parse_bytes(text)? {
         0 => Err("0 bytes is too little".into()),
@@ -8,7 +8,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Writes bytes with a binary unit and three digits.
+/// Returns bytes with a binary unit and three digits.
 pub(crate) fn human(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "B";

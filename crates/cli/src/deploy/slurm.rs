@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// States that a job does not leave, as `scontrol show job` names them.
+/// Final states of a job, in the words of `scontrol show job`.
 const ENDED: [&str; 12] = [
     "BOOT_FAIL",
     "CANCELLED",
@@ -23,29 +23,29 @@ const ENDED: [&str; 12] = [
     "REVOKED",
     "TIMEOUT",
 ];
-/// States in which a job waits for nodes: it has lost those that it had.
+/// States of a job that waits for nodes: it has lost those that it had.
 const WAITING: [&str; 5] = ["PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"];
 /// Seconds that `scontrol` may take.
 const ASK_SECONDS: &str = "10";
 
-/// How often a keeper asks Slurm about the job that owns a pool.
+/// Interval at which a keeper asks Slurm about the job that owns a pool.
 pub(crate) const ASK_EVERY: Duration = Duration::from_secs(15);
-/// How often it asks about a step whose `srun` has ended.
+/// Interval at which it asks about a step after the end of its `srun`.
 pub(crate) const STEP_EVERY: Duration = Duration::from_secs(2);
 
-/// One run of a Slurm job: a job that is requeued runs again under the same number.
+/// One run of a Slurm job: a requeued job runs again under the same number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SlurmRun {
     /// The job's number.
     pub(crate) job: u32,
-    /// How often it was started before.
+    /// Number of earlier starts.
     pub(crate) restarts: u32,
 }
 
-/// The step whose tasks are a job's agents.
+/// The step with a job's agents as its tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SlurmStep {
-    /// The `srun` that has started it. Its end is a reason to ask Slurm.
+    /// The `srun` that started it. Its end is a reason to ask Slurm.
     pub(crate) srun: Process,
     /// The Slurm job.
     pub(crate) job: u32,
@@ -53,21 +53,21 @@ pub(crate) struct SlurmStep {
     pub(crate) name: String,
 }
 
-/// What Slurm reports about a run.
+/// Slurm's report about a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It goes on.
+    /// It is running.
     Lives,
-    /// Slurm ends its processes: no step can be started any more.
+    /// Slurm is ending its processes: no step can be started any more.
     Ends,
     /// It is over, for this reason.
     Over(String),
-    /// Slurm does not answer, or in a way that is not known.
+    /// Slurm does not answer, or its answer is not understood.
     Unknown(String),
 }
 
 impl SlurmRun {
-    /// The present run of a job.
+    /// Returns the present run of a job.
     ///
     /// # Errors
     /// If Slurm does not answer, or the job is over.
@@ -80,7 +80,7 @@ impl SlurmRun {
         };
         let run = SlurmRun { job, restarts };
         match run.judge(output.status.success(), &text, "") {
-            // A prolog that fails, as its job has just been cancelled, would drain the node.
+            // A failing prolog of a job that was just cancelled would drain the node.
             Verdict::Lives | Verdict::Ends => Ok(run),
             Verdict::Over(why) | Verdict::Unknown(why) => bail!("{why}"),
         }
@@ -98,7 +98,7 @@ impl SlurmRun {
         }
     }
 
-    /// Reads what `scontrol show job -o` has printed.
+    /// Reads the output of `scontrol show job -o`.
     fn judge(&self, is_success: bool, output: &str, errors: &str) -> Verdict {
         let job = self.job;
         if !is_success {
@@ -125,7 +125,7 @@ impl SlurmRun {
 }
 
 impl SlurmStep {
-    /// The name of the step with the agents of a job.
+    /// Returns the name of the step with the agents of a job.
     pub(crate) fn name_of(job: &str) -> String {
         format!("tsumugi.{job}")
     }
@@ -152,7 +152,7 @@ impl SlurmStep {
     }
 }
 
-/// The value of a field of `scontrol show job -o`.
+/// Returns the value of a field of `scontrol show job -o`.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.split_ascii_whitespace()
         .find_map(|word| word.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')))
@@ -162,24 +162,24 @@ fn show(job: u32) -> std::io::Result<Output> {
     asked(&["scontrol", "show", "job", "-o", &job.to_string()])
 }
 
-/// Runs a command of Slurm, which ends in any case.
+/// Runs a command of Slurm, with a time limit.
 fn asked(words: &[&str]) -> std::io::Result<Output> {
     let mut command = Command::new("timeout");
     // A keeper's children must not look like processes of its job.
     command.arg(ASK_SECONDS).args(words).env_remove(process::MARK).stdin(Stdio::null()).output()
 }
 
-/// The number of the Slurm job that this process belongs to, or whose prolog it is.
+/// Returns the number of the Slurm job that this process, or its prolog, belongs to.
 pub(crate) fn job_here() -> Option<u32> {
     std::env::var("SLURM_JOB_ID").ok()?.parse().ok()
 }
 
-/// What Slurm calls this machine, in a job, a prolog or an epilog.
+/// Returns Slurm's name of this machine, in a job, a prolog or an epilog.
 pub(crate) fn node_here() -> Option<String> {
     std::env::var("SLURMD_NODENAME").ok().filter(|name| !name.is_empty())
 }
 
-/// The nodes of the allocation that this process is in, separated by commas.
+/// Returns the nodes of this process's allocation, separated by commas.
 ///
 /// # Errors
 /// If there is no allocation, or `scontrol` cannot be run.
@@ -198,7 +198,7 @@ pub(crate) fn nodes_here() -> anyhow::Result<String> {
     Ok(names.join(","))
 }
 
-/// `srun` of one task on each of these nodes of a job, beside what else runs there.
+/// Returns an `srun` of one task on each of these nodes of a job, beside its other steps.
 pub(crate) fn srun(job: u32, name: &str, nodes: &[&str]) -> Command {
     let mut command = Command::new("srun");
     let count = nodes.len();
@@ -214,7 +214,7 @@ pub(crate) fn srun(job: u32, name: &str, nodes: &[&str]) -> Command {
 mod tests {
     use super::*;
 
-    /// Goal: a step is over when its job has steps, but not this one, or none.
+    /// Goal: a step is over when its job has other steps, or none.
     #[test]
     fn a_step_is_over_when_it_is_not_there() {
         let srun = Process { pid: 1, start_ticks: 0 };
@@ -225,8 +225,8 @@ mod tests {
         }
     }
 
-    /// Goal: only what Slurm reports ends a pool; a controller that does not answer, and what is
-    /// not understood, do not.
+    /// Goal: only a report of Slurm ends a pool; a controller that does not answer, and an answer
+    /// that is not understood, do not.
     #[test]
     fn a_job_is_over_only_by_evidence() {
         let run = SlurmRun { job: 7, restarts: 1 };

@@ -1,9 +1,10 @@
-//! The state file of a job: what was made, or was about to be made, on this machine.
+//! The state file of a job: everything that the job has created, or is about to create, on this
+//! machine.
 //!
 //! It is replaced as a whole (written beside, then renamed), so that a reader sees one state or the
-//! next, whoever was killed when. It is not flushed: after a power cut there is nothing left to
-//! undo but files, and those are named by the last state that reached the disk or are in the job's
-//! own directory.
+//! next, even after a kill. It is not flushed: after a power cut there is nothing left to undo but
+//! files, and those are listed in the last state that reached the disk, or are in the job's own
+//! directory.
 
 use super::job::JobDir;
 use super::life::Holder;
@@ -21,10 +22,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Layout of the file.
+/// Version of the file's layout.
 const VERSION: u32 = 1;
 const FILE: &str = "state.json";
-/// A copy for the user whom root made the job for. Only that user reads it.
+/// The copy for the user for whom root created the job. Only that user reads it.
 const SHOWN: &str = "shown.json";
 /// Longest file.
 const BYTES_MAX: u64 = 16 << 20;
@@ -38,60 +39,60 @@ pub(crate) struct State {
     pub(crate) job: String,
     /// The job's identifier, which marks its processes.
     pub(crate) id: String,
-    /// The boot that process start times count from.
+    /// The boot from which start times of processes count.
     pub(crate) boot: String,
     /// The PID namespace of its process numbers; 0 if it is not known.
     #[serde(default)]
     pub(crate) pid_namespace: u64,
-    /// The `tsumugi up` that makes or made it.
+    /// The `tsumugi up` that creates or created it.
     pub(crate) up: Process,
     /// All nodes were ready.
     pub(crate) is_ready: bool,
-    /// Backing files stay.
+    /// Whether backing files stay.
     pub(crate) keep_devices: bool,
     /// The metadata service, if it runs here.
     pub(crate) meta: Option<MetaState>,
     /// The nodes of this machine.
     pub(crate) nodes: Vec<NodeState>,
-    /// The job's machines that are reached by ssh.
+    /// The job's machines that ssh or srun reaches.
     pub(crate) hosts: Vec<HostState>,
-    /// Directories outside of the job's own, removed if they are empty, last first.
+    /// Directories outside the job's own; they are removed if they are empty, last first.
     pub(crate) directories: Vec<PathBuf>,
     /// The job's own directory.
     #[serde(default)]
     pub(crate) dir: PathBuf,
-    /// The user whom root made it for.
+    /// The user for whom root created it.
     #[serde(default)]
     pub(crate) owner: Option<User>,
-    /// It asked for FUSE over `io_uring` on this machine.
+    /// Whether it asked for FUSE over `io_uring` on this machine.
     #[serde(default)]
     pub(crate) fuse_uring: bool,
-    /// The engine that its processes must use, if one was asked for.
+    /// The engine that its processes must use, if one is required.
     #[serde(default)]
     pub(crate) engine: Option<String>,
-    /// What dies is started again.
+    /// Whether dead processes are restarted.
     #[serde(default)]
     pub(crate) is_kept: bool,
-    /// The process whose end is that of the job.
+    /// The process that ends the job by its own end.
     #[serde(default)]
     pub(crate) owner_process: Option<Process>,
-    /// How long a lease lasts that is not renewed.
+    /// How long the lease lasts without a renewal.
     #[serde(default)]
     pub(crate) lease_seconds: Option<u64>,
-    /// The run of a Slurm job whose end is that of the job.
+    /// The run of a Slurm job that ends the job by its own end.
     #[serde(default)]
     pub(crate) owner_run: Option<SlurmRun>,
-    /// The step whose end is that of the job.
+    /// The step that ends the job by its own end.
     #[serde(default)]
     pub(crate) owner_step: Option<SlurmStep>,
-    /// The Slurm job in which, or in whose prolog, it was made.
+    /// The Slurm job in which, or in the prolog of which, it was created.
     #[serde(default)]
     pub(crate) slurm_job: Option<u32>,
     /// The keeper's process.
     #[serde(default)]
     pub(crate) keeper: Option<Process>,
-    /// A process is being started, and may run without being written down. Earlier versions did not
-    /// say.
+    /// A process is being started, and may run without a record. Files of earlier versions lack
+    /// this field.
     #[serde(default = "is_unknown")]
     pub(crate) is_starting: bool,
 }
@@ -103,19 +104,19 @@ fn is_unknown() -> bool {
 /// The metadata service.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MetaState {
-    /// Where it listens, once known.
+    /// Its address, once known.
     pub(crate) address: Option<SocketAddr>,
     /// Its process, once started.
     pub(crate) process: Option<Process>,
     /// Network namespace of its sockets.
     pub(crate) namespace: Option<PathBuf>,
-    /// Its store, on a disk: alone in a directory, with the file by which it shows that it lives.
+    /// Its store, on a disk: alone in a directory, with its life file.
     #[serde(default)]
     pub(crate) store: PathBuf,
 }
 
 impl MetaState {
-    /// What is removed with the job, but for the job's own directory.
+    /// Returns the directory that is removed with the job, unless it is the job's own directory.
     pub(crate) fn directory(&self) -> Option<&Path> {
         let named = |path: &&Path| {
             path.file_name().is_some_and(|name| name.as_encoded_bytes().contains(&b'@'))
@@ -131,22 +132,22 @@ pub(crate) struct NodeState {
     pub(crate) name: String,
     /// Its process, once started.
     pub(crate) process: Option<Process>,
-    /// Where it mounts.
+    /// Its mount point.
     pub(crate) mount: PathBuf,
     /// Its backing file or device, if it has one.
     pub(crate) device: Option<PathBuf>,
-    /// The backing file was made for this job.
+    /// Whether the backing file was created for this job.
     pub(crate) is_device_made: bool,
-    /// The name under which the backing file is written; locked as long as it is.
+    /// The temporary name of the backing file, locked while it is written.
     #[serde(default)]
     pub(crate) part: Option<PathBuf>,
-    /// How its mount's requests travel, and why so, once known.
+    /// The FUSE transport of its mount, once known.
     #[serde(default)]
     pub(crate) transport: Option<String>,
-    /// See [`NodeState::transport`].
+    /// The reason for the transport.
     #[serde(default)]
     pub(crate) transport_reason: Option<String>,
-    /// Where its target listens, once known.
+    /// The address of its target, once known.
     pub(crate) target: Option<SocketAddr>,
     /// Network namespace of its sockets.
     pub(crate) namespace: Option<PathBuf>,
@@ -155,31 +156,32 @@ pub(crate) struct NodeState {
 /// A machine reached by ssh or srun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HostState {
-    /// What ssh calls it.
+    /// Its name for ssh.
     pub(crate) host: String,
-    /// What the pool calls it.
+    /// Its name in the pool.
     pub(crate) name: String,
     /// The command that reaches it, up to the host's name.
     pub(crate) ssh: Vec<String>,
-    /// The program there.
+    /// The program's name or path on that machine.
     pub(crate) binary: String,
-    /// The base of the job's directory there, if it was chosen.
+    /// The base of the job's directory on that machine, if it was chosen.
     pub(crate) base: Option<PathBuf>,
-    /// The Slurm job by which it is reached, instead of ssh.
+    /// The Slurm job through which it is reached, instead of ssh.
     #[serde(default)]
     pub(crate) run: Option<SlurmRun>,
-    /// Machines that one machine reaches by itself; each of those reaches some of the rest.
+    /// Number of machines that one machine reaches directly; each of those reaches some of the
+    /// rest.
     #[serde(default = "one_by_one")]
     pub(crate) fan_out: u16,
 }
 
-/// As earlier versions did.
+/// Returns the fan-out of earlier versions.
 fn one_by_one() -> u16 {
     u16::MAX
 }
 
 impl State {
-    /// Of a job that has nothing yet.
+    /// Returns the state of a job that has created nothing yet.
     pub(crate) fn new(dir: &JobDir, id: &str, keep_devices: bool) -> anyhow::Result<State> {
         Ok(State {
             version: VERSION,
@@ -209,7 +211,7 @@ impl State {
         })
     }
 
-    /// As the plan wants it.
+    /// Returns the state for a plan.
     pub(crate) fn of_plan(dir: &JobDir, plan: &Plan) -> anyhow::Result<State> {
         let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
         state.owner.clone_from(&plan.owner);
@@ -221,7 +223,7 @@ impl State {
         state.owner_run.clone_from(&plan.owner_run);
         state.slurm_job = plan.slurm_job;
         let namespace = |name: &str| plan.has_fabric.then(|| dir.join("netns").join(name));
-        // The identifier tells it from what an earlier job of this name may have left.
+        // The identifier distinguishes it from leftovers of an earlier job of this name.
         let store = plan.device_dir().join(format!("{}@meta-{}", dir.job(), plan.id)).join("store");
         state.meta = plan.meta.as_ref().map(|_| MetaState {
             address: None,
@@ -246,7 +248,7 @@ impl State {
         Ok(state)
     }
 
-    /// Replaces the file, and the copy of the job's user.
+    /// Replaces the file, and the copy for the job's user.
     pub(crate) fn write(&self, dir: &JobDir) -> anyhow::Result<()> {
         let text = serde_json::to_vec_pretty(self)?;
         replace(&dir.join(FILE), &text, None)?;
@@ -256,8 +258,8 @@ impl State {
         }
     }
 
-    /// Starts a process by `start`, which returns it, and by `keep` writes it down; the state says
-    /// in between that there may be one.
+    /// Starts a process with `start`, and records it with `keep`. In between the state says that
+    /// there may be such a process.
     pub(crate) fn start<T>(
         &mut self,
         dir: &JobDir,
@@ -277,7 +279,7 @@ impl State {
     pub(crate) fn read(dir: &JobDir) -> anyhow::Result<Option<State>> {
         let state = read_file(&dir.join(FILE))?;
         Ok(state.map(|mut state| {
-            // Earlier versions wrote no place down.
+            // Earlier versions did not record the path.
             if let Some(meta) = state.meta.as_mut().filter(|meta| meta.store.as_os_str().is_empty())
             {
                 meta.store = dir.join("meta");
@@ -286,8 +288,8 @@ impl State {
         }))
     }
 
-    /// Reads the file, or else the copy of a job that root made for this user; and whether it was
-    /// the file.
+    /// Reads the file, or else the copy of a job that root created for this user. Returns whether
+    /// it was the file.
     pub(crate) fn read_any(dir: &JobDir) -> anyhow::Result<Option<(State, bool)>> {
         match (State::read(dir), read_file(&dir.join(SHOWN))) {
             (Ok(state), _) => Ok(state.map(|state| (state, true))),
@@ -296,53 +298,53 @@ impl State {
         }
     }
 
-    /// How long the job's lease lasts, if it has one.
+    /// Returns the duration of the job's lease, if it has one.
     pub(crate) fn lease(&self) -> Option<Duration> {
         self.lease_seconds.map(Duration::from_secs)
     }
 
-    /// The file by which the metadata service shows that it lives.
+    /// Returns the life file of the metadata service.
     pub(crate) fn meta_life(&self) -> PathBuf {
         let store =
             self.meta.as_ref().map_or_else(|| self.dir.join("meta"), |meta| meta.store.clone());
         store.with_added_extension("pid")
     }
 
-    /// The socket at which a node answers about itself.
+    /// Returns the socket at which a node answers about itself.
     pub(crate) fn node_socket(&self, node: &str) -> PathBuf {
         self.dir.join(format!("{node}.sock"))
     }
 
-    /// The socket at which the metadata service does.
+    /// Returns the socket at which the metadata service answers about itself.
     pub(crate) fn meta_socket(&self) -> PathBuf {
         self.dir.join("meta-service.sock")
     }
 
-    /// The file by which a node shows that it lives.
+    /// Returns the life file of a node.
     pub(crate) fn node_life(&self, node: &NodeState) -> PathBuf {
         self.dir.join(format!("{}.pid", node.name))
     }
 
-    /// The metadata service's process, however it was started.
+    /// Returns the metadata service's process, however it was started.
     pub(crate) fn living_meta(&self) -> Option<Process> {
         let meta = self.meta.as_ref()?;
         Holder::of(&self.meta_life()).process().or_else(|| self.living(meta.process))
     }
 
-    /// A node's process, however it was started.
+    /// Returns a node's process, however it was started.
     pub(crate) fn living_node(&self, node: &NodeState) -> Option<Process> {
         Holder::of(&self.node_life(node)).process().or_else(|| self.living(node.process))
     }
 
-    /// Whether anything of the job may still run or be at work: on this machine, or on others that
-    /// it reaches.
+    /// Returns whether a part of the job may still run, on this machine or on others that it
+    /// reaches.
     pub(crate) fn is_in_use(&self) -> bool {
         !self.hosts.is_empty()
             || (!self.is_ready && self.living(Some(self.up)).is_some())
             || self.is_seen_alive()
     }
 
-    /// A process of the job lives on this machine.
+    /// Returns whether a process of the job lives on this machine.
     pub(crate) fn is_seen_alive(&self) -> bool {
         let unknown = |path: PathBuf| Holder::of(&path) != Holder::Nobody;
         !self.all_living().is_empty()
@@ -350,8 +352,8 @@ impl State {
             || self.nodes.iter().any(|node| unknown(self.node_life(node)))
     }
 
-    /// Whether the job has living processes in another PID namespace. From here they seem to be
-    /// dead.
+    /// Returns whether the job has living processes in another PID namespace. From here they seem
+    /// to be dead.
     pub(crate) fn lives_elsewhere(&self) -> bool {
         let is_held = |path: PathBuf| Holder::of(&path) != Holder::Nobody;
         let node_lives = || self.nodes.iter().any(|node| is_held(self.node_life(node)));
@@ -361,7 +363,7 @@ impl State {
     /// Refuses a job that [lives elsewhere](State::lives_elsewhere).
     ///
     /// # Errors
-    /// It does.
+    /// If it does.
     pub(crate) fn refuse_elsewhere(&self) -> anyhow::Result<()> {
         if self.lives_elsewhere() {
             bail!(
@@ -373,15 +375,15 @@ impl State {
         Ok(())
     }
 
-    /// Whether the job was started in another PID namespace, where its process numbers have their
-    /// meaning.
+    /// Returns whether the job was started in another PID namespace, in which its process numbers
+    /// have their meaning.
     pub(crate) fn is_of_another_namespace(&self) -> bool {
         let unknown = 0;
         ![unknown, process::pid_namespace()].contains(&self.pid_namespace)
             && self.boot == process::boot_id()
     }
 
-    /// All of the job's processes on this machine, those that build it excepted.
+    /// Returns all of the job's processes on this machine, except those that build it.
     pub(crate) fn all_living(&self) -> Vec<Process> {
         let mut all: Vec<_> = self.nodes.iter().filter_map(|n| self.living_node(n)).collect();
         all.extend(self.living_meta());
@@ -391,14 +393,14 @@ impl State {
         all
     }
 
-    /// A process of the state, if it still runs.
+    /// Returns a process of the state, if it is still running.
     pub(crate) fn living(&self, process: Option<Process>) -> Option<Process> {
         let has_meaning = self.boot == process::boot_id() && !self.is_of_another_namespace();
         process.filter(|process| has_meaning && process.is_alive())
     }
 }
 
-/// Writes beside and renames; only the owner can read what is written.
+/// Writes a temporary file and renames it. Only the owner can read it.
 pub(crate) fn replace(path: &Path, text: &[u8], owner: Option<&User>) -> anyhow::Result<()> {
     let beside = path.with_extension("json.new");
     let result = (|| {
@@ -432,13 +434,14 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Option<State>> {
         .read_to_end(&mut text)
         .with_context(|| format!("cannot read {}", path.display()))?;
     if !is_file {
-        bail!("{} is no file: it is not a job's state", path.display());
+        bail!("{} is not a file, so it is not a job's state", path.display());
     }
     let state: State = serde_json::from_slice(&text)
         .with_context(|| format!("{} is not a job's state", path.display()))?;
     if state.version != VERSION {
         bail!(
-            "{} has version {}, this program knows {VERSION}: use the program that made it",
+            "{} has version {}, but this program reads version {VERSION}: use the program that \
+             wrote it",
             path.display(),
             state.version
         );
@@ -450,7 +453,8 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Option<State>> {
 mod tests {
     use super::*;
 
-    /// Goal: what is written is read; nothing, rubbish and later versions are told apart.
+    /// Goal: a written state is read back; a missing file, invalid content and later versions are
+    /// distinguished.
     #[test]
     fn state_is_kept() {
         let base = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What `tsumugi status --json` prints. Fields are only ever added.
+//! The output of `tsumugi status --json`. New versions only add fields.
 
 use super::admin;
 use super::job::JobDir;
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// How long a mount may take to answer.
 const MOUNT_WITHIN: Duration = Duration::from_secs(2);
 
-/// What is known of a process.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Life {
@@ -30,14 +30,14 @@ pub(crate) enum Life {
     Unreachable,
     /// It was never started.
     NotStarted,
-    /// It runs.
+    /// It is running.
     Running,
-    /// It was started and runs no more.
+    /// It was started and has ended.
     Dead,
 }
 
 impl Life {
-    /// Of a process of this state; `pid` if it was ever started.
+    /// Returns the state of a process; `pid` if it was ever started.
     fn new(state: &State, pid: Option<i32>, is_alive: bool) -> Life {
         match (is_alive, pid) {
             (true, _) => Life::Running,
@@ -55,21 +55,21 @@ pub(crate) struct Status {
     pub(crate) job: String,
     /// Its directory on this machine.
     pub(crate) dir: PathBuf,
-    /// `tsumugi up` finished.
+    /// Whether `tsumugi up` has finished.
     pub(crate) ready: bool,
     /// The metadata service, if it is known here.
     pub(crate) meta: Option<MetaStatus>,
-    /// The user whom root made it for.
+    /// The user for whom root created it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) owner: Option<String>,
-    /// What is not shown to this user, and why.
+    /// Parts that this user cannot see, with the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
-    /// Why what follows from the metadata service is missing, if it is.
+    /// Why the metadata service's part below is missing, if it is.
     pub(crate) trouble: Option<String>,
     /// Nodes.
     pub(crate) nodes: Vec<NodeStatus>,
-    /// What looks after the job on this machine, if anything does.
+    /// The keeper of the job on this machine, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) keeper: Option<KeeperStatus>,
     /// The last scrub, if there was one.
@@ -81,37 +81,37 @@ pub(crate) struct Status {
     pub(crate) sessions: Vec<SessionStatus>,
     /// Space of the pool.
     pub(crate) space: Option<Space>,
-    /// Files that have data on devices that are offline (at most 1000).
+    /// Files with data on offline devices (at most 1000).
     pub(crate) files_hit: Vec<FileHit>,
 }
 
-/// A scrub, under way or ended.
+/// A scrub, in progress or ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ScrubStatus {
-    /// It goes on.
+    /// Whether it is running.
     pub(crate) running: bool,
-    /// What it has done and found.
+    /// Its progress and findings.
     #[serde(flatten)]
     pub(crate) record: ScrubRecord,
 }
 
-/// What looks after a job on a machine.
+/// The keeper of a job on a machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct KeeperStatus {
     /// Its process.
     pub(crate) pid: i32,
-    /// It runs.
+    /// Whether it is running.
     pub(crate) alive: bool,
-    /// What dies is started again.
+    /// Whether it restarts dead processes.
     pub(crate) restarts_dead: bool,
-    /// The process whose end is that of the job.
+    /// The process that ends the job by its own end.
     pub(crate) owner_pid: Option<i32>,
-    /// The Slurm job whose end, or the end of whose step, is that of the job.
+    /// The Slurm job that ends the job by its own end, or by the end of its step.
     #[serde(default)]
     pub(crate) owner_slurm_job: Option<u32>,
-    /// How long the lease lasts if it is not renewed.
+    /// Seconds until the lease lapses without a renewal.
     pub(crate) lease_left_seconds: Option<u64>,
-    /// What was started again, and what died too often and stays dead.
+    /// The restarts, and the parts that died too often and stay dead.
     #[serde(flatten)]
     pub(crate) record: KeeperRecord,
 }
@@ -121,17 +121,17 @@ pub(crate) struct KeeperStatus {
 pub(crate) struct MetaStatus {
     /// Its process.
     pub(crate) pid: Option<i32>,
-    /// It runs.
+    /// Whether it is running.
     pub(crate) alive: bool,
-    /// The same, more exactly.
+    /// The same in more detail.
     #[serde(default)]
     pub(crate) state: Life,
-    /// Where it listens.
+    /// Its address.
     pub(crate) address: Option<SocketAddr>,
-    /// What its reactors run on: `io_uring` or `epoll`.
+    /// The engine of its reactors: `io_uring` or `epoll`.
     #[serde(default)]
     pub(crate) engine: Option<String>,
-    /// Why so.
+    /// The reason for the engine.
     #[serde(default)]
     pub(crate) engine_reason: Option<String>,
     /// Network namespace of its sockets.
@@ -149,7 +149,7 @@ pub(crate) struct MetaStatus {
     pub(crate) syncs: u64,
     /// Sessions fenced.
     pub(crate) fenced: u64,
-    /// What it has done and does, if it was asked for and answers.
+    /// Its counters and activity, if they were requested and it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) activity: Option<Snapshot>,
 }
@@ -159,42 +159,42 @@ pub(crate) struct MetaStatus {
 pub(crate) struct NodeStatus {
     /// Its name.
     pub(crate) name: String,
-    /// What ssh calls its machine; absent for this one.
+    /// Its machine's name for ssh; absent for this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) host: Option<String>,
     /// Its process.
     pub(crate) pid: Option<i32>,
-    /// It runs.
+    /// Whether it is running.
     pub(crate) alive: bool,
-    /// The same, more exactly.
+    /// The same in more detail.
     #[serde(default)]
     pub(crate) state: Life,
-    /// Where its mount is.
+    /// Its mount point.
     pub(crate) mount: PathBuf,
-    /// A FUSE file system is mounted there and answers.
+    /// Whether a FUSE file system is mounted there and answers.
     pub(crate) mounted: bool,
-    /// The same, more exactly.
+    /// The same in more detail.
     #[serde(default)]
     pub(crate) mount_state: Condition,
-    /// How the mount's requests travel: `device` or `io_uring`.
+    /// The FUSE transport of the mount: `device` or `io_uring`.
     #[serde(default)]
     pub(crate) transport: Option<String>,
-    /// Why so.
+    /// The reason for the transport.
     #[serde(default)]
     pub(crate) transport_reason: Option<String>,
-    /// What its reactors run on: `io_uring` or `epoll`.
+    /// The engine of its reactors: `io_uring` or `epoll`.
     #[serde(default)]
     pub(crate) engine: Option<String>,
-    /// Why so.
+    /// The reason for the engine.
     #[serde(default)]
     pub(crate) engine_reason: Option<String>,
-    /// Where its target listens.
+    /// The address of its target.
     pub(crate) target: Option<SocketAddr>,
     /// Network namespace of its sockets.
     pub(crate) namespace: Option<PathBuf>,
     /// Its backing file or device.
     pub(crate) device: Option<PathBuf>,
-    /// What it has done and does, if it was asked for and answers.
+    /// Its counters and activity, if they were requested and it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) activity: Option<Snapshot>,
 }
@@ -218,22 +218,22 @@ pub(crate) struct DeviceStatus {
     pub(crate) size_bytes: u64,
     /// Its block size.
     pub(crate) block_size_bytes: u32,
-    /// Its target is in contact with the metadata service.
+    /// Whether its target is in contact with the metadata service.
     pub(crate) online: bool,
-    /// Its target takes data under TLS alone; not known while it is offline.
+    /// Whether its target accepts data only under TLS; not known while it is offline.
     #[serde(default)]
     pub(crate) encrypted: Option<bool>,
-    /// Read by its own node.
+    /// Bytes that its own node has read.
     pub(crate) read_local_bytes: u64,
-    /// Read over NVMe/TCP.
+    /// Bytes read over NVMe/TCP.
     pub(crate) read_remote_bytes: u64,
-    /// Written by its own node.
+    /// Bytes that its own node has written.
     pub(crate) written_local_bytes: u64,
-    /// Written over NVMe/TCP.
+    /// Bytes written over NVMe/TCP.
     pub(crate) written_remote_bytes: u64,
-    /// Commands of all kinds.
+    /// Number of commands of all kinds.
     pub(crate) commands: u64,
-    /// Refused, as their host was not admitted.
+    /// Number of refused commands, whose host was not admitted.
     pub(crate) refused: u64,
 }
 
@@ -251,34 +251,34 @@ pub(crate) struct SessionStatus {
 /// Space of the pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Space {
-    /// Of all devices.
+    /// Bytes of all devices.
     pub(crate) total_bytes: u64,
-    /// Not live: free, reserved or dead.
+    /// Bytes that are free, reserved or dead.
     pub(crate) free_bytes: u64,
-    /// In blocks that hold data of files.
+    /// Bytes of blocks with data of files.
     #[serde(default)]
     pub(crate) live_bytes: u64,
-    /// In blocks that hold data no more, and rest until nothing reads them.
+    /// Bytes of blocks without data, which rest until no reader uses them.
     #[serde(default)]
     pub(crate) dead_bytes: u64,
-    /// Set aside for writers.
+    /// Bytes set aside for writers.
     #[serde(default)]
     pub(crate) reserved_bytes: u64,
-    /// In use.
+    /// Number of inodes in use.
     pub(crate) inodes: u64,
 }
 
-/// A file that has data on a device that is offline.
+/// A file with data on an offline device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FileHit {
-    /// Relative to the root; bytes that are no UTF-8 are replaced.
+    /// Path relative to the root; bytes that are not UTF-8 are replaced.
     pub(crate) path: String,
     /// The device.
     pub(crate) device: u32,
 }
 
 impl Status {
-    /// Everything lives and answers.
+    /// Returns whether everything lives and answers.
     pub(crate) fn is_well(&self) -> bool {
         self.ready
             && self.trouble.is_none()
@@ -287,7 +287,7 @@ impl Status {
             && self.devices.iter().all(|device| device.online)
     }
 
-    /// Of this machine's part of the job.
+    /// Returns the state of this machine's part of the job.
     pub(crate) fn of_machine(dir: &JobDir) -> anyhow::Result<Status> {
         let Some((state, is_own)) = State::read_any(dir)? else {
             bail!("there is no job {} ({})", dir.job(), dir.path().display());
@@ -348,7 +348,7 @@ impl Status {
         Ok(status)
     }
 
-    /// What the mounts themselves tell.
+    /// Adds the mounts' own answers.
     fn ask_mounts(&mut self) {
         let mounted = self.nodes.iter().find(|node| node.mounted);
         let answer = mounted.and_then(|node| rustix::fs::statvfs(&node.mount).ok());
@@ -418,7 +418,7 @@ impl Status {
 }
 
 impl NodeStatus {
-    /// Of a machine that does not answer.
+    /// Returns the state of a node on a machine that does not answer.
     pub(crate) fn unknown(name: &str, host: &str) -> NodeStatus {
         NodeStatus {
             name: name.into(),
@@ -441,7 +441,8 @@ impl NodeStatus {
     }
 }
 
-/// What a scrub has left, if that can be read: a broken record of it must not hide how the job is.
+/// Returns the record of a scrub, if it can be read: a broken one must not hide the state of the
+/// job.
 fn scrub(dir: &JobDir) -> Option<ScrubStatus> {
     let record = ScrubRecord::read(dir).ok().flatten()?;
     Some(ScrubStatus { running: record.is_running(), record })
@@ -471,7 +472,7 @@ fn nodes(state: &State) -> Vec<NodeStatus> {
         let living = state.living_node(node);
         let pid = living.or(node.process).map(|process| process.pid);
         let mount_state = mounts::condition(&node.mount, MOUNT_WITHIN);
-        // A node that was started again by hand tells more than the state.
+        // The life file of a node that a user restarted by hand is newer than the state.
         let told = Holder::of(&state.node_life(node)).told();
         let transport = told.as_ref().and_then(|life| life.transport.clone());
         let reason = told.as_ref().and_then(|life| life.transport_reason.clone());

@@ -1,4 +1,4 @@
-//! Whether the user wants to stop: SIGINT, SIGTERM and SIGHUP as a flag that loops look at.
+//! The user's request to stop: SIGINT, SIGTERM and SIGHUP set a flag that loops look at.
 
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stop(Arc<AtomicUsize>);
 
-/// The user, or who started this, wants it to end.
+/// A signal has asked this process to end.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped by signal {0}")]
 pub(crate) struct Stopped(pub(crate) usize);
@@ -26,7 +26,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// An error once it is time to stop.
+    /// Returns an error if it is time to stop.
     pub(crate) fn check(&self) -> Result<(), Stopped> {
         match self.0.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -34,12 +34,12 @@ impl Stop {
         }
     }
 
-    /// Forgets signals that came so far: they were for somebody else.
+    /// Forgets the signals so far, which were for another process.
     pub(crate) fn forget(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Tells all who look to stop, as if by a signal.
+    /// Sets the flag, as a signal does.
     pub(crate) fn request(&self) {
         self.0.store(SIGTERM.cast_unsigned() as usize, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
-//! Users of this machine, and doing as one of them what is theirs.
+//! Users of this machine, and acting as one of them.
 //!
-//! What another user wrote is never acted on with root's rights: its paths, processes and commands
-//! are that user's to choose. Root starts this program again as the user instead.
+//! Root never acts with its own rights on data that another user wrote, because that user chose its
+//! paths, processes and commands. Instead it starts this program again as the user.
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ impl User {
         if let Some(user) = local.lines().filter_map(parse).find(wanted) {
             return Ok(user);
         }
-        // Users of a directory service.
+        // For users of a directory service.
         let asked = Command::new("getent").args(["passwd", text]).stdin(Stdio::null()).output();
         let said = asked.map(|output| output.stdout).unwrap_or_default();
         String::from_utf8_lossy(&said)
@@ -61,12 +61,12 @@ impl User {
         })
     }
 
-    /// The name of a user's number, or the number.
+    /// Returns the name of a user's number, or the number.
     pub(crate) fn name_of(uid: u32) -> String {
         User::find(&uid.to_string()).map_or_else(|_| uid.to_string(), |user| user.name)
     }
 
-    /// The names of the user's groups, as far as this machine knows them.
+    /// Returns the names of the user's groups, as far as this machine knows them.
     pub(crate) fn groups(&self) -> Vec<String> {
         let mut command = Command::new("id");
         command.args(["--groups", "--name", "--"]).arg(&self.name).env("LC_ALL", "C");
@@ -75,7 +75,7 @@ impl User {
         String::from_utf8_lossy(&said).split_whitespace().map(String::from).collect()
     }
 
-    /// The user of this process.
+    /// Returns whether this is the user of this process.
     pub(crate) fn is_current(&self) -> bool {
         self.uid == rustix::process::geteuid().as_raw()
     }
@@ -100,20 +100,20 @@ impl User {
     }
 }
 
-/// Leaves the terminal of the root shell that this was started from.
+/// Leaves the terminal of the root shell that started this process.
 pub(crate) fn leave_terminal() {
     if std::env::var_os(FOR_ROOT).is_some() {
-        // It fails only for the leader of a process group, which has no such terminal.
+        // This fails only for the leader of a process group, which has no such terminal.
         let _ = rustix::process::setsid();
     }
 }
 
-/// Whether a directory itself, no link to one, belongs to a user.
+/// Returns whether a directory itself, not a link to one, belongs to a user.
 pub(crate) fn is_owned_by(path: &Path, uid: u32) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|data| data.is_dir() && data.uid() == uid)
 }
 
-/// A line of passwd(5).
+/// Parses a line of passwd(5).
 fn parse(line: &str) -> Option<User> {
     let fields: Vec<_> = line.split(':').collect();
     Some(User {

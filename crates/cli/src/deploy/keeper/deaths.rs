@@ -1,4 +1,4 @@
-//! Starting again what has died, unless it dies all the time.
+//! Restarting dead parts, unless they die too often.
 
 use super::super::job::JobDir;
 use super::super::restart::{self, META};
@@ -9,34 +9,34 @@ use rustix::process::{WaitOptions, WaitStatus};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// So many deaths within [`OFTEN_WITHIN`], and a part stays dead.
+/// A part with this number of deaths within [`OFTEN_WITHIN`] stays dead.
 const OFTEN: usize = 3;
 const OFTEN_WITHIN: Duration = Duration::from_mins(1);
 /// How long a part may take to be ready again.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// The parts of a job that have died.
+/// The dead parts of a job.
 pub(super) struct Deaths {
     dir: JobDir,
     stop: Stop,
     record: KeeperRecord,
-    /// When each part died, lately.
+    /// The times of each part's latest deaths.
     latest: BTreeMap<String, Vec<Instant>>,
-    /// How processes ended that this one had started.
+    /// The exit statuses of processes that this one had started.
     ended: BTreeMap<i32, WaitStatus>,
 }
 
 impl Deaths {
     pub(super) fn new(dir: &JobDir) -> Deaths {
         let record = KeeperRecord::read(dir).unwrap_or_else(|error| {
-            tracing::warn!(error = words(&error), "what an earlier keeper did is not known");
+            tracing::warn!(error = words(&error), "the record of an earlier keeper is lost");
             KeeperRecord::default()
         });
         let (latest, ended) = (BTreeMap::new(), BTreeMap::new());
         Deaths { dir: dir.clone(), stop: Stop::default(), record, latest, ended }
     }
 
-    /// Starts again what is dead.
+    /// Restarts dead parts.
     pub(super) fn look(&mut self, state: &State) {
         self.reap();
         if !state.is_kept || !state.is_ready {
@@ -44,7 +44,7 @@ impl Deaths {
         }
         let dead = dead(state);
         let before = self.record.given_up.len();
-        // Somebody started it by hand.
+        // A part that a user started by hand is no longer given up.
         self.record.given_up.retain(|given| dead.iter().any(|(part, _)| *part == given.part));
         let mut is_changed = self.record.given_up.len() != before;
         let mut wanted = Vec::new();
@@ -76,25 +76,25 @@ impl Deaths {
             }
         }
         if is_changed && let Err(error) = self.record.write(&self.dir) {
-            tracing::error!(error = words(&error), "what was done is not recorded");
+            tracing::error!(error = words(&error), "cannot record the restarts");
         }
         if !wanted.is_empty()
             && let Err(error) = restart::here(&self.dir, &wanted, READY_WITHIN, &self.stop)
         {
-            // It is looked at again, and counts as one more death if it is dead then.
-            tracing::error!(error = words(&error), "it does not start");
+            // The next look counts one more death if it is still dead.
+            tracing::error!(error = words(&error), "a part does not start");
         }
     }
 
-    /// Takes note of children that have ended.
+    /// Collects children that have ended.
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             self.ended.insert(pid.as_raw_nonzero().get(), status);
         }
     }
 
-    /// How a part ended, as far as is known: by its status, if this process had started it, else by
-    /// what its log says at the end.
+    /// Returns how a part ended, as far as it is known: from its status, if this process had
+    /// started it, else from the end of its log.
     fn cause(&mut self, part: &str, pid: Option<i32>) -> String {
         let status = pid.and_then(|pid| self.ended.remove(&pid));
         let said = service::last_error(&self.dir.join(&format!("{part}.log")));
@@ -113,7 +113,7 @@ impl Deaths {
     }
 }
 
-/// The parts of this machine that are dead, each with the number that its process had.
+/// Returns the dead parts of this machine, each with its former process number.
 fn dead(state: &State) -> Vec<(String, Option<i32>)> {
     let mut dead = Vec::new();
     if let Some(meta) = &state.meta

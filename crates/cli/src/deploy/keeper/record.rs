@@ -1,4 +1,4 @@
-//! What a keeper did, for `tsumugi status`.
+//! A keeper's record of its work, for `tsumugi status`.
 
 use super::super::job::JobDir;
 use super::super::place;
@@ -11,34 +11,34 @@ use std::io::{self, Read, Write};
 const FILE: &str = "keeper.json";
 /// Longest file.
 const BYTES_MAX: u64 = 1 << 20;
-/// Restarts that are remembered, the latest.
+/// Number of restarts to remember, the latest ones.
 const RESTARTS_MAX: usize = 64;
 
-/// What a keeper did.
+/// The record of a keeper.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeeperRecord {
-    /// What was started again, the oldest first.
+    /// Restarted parts, the oldest first.
     pub(crate) restarts: Vec<Restart>,
     /// Parts that died too often and stay dead.
     pub(crate) given_up: Vec<Restart>,
 }
 
-/// Something that died.
+/// A death of a part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Restart {
     /// The node's name, or `meta`.
     pub(crate) part: String,
-    /// When that was found, in seconds since 1970.
+    /// Time of the discovery, in seconds since 1970.
     pub(crate) unix_seconds: u64,
-    /// How it ended, as far as is known.
+    /// How it ended, as far as it is known.
     pub(crate) cause: String,
 }
 
 impl KeeperRecord {
-    /// Reads it; an empty one if there is none.
+    /// Reads the record; an empty one if there is no file.
     ///
     /// # Errors
-    /// If the file cannot be read, or is something else.
+    /// If the file cannot be read, or is not a record.
     pub(crate) fn read(dir: &JobDir) -> anyhow::Result<KeeperRecord> {
         let path = dir.join(FILE);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;

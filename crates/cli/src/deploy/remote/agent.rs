@@ -1,8 +1,8 @@
 //! `tsumugi up --agent` and `tsumugi agent`: carry out orders on one machine.
 //!
-//! The first, by ssh, ends when all machines are ready. The second stays in the foreground, for
-//! launchers as srun that end what a step leaves behind: it takes its machine's part of the job
-//! down when it is told to end.
+//! The first, started by ssh, ends when all machines are ready. The second keeps running, for
+//! launchers such as srun, which end all processes that a step leaves: it takes its machine's part
+//! of the job down when a signal asks it to end.
 
 use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply, lines};
 use super::tree::{Sink, Tree, line};
@@ -25,34 +25,32 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// Orders that may wait.
+/// Number of orders that may wait.
 const ORDERS_MAX: usize = 8;
-/// How often the stop flag is looked at.
+/// Interval of looks at the stop flag.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Least time between two tellings of progress.
+/// Shortest time between two reports of progress.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
-/// How long services may take to end when their step does. Slurm has asked them to end, too, the
-/// metadata service included, so that nodes may wait in vain for it, and what they have not
-/// committed goes with the job anyway.
+/// How long services may take to end when their step does. Slurm has asked them to end, too,
+/// including the metadata service, so nodes may wait for it in vain, and their uncommitted data
+/// goes with the job anyway.
 const DOWN_WITHIN: Duration = Duration::from_secs(3);
 
-/// How long an `up` whose agent ends may take to end, too.
+/// How long `up` may take to end after its agent.
 const UP_WITHIN: Duration = Duration::from_secs(2);
 
-/// The name under which an agent is talked to, as its orders and answers go together with those of
-/// others.
+/// The name of an agent in orders and answers, which share their connection with those of others.
 #[derive(Clone, Debug)]
 struct Voice {
     node: String,
     is_step: bool,
-    /// The agents that it has started on other machines.
+    /// The agents that this one has started on other machines.
     below: Arc<OnceLock<Tree>>,
 }
 
 /// Carries out orders from standard input, and passes those for other machines on to the agents
-/// below. Ends at the order to finish. If the input ends without that order, it undoes what it has
-/// made.
+/// below. Ends at the order to finish. If the input ends without that order, it undoes its work.
 pub(crate) fn serve(dir: &JobDir, stop: &Stop, node: &str) -> ExitCode {
     let voice = Voice { node: node.into(), is_step: false, below: Arc::default() };
     let Ok(_machine) = listen(dir, stop, &voice) else { return ExitCode::FAILURE };
@@ -61,10 +59,10 @@ pub(crate) fn serve(dir: &JobDir, stop: &Stop, node: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// As [`serve`], as one task of a step, and stays then: until the job is taken down, or this
-/// process is told to end and takes it down itself. On the machine where `up` runs, this removes
-/// the directory of the whole job, too: Slurm kills what a job's script has left behind, and gives
-/// only steps the time to clean up.
+/// As [`serve`], as one task of a step, and keeps running until the job is taken down, or until a
+/// signal ends this process, which then takes its part down itself. On the machine where `up` runs,
+/// this also removes the directory of the whole job: Slurm kills the leftover processes of a job's
+/// script, and gives only steps time to clean up.
 pub(crate) fn serve_step(whole: &JobDir, dir: &JobDir, stop: &Stop, node: &str) -> ExitCode {
     let voice = Voice { node: node.into(), is_step: true, below: Arc::default() };
     let Ok(machine) = listen(dir, stop, &voice) else {
@@ -83,8 +81,8 @@ pub(crate) fn serve_step(whole: &JobDir, dir: &JobDir, stop: &Stop, node: &str) 
     if end_whole(whole) && is_gone { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Takes down the directory of the whole job, if it is here, was made in this Slurm job, and
-/// nothing works on it. Returns whether nothing is left.
+/// Takes down the directory of the whole job, if it is on this machine, was created in this Slurm
+/// job, and is not in use. Returns whether nothing is left.
 fn end_whole(whole: &JobDir) -> bool {
     let deadline = Instant::now() + UP_WITHIN;
     loop {
@@ -98,7 +96,7 @@ fn end_whole(whole: &JobDir) -> bool {
         if state.is_ready || state.living(Some(state.up)).is_none() {
             return end(whole);
         }
-        // It undoes what it has made as soon as the agents have ended, if it is left the time.
+        // `up` undoes its work as soon as the agents have ended, if it has time.
         if Instant::now() >= deadline {
             return true;
         }
@@ -106,7 +104,7 @@ fn end_whole(whole: &JobDir) -> bool {
     }
 }
 
-/// Whether a directory still is that of the job with this identifier.
+/// Returns whether a directory still belongs to the job with this identifier.
 fn is_there(dir: &JobDir, id: &str) -> bool {
     match State::read(dir) {
         Ok(state) => state.is_some_and(|state| state.id == id),
@@ -114,7 +112,7 @@ fn is_there(dir: &JobDir, id: &str) -> bool {
     }
 }
 
-/// Takes down what this machine has of a job; returns whether nothing is left.
+/// Takes down this machine's part of a job. Returns whether nothing is left.
 fn end(dir: &JobDir) -> bool {
     match cleanup::clean(dir, Instant::now() + DOWN_WITHIN, false) {
         Ok(report) => {
@@ -148,7 +146,7 @@ fn listen(dir: &JobDir, stop: &Stop, voice: &Voice) -> Result<Machine, ()> {
         (result, machine) => {
             drop(machine);
             let why = result.err().map_or_else(|| "not begun".into(), |e| crate::print::words(&e));
-            // Nobody may be left to hear it.
+            // The reader may have gone.
             let _ = voice.tell(Reply::Failed(why));
             if !already {
                 undo(dir);
@@ -182,7 +180,7 @@ fn carry_out(
                 bail!("begun already");
             }
             if voice.is_step {
-                // Should it be killed, the keeper takes its part down.
+                // If this process is killed, the keeper takes its part down.
                 plan.owner_process = Some(Process::current().context("cannot look into /proc")?);
             }
             *machine = Some(Machine::begin(dir, *plan, stop.clone())?);
@@ -238,7 +236,7 @@ impl Voice {
                 return;
             };
             if addressed.node != self.node {
-                // An agent below that has ended has reported so in its last answer. A step has no
+                // An agent below that has ended has reported this in its last answer. A step has no
                 // agents below it.
                 self.below.get().iter().for_each(|tree| {
                     let _ = tree.pass(&addressed.node, line.as_bytes());
@@ -256,7 +254,7 @@ impl Voice {
     }
 }
 
-/// Prints a line, whole among those of other threads.
+/// Prints a line, unbroken by lines of other threads.
 fn print(line: &[u8]) -> std::io::Result<()> {
     let mut output = std::io::stdout().lock();
     output.write_all(line).and_then(|()| output.flush())

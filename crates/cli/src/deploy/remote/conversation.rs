@@ -1,4 +1,4 @@
-//! The orders that `up` gives to the agents, and their answers: one line of JSON each.
+//! The orders of `up` to the agents, and their answers: one line of JSON each.
 
 use super::step::Step;
 use super::tree::{Sink, Tree, line, locked};
@@ -19,54 +19,54 @@ use std::time::{Duration, Instant};
 
 /// Longest line either side accepts.
 pub(super) const LINE_BYTES_MAX: u64 = 1 << 20;
-/// Answers that may wait to be looked at.
+/// Number of answers that may wait to be read.
 const REPLIES_MAX: usize = 8;
-/// How often the stop flag is looked at.
+/// Interval of looks at the stop flag.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What an agent shall do next.
+/// An order to an agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Start the agents of these machines as well, and pass on to them what is theirs.
+    /// Also start the agents of these machines, and pass their orders on to them.
     Spread {
         /// The job.
         job: String,
         /// The machines.
         rest: Vec<HostState>,
     },
-    /// Look where the machine is in the network → [`Reply::Spot`].
+    /// Report where the machine is in the network → [`Reply::Spot`].
     Look {
         /// Addresses of others.
         peers: Vec<IpAddr>,
     },
-    /// Make the job's directory → [`Reply::Done`].
+    /// Create the job's directory → [`Reply::Done`].
     Begin(Box<Plan>),
-    /// Make backing files → [`Reply::Progress`], then [`Reply::Done`].
+    /// Create backing files → [`Reply::Progress`], then [`Reply::Done`].
     Prepare,
     /// Start the metadata service → [`Reply::Meta`].
     StartMeta {
-        /// Milliseconds it may take.
+        /// Time limit in milliseconds.
         within_ms: u64,
     },
     /// Start the node → [`Reply::Nodes`].
     StartNodes {
-        /// Where the metadata service listens.
+        /// The address of the metadata service.
         meta: SocketAddr,
-        /// Milliseconds it may take.
+        /// Time limit in milliseconds.
         within_ms: u64,
     },
-    /// All machines are ready: stay, and end → [`Reply::Done`].
+    /// All machines are ready: leave the processes running, and end → [`Reply::Done`].
     Finish,
 }
 
 /// An agent's answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// Where the machine is.
+    /// The machine's place in the network.
     Spot(Spot),
     /// Done.
     Done,
-    /// Where the metadata service listens.
+    /// The address of the metadata service.
     Meta(SocketAddr),
     /// The nodes are ready.
     Nodes(Vec<ReadyNode>),
@@ -77,13 +77,13 @@ pub(crate) enum Reply {
         /// Of all.
         all: u64,
     },
-    /// It failed; the agent undoes and ends.
+    /// It failed; the agent undoes its work and ends.
     Failed(String),
     /// The machine above it in the tree has not reached it.
     Unreached(String),
 }
 
-/// An order for one node of several that get it, or an answer of one.
+/// An order for one of several nodes, or an answer of one.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Addressed<T> {
     /// The node.
@@ -101,12 +101,11 @@ pub(crate) struct Conversation {
     inbox: Inbox,
 }
 
-/// What has come from an agent.
+/// The answers of an agent.
 #[derive(Debug)]
 pub(super) struct Inbox {
     replies: Receiver<Reply>,
-    /// The latest report of progress. Reports come without an order, so that they would fill a
-    /// queue.
+    /// The latest report of progress. Reports come without an order, so they could fill a queue.
     progress: Arc<Mutex<Option<(u64, u64)>>>,
 }
 
@@ -117,10 +116,10 @@ pub(super) struct Slot {
     progress: Arc<Mutex<Option<(u64, u64)>>>,
 }
 
-/// How an agent is reached.
+/// How to reach an agent.
 #[derive(Clone, Debug)]
 pub(super) enum Link {
-    /// By ssh, from here or from another of the job's machines.
+    /// By ssh, from here or from another machine of the job.
     Tree(Arc<Tree>),
     /// As one of the tasks of a step.
     Step(Arc<Step>),
@@ -136,7 +135,7 @@ impl Conversation {
         Conversation::all(hosts, &link, inboxes)
     }
 
-    /// With agents that are being started.
+    /// Returns the conversations with agents that are starting.
     pub(super) fn all(hosts: &[HostState], link: &Link, inboxes: Vec<Inbox>) -> Vec<Conversation> {
         let new = |(host, inbox): (&HostState, Inbox)| Conversation {
             host: host.host.clone(),
@@ -147,7 +146,7 @@ impl Conversation {
         hosts.iter().zip(inboxes).map(new).collect()
     }
 
-    /// The process of `srun`, if the agent is one of the tasks of a step.
+    /// Returns the process of `srun`, if the agent is one of the tasks of a step.
     pub(super) fn srun(&self) -> Option<Process> {
         match &self.link {
             Link::Tree(_) => None,
@@ -155,7 +154,7 @@ impl Conversation {
         }
     }
 
-    /// Notes that the agent was told to stay.
+    /// Notes that the agent has the order to leave its processes running.
     pub(crate) fn keep(&self) {
         match &self.link {
             Link::Tree(_) => {}
@@ -163,17 +162,18 @@ impl Conversation {
         }
     }
 
-    /// What ssh calls the machine.
+    /// Returns the machine's name for ssh.
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Gives an order.
+    /// Sends an order.
     pub(crate) fn order(&self, order: &Order) -> anyhow::Result<()> {
         let line = line(&Addressed { node: self.node.clone(), content: order })?;
         match &self.link {
             Link::Tree(tree) => {
-                // When a way ends, each agent at its end has a last answer, which shows why.
+                // When a connection ends, each agent at its end has a last answer, which shows the
+                // reason.
                 let _ = tree.pass(&self.node, &line);
                 Ok(())
             }
@@ -222,7 +222,7 @@ impl Conversation {
         }
     }
 
-    /// Why the connection has ended.
+    /// Returns an error with the reason for the end of the connection.
     fn lost(&self) -> anyhow::Error {
         let complaint = match &self.link {
             Link::Tree(_) => String::new(),
@@ -233,8 +233,8 @@ impl Conversation {
     }
 }
 
-/// The ways to the conversations with these machines by node, and their ends in the order of the
-/// machines.
+/// Returns the receiving ends of the conversations with these machines, by node, and the
+/// conversations' inboxes in the order of the machines.
 pub(super) fn inboxes(hosts: &[HostState]) -> (BTreeMap<String, Slot>, Vec<Inbox>) {
     let made = hosts.iter().map(|host| {
         let (sender, replies) = sync_channel(REPLIES_MAX);
@@ -245,15 +245,14 @@ pub(super) fn inboxes(hosts: &[HostState]) -> (BTreeMap<String, Slot>, Vec<Inbox
     made.unzip()
 }
 
-/// Hands an answer to the conversation that waits for it. Other lines come from shells and task
-/// prologs.
+/// Passes an answer to its conversation. Other lines come from shells and task prologs.
 pub(super) fn deal(line: &str, slots: &BTreeMap<String, Slot>) {
     let Ok(answer) = serde_json::from_str::<Addressed<Reply>>(line) else { return };
     let Some(slot) = slots.get(&answer.node) else { return };
     match answer.content {
         Reply::Progress { done, all } => *locked(&slot.progress) = Some((done, all)),
-        // A conversation that is over, or not listened to, does not keep the others waiting. An
-        // agent answers orders, one at a time: there is room for that.
+        // A conversation that has ended, or does not read, does not block the others. An agent
+        // answers orders one at a time: the queue has space for that.
         reply => drop(slot.replies.try_send(reply)),
     }
 }

@@ -1,6 +1,6 @@
-//! Asking all machines of a job for something, over a tree as [`super::tree`] has it: `tsumugi
-//! errand` on a machine runs a command for its own part of the job, asks those below it at the same
-//! time, and prints all answers.
+//! Sending a command to all machines of a job, over the tree of [`super::tree`]: `tsumugi errand`
+//! on a machine runs the command for its own part of the job, sends it to the machines below at the
+//! same time, and prints all answers.
 //!
 //! If a machine is dead or cannot reach those below it, their answers are missing. The first
 //! machine then asks them itself.
@@ -18,21 +18,21 @@ use std::sync::{Mutex, PoisonError};
 
 /// Longest answer.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
-/// Machines that are asked at once outside of a tree.
+/// Number of machines to ask at once outside a tree.
 const ASKED_MAX: usize = 32;
-/// The status of an ssh that has not reached its machine.
+/// The exit code of an ssh that has not reached its machine.
 const SSH_FAILED: i32 = 255;
 
 /// A command for all machines.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Errand {
-    /// The job of whose parts it is about; none for a command about the machine.
+    /// The job; none for a command about the machine.
     pub(crate) job: Option<String>,
-    /// Its words.
+    /// Its arguments.
     pub(crate) words: Vec<String>,
 }
 
-/// An errand on its way.
+/// An errand on its way to a machine.
 #[derive(Debug, Serialize, Deserialize)]
 struct Sent {
     errand: Errand,
@@ -40,14 +40,14 @@ struct Sent {
     rest: Vec<HostState>,
 }
 
-/// What a command has printed.
+/// The output of a command.
 #[derive(Debug, Serialize, Deserialize)]
 struct Told {
     output: String,
     complaint: String,
 }
 
-/// Runs an errand on all these machines; returns their answers in the same order.
+/// Runs an errand on all these machines. Returns their answers in the same order.
 pub(crate) fn ask_all<T: DeserializeOwned>(
     hosts: &[HostState],
     errand: &Errand,
@@ -57,7 +57,7 @@ pub(crate) fn ask_all<T: DeserializeOwned>(
         let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.entry(answer.node).or_insert(answer.content);
     };
-    // srun is a tree of its own, but one for a single command.
+    // srun is a tree of its own, but takes one command for all its nodes.
     if hosts.iter().all(|host| host.run.is_none()) {
         send(hosts, errand, true, &tell);
     }
@@ -81,11 +81,11 @@ pub(crate) fn ask_all<T: DeserializeOwned>(
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     std::io::stdin().lock().read_line(&mut text).context("no errand on standard input")?;
-    let sent: Sent = serde_json::from_str(&text).context("that is no errand")?;
+    let sent: Sent = serde_json::from_str(&text).context("the input is not an errand")?;
     let tell = |answer: Addressed<Told>| {
         if let Ok(line) = line(&answer) {
             let mut output = std::io::stdout().lock();
-            // Who asked may have gone.
+            // The process that asked may have ended.
             let _ = output.write_all(&line).and_then(|()| output.flush());
         }
     };
@@ -126,7 +126,7 @@ fn send(
 }
 
 impl Errand {
-    /// Runs the command on one machine; also returns whether that was reached.
+    /// Runs the command on one machine. Also returns whether the machine was reached.
     fn ask(&self, host: &HostState) -> (Addressed<Told>, bool) {
         let words: Vec<_> = self.words.iter().map(String::as_str).collect();
         let mut command = match &self.job {
@@ -154,7 +154,7 @@ impl Errand {
         Addressed { node: own.name.clone(), content }
     }
 
-    /// Has a machine ask others beside itself. Returns its complaint if it is not reached.
+    /// Makes a machine ask others besides itself. Returns its error if it is not reached.
     fn ask_branch(
         &self,
         head: &HostState,
@@ -170,12 +170,12 @@ impl Errand {
             if let Some(mut input) = child.stdin.take() {
                 let mut text = serde_json::to_vec(&sent)?;
                 text.push(b'\n');
-                // Should it be gone already, its complaint shows why.
+                // If the process has ended already, its error output shows why.
                 let _ = input.write_all(&text);
             }
             if let Some(output) = child.stdout.take() {
                 for line in lines(BufReader::new(output), ANSWER_BYTES_MAX) {
-                    // What a shell prints at login is no answer.
+                    // The output of a shell at login is not an answer.
                     if let Ok(answer) = serde_json::from_str::<Addressed<Told>>(&line) {
                         has_answered |= answer.node == head.name;
                         tell(answer);
@@ -204,7 +204,7 @@ impl Told {
         Told { output: String::from_utf8_lossy(&output.stdout).into_owned(), complaint }
     }
 
-    /// Reads what was printed, whatever the status.
+    /// Parses the output, even of a failed command.
     fn read<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         serde_json::from_str(&self.output).map_err(|_| anyhow::anyhow!("{}", self.complaint))
     }

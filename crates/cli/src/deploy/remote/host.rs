@@ -5,7 +5,7 @@ use crate::deploy::state::HostState;
 use std::ffi::OsStr;
 use std::process::Command;
 
-/// What ssh shall do in any case: never ask, and notice a dead machine.
+/// Options that ssh always gets: never prompt, and notice a dead machine.
 const SSH_OPTIONS: [&str; 4] = [
     "-oBatchMode=yes",
     "-oConnectTimeout=10",
@@ -13,13 +13,13 @@ const SSH_OPTIONS: [&str; 4] = [
     "-oServerAliveCountMax=3",
 ];
 impl HostState {
-    /// The command that runs the program there, for its part of the job.
+    /// Returns the command that runs the program on the machine, for its part of the job.
     pub(super) fn command(&self, job: &str, arguments: &[&str]) -> Command {
         let words = self.words(job, arguments);
         self.bare_command(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// The program's arguments, for its part of the job.
+    /// Returns the program's arguments, for its part of the job.
     pub(super) fn words(&self, job: &str, arguments: &[&str]) -> Vec<String> {
         let mut words: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         words.extend(["--job".into(), format!("{job}.{}", self.name)]);
@@ -29,7 +29,7 @@ impl HostState {
         words
     }
 
-    /// The command that runs the program there.
+    /// Returns the command that runs the program on the machine.
     pub(crate) fn bare_command(&self, arguments: &[&str]) -> Command {
         if let Some(run) = &self.run {
             let mut command = slurm::srun(run.job, "tsumugi", &[&self.host]);
@@ -39,8 +39,8 @@ impl HostState {
         let mut words = self.ssh.iter();
         let mut command = Command::new(words.next().map_or("ssh", String::as_str));
         command.args(words).args(SSH_OPTIONS).arg("--").arg(&self.host);
-        // ssh hands the words to a shell there.
-        // srun passes the environment on, ssh does not.
+        // ssh passes the words to a shell on the machine. srun passes the environment on, ssh does
+        // not.
         let log = std::env::var("TSUMUGI_LOG").map(|log| format!("TSUMUGI_LOG={log}"));
         let set = log.iter().flat_map(|log| ["env", log.as_str()]);
         let all = set.chain([self.binary.as_str()]).chain(arguments.iter().copied());
@@ -49,12 +49,12 @@ impl HostState {
     }
 }
 
-/// A word that no shell takes apart.
+/// Quotes a word, so that a shell keeps it whole.
 fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The command that runs the agents of all these nodes, in the foreground, as one step.
+/// Returns the command that runs the agents of all these nodes, in the foreground, as one step.
 pub(super) fn agents(run: &SlurmRun, job: &str, hosts: &[HostState]) -> Command {
     let names: Vec<_> = hosts.iter().map(|host| host.host.as_str()).collect();
     let mut command = slurm::srun(run.job, &SlurmStep::name_of(job), &names);

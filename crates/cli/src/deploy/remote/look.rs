@@ -1,5 +1,5 @@
-//! Asking the machines of a job where they are in the network, which is their first order: here it
-//! shows which are reached.
+//! Asking the machines of a job for their places in the network. This is their first order, and
+//! shows which machines are reached.
 
 use super::BEGIN_WITHIN;
 use super::conversation::{Conversation, Order, Reply};
@@ -11,11 +11,11 @@ use anyhow::bail;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Addresses to which machines look for their routes.
+/// Number of addresses for which machines look up their routes.
 const PEERS_MAX: usize = 16;
 
-/// Asks where the machines are in the network: twice, as the routes are those to addresses that the
-/// first answers may bring.
+/// Asks the machines for their places in the network: twice, because the first answers may bring
+/// addresses whose routes matter.
 pub(super) fn look(
     dir: &JobDir,
     machines: &mut [Conversation],
@@ -28,8 +28,8 @@ pub(super) fn look(
     let unreached = look_at(machines, &everyone, &[], stop, reached, &mut spots)?;
     if let Some((first, why)) = unreached.first() {
         eprintln!(
-            "tsumugi: this machine reaches {} of {} machines by itself, as others of the job do not reach them ({}: \
-             {why})",
+            "tsumugi: this machine itself reaches {} of {} machines, because others of the job do \
+             not reach them ({}: {why})",
             unreached.len(),
             machines.len(),
             machines[*first].host()
@@ -50,7 +50,7 @@ pub(super) fn look(
     Ok(spots)
 }
 
-/// Asks some of the machines; returns those that were not reached, and why.
+/// Asks some of the machines. Returns those that were not reached, with the reasons.
 fn look_at(
     machines: &mut [Conversation],
     indices: &[usize],

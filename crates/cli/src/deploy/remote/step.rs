@@ -1,14 +1,14 @@
 //! Agents that are the tasks of one Slurm step: `srun` with one task on each node.
 //!
 //! srun copies its standard input to all tasks, and their output to its own. So each order names
-//! the node that it is for, and each answer the node that it comes from. The step goes on when `up`
-//! has ended, and with it the agents, which stay in the foreground: when Slurm ends the step, each
-//! agent gets SIGTERM and takes its node's part of the job down. That the orders end is no evidence
-//! that the job is over, so the agents do not mind.
+//! its node, and each answer the node that it comes from. The step continues after the end of `up`,
+//! and so do the agents, which run in the foreground: when Slurm ends the step, each agent gets
+//! SIGTERM and takes its node's part of the job down. The end of the orders does not prove that the
+//! job is over, so the agents ignore it.
 //!
-//! `scancel` of a step, and an agent or srun that is killed, kill all of the step at once. The
-//! keeper beside `up` then learns from Slurm that the step is over, and runs `tsumugi down` on each
-//! node by another step.
+//! `scancel` of a step, or the death of an agent or srun, kills all of the step at once. The keeper
+//! beside `up` then learns from Slurm that the step is over, and runs `tsumugi down` on each node
+//! with another step.
 
 use super::conversation::{Conversation, LINE_BYTES_MAX, Link, deal, inboxes, lines};
 use crate::deploy::process::Process;
@@ -24,11 +24,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Time for agents that shall not stay to undo what they have made.
+/// Time for agents without the order to stay to undo their work.
 const UNDO_WITHIN: Duration = Duration::from_secs(20);
-/// How often the end of srun is looked for.
+/// Pause between two looks for the end of srun.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Bytes of what srun complains that are shown.
+/// Bytes of srun's error output to show.
 const COMPLAINT_BYTES_MAX: usize = 4096;
 
 /// A running `srun`.
@@ -37,7 +37,7 @@ pub(super) struct Step {
     child: Mutex<Child>,
     orders: Mutex<Option<ChildStdin>>,
     log: PathBuf,
-    /// The agents stay when `up` has ended.
+    /// Whether the agents keep running when `up` has ended.
     is_kept: AtomicBool,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn start(
     options.create(true).append(true).mode(0o600);
     let errors = options.open(log).with_context(|| format!("cannot open {}", log.display()))?;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
-    // Ctrl-C is for `up`, which ends the step when it has seen it.
+    // Only `up` receives Ctrl-C; it then ends the step.
     let mut child = command.process_group(0).spawn().context("cannot run srun")?;
     let output = child.stdout.take().context("srun has no output")?;
     let orders = Mutex::new(child.stdin.take());
@@ -65,14 +65,14 @@ pub(super) fn start(
 }
 
 impl Step {
-    /// Passes a line on to all tasks; it names the node whose it is.
+    /// Passes a line, which names its node, on to all tasks.
     pub(super) fn pass(&self, line: &[u8]) -> anyhow::Result<()> {
         let mut orders = self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let orders = orders.as_mut().context("the step has ended")?;
         orders.write_all(line).context("the step has ended")
     }
 
-    /// The process of `srun`.
+    /// Returns the process of `srun`.
     pub(super) fn process(&self) -> Option<Process> {
         let child = self.child.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         Process::of(child.id().cast_signed()).ok()
@@ -83,7 +83,7 @@ impl Step {
         self.is_kept.store(true, Ordering::Relaxed);
     }
 
-    /// What srun has complained about.
+    /// Returns srun's error output.
     pub(super) fn complaint(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let end = &text[text.len().saturating_sub(COMPLAINT_BYTES_MAX)..];
@@ -92,8 +92,7 @@ impl Step {
 }
 
 impl Drop for Step {
-    /// The end of their orders makes agents that have not been told to stay undo what they made,
-    /// and end.
+    /// At the end of their orders, agents without the order to stay undo their work and end.
     fn drop(&mut self) {
         *self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
         if self.is_kept.load(Ordering::Relaxed) {

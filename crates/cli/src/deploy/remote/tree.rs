@@ -4,10 +4,10 @@
 //! Reaching a machine by ssh costs tens of milliseconds of processor time on both ends. From one
 //! machine, hundreds would wait for that machine's processors; in a tree the machines share the
 //! work, and the time grows with the tree's depth. Orders go down as lines that name their node,
-//! answers come up the same way, and each machine on the way passes on what is not its own.
+//! answers come up the same way, and each machine in between passes on what is for or from others.
 //!
-//! A machine whose ssh does not reach the others is no reason to fail: what was not reached is
-//! reported as such, and the root reaches it by itself.
+//! If the ssh of a machine does not reach the others, the job does not fail: the machine reports
+//! those that it did not reach, and the root reaches them itself.
 
 use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply, lines};
 use crate::deploy::state::HostState;
@@ -23,24 +23,24 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// Time for agents that shall not stay to undo what they have made. A machine that ssh does not
-/// reach takes as long.
+/// Time for agents without the order to stay to undo their work. ssh takes as long to give up on an
+/// unreachable machine.
 const UNDO_WITHIN: Duration = Duration::from_secs(10);
-/// How often their end is looked for.
+/// Pause between two looks for their end.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Bytes of a complaint that are kept.
+/// Bytes of error output to keep.
 const COMPLAINT_BYTES_MAX: u64 = 4096;
 
-/// Takes a line that comes from an agent, with its line break.
+/// Receives lines from agents, with their line breaks.
 pub(super) type Sink = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Cuts machines into branches. The first machine of a branch reaches the others of it.
+/// Splits machines into branches. The first machine of a branch reaches its others.
 pub(super) fn branches(hosts: &[HostState]) -> impl Iterator<Item = &[HostState]> {
     let fan_out = hosts.first().map_or(1, |host| usize::from(host.fan_out.max(1)));
     hosts.chunks(hosts.len().div_ceil(fan_out).max(1))
 }
 
-/// Running agents, those that were started here and those that they have started.
+/// Running agents: those that were started here, and those that they have started.
 #[derive(Debug)]
 pub(super) struct Tree {
     branches: Vec<Branch>,
@@ -55,7 +55,7 @@ struct Branch {
 }
 
 impl Tree {
-    /// Starts the agents of a job on these machines. What they print goes to `sink`, and so does a
+    /// Starts the agents of a job on these machines. Their output goes to `sink`, and so does a
     /// last answer for each machine when its branch has ended. `is_root`: no machine above can try
     /// those that this one does not reach.
     pub(super) fn start(job: &str, hosts: &[HostState], is_root: bool, sink: &Sink) -> Tree {
@@ -72,7 +72,7 @@ impl Tree {
     /// Passes a line on to a node's agent.
     ///
     /// # Errors
-    /// If the way to it has ended, or there is none.
+    /// If the connection to it has ended, or there is none.
     pub(super) fn pass(&self, node: &str, line: &[u8]) -> anyhow::Result<()> {
         let branch = self.branches.iter().find(|branch| branch.members.contains(node));
         let mut orders = locked(&branch.context("no branch leads to it")?.orders);
@@ -80,7 +80,7 @@ impl Tree {
         orders.write_all(line).context("the connection ended")
     }
 
-    /// Closes the agents' input. An agent without the order to stay then undoes what it has made.
+    /// Closes the agents' input. An agent without the order to stay then undoes its work.
     pub(super) fn end_orders(&self) {
         self.branches.iter().for_each(|branch| *locked(&branch.orders) = None);
     }
@@ -116,7 +116,7 @@ impl Branch {
         let (head, rest) = hosts.split_first().context("a branch has machines")?;
         let mut command = head.command(job, &["up", "--agent", &head.name]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Ctrl-C is for `up`, which ends the connections when it has seen it.
+        // Only `up` receives Ctrl-C; it then ends the connections.
         let mut child = command.process_group(0).spawn().context("cannot run ssh")?;
         let mut orders = child.stdin.take();
         let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
@@ -126,7 +126,7 @@ impl Branch {
             && let Some(orders) = &mut orders
         {
             let content = Order::Spread { job: job.into(), rest: rest.to_vec() };
-            // Should it be gone already, its complaint shows why.
+            // If the process has ended already, its error output shows why.
             let _ = orders.write_all(&line(&Addressed { node: head.name.clone(), content })?);
         }
         let members = hosts.iter().map(|host| host.name.clone()).collect();
@@ -148,7 +148,7 @@ fn listen(
     let complaint = std::thread::spawn(move || complaint(errors));
     let mut heard = BTreeSet::new();
     for line in lines(BufReader::new(output), LINE_BYTES_MAX) {
-        // What a shell prints at login is no answer.
+        // The output of a shell at login is not an answer.
         if let Ok(answer) = serde_json::from_str::<Addressed<IgnoredAny>>(&line) {
             heard.insert(answer.node);
             sink(&line);
@@ -162,13 +162,13 @@ fn listen(
 fn complaint(mut errors: ChildStderr) -> String {
     let mut text = Vec::new();
     let _ = errors.by_ref().take(COMPLAINT_BYTES_MAX).read_to_end(&mut text);
-    // Reads and drops the rest: the process would block on a full pipe.
+    // Reads and drops the rest, because the process would block on a full pipe.
     let _ = std::io::copy(&mut errors, &mut std::io::sink());
     String::from_utf8_lossy(&text).trim().into()
 }
 
-/// The last answers of a branch: of machines that were heard, that they have ended; of others, that
-/// they were not reached.
+/// Sends the last answers of a branch: machines that had answered have ended; others were not
+/// reached.
 fn lament(hosts: &[HostState], heard: &BTreeSet<String>, is_root: bool, why: &str, sink: &Sink) {
     for (index, host) in hosts.iter().enumerate() {
         let is_lost = heard.contains(&host.name) || (is_root && index == 0);
@@ -181,7 +181,7 @@ fn lament(hosts: &[HostState], heard: &BTreeSet<String>, is_root: bool, why: &st
     }
 }
 
-/// A message as a line.
+/// Returns a message as a line.
 pub(super) fn line<T: serde::Serialize>(
     message: &Addressed<T>,
 ) -> anyhow::Result<Zeroizing<Vec<u8>>> {
@@ -190,7 +190,7 @@ pub(super) fn line<T: serde::Serialize>(
     Ok(line)
 }
 
-/// Locks what stays valid when a thread panics.
+/// Locks a value that stays valid when a thread panics.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -212,7 +212,8 @@ mod tests {
         (0..count).map(host).collect()
     }
 
-    /// Machines that one reaches by itself at most, and the longest way, in a tree of so many.
+    /// Returns the highest number of machines that one machine reaches directly, and the longest
+    /// path.
     fn shape(hosts: &[HostState]) -> (usize, usize) {
         let mut widest = branches(hosts).count();
         let mut deepest = 0;
@@ -240,8 +241,8 @@ mod tests {
         }
     }
 
-    /// Goal: of a branch whose first machine does not answer, the root says that this one has
-    /// failed, and that the others are to be reached in another way.
+    /// Goal: if the first machine of a branch does not answer, the root reports that it has failed,
+    /// and that the others must be reached in another way.
     #[test]
     fn machines_behind_a_dead_one_are_unreached() {
         for is_root in [true, false] {
