@@ -169,7 +169,7 @@ pub struct Read {
 pub struct Write {
     /// The open file.
     pub handle: FileHandle,
-    /// The offset of the first byte. Meaningless if `flags` has `O_APPEND` and other nodes append
+    /// The offset of the first byte. Meaningless if `flags` has `O_APPEND` and others append
     /// too.
     pub offset: u64,
     /// The bytes, 4096-aligned in memory. From `/dev/fuse` this is a buffer of its own. With the

@@ -15,7 +15,7 @@ pub(crate) const LAYOUT_XATTR: &[u8] = b"user.tsumugi.layout";
 /// Shows this mount's counts, on the root directory, as JSON.
 const COUNTS_XATTR: &[u8] = b"user.tsumugi.counts";
 
-/// The label of the security module SELinux.
+/// The label of a security module.
 const SELINUX_XATTR: &[u8] = b"security.selinux";
 
 /// The mode bit of a directory that passes its group on to new files.

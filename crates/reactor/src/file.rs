@@ -65,7 +65,7 @@ impl File {
     /// Opens `path`.
     ///
     /// # Errors
-    /// What `open` answers.
+    /// Errors of `open`.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<Self> {
         open::open(path.as_ref(), options).map(|handle| Self { handle })
     }
@@ -191,7 +191,7 @@ impl File {
     /// Returns the size in bytes, also of a block device.
     ///
     /// # Errors
-    /// What `fstat` or `BLKGETSIZE64` answers.
+    /// Errors of `fstat` or `BLKGETSIZE64`.
     pub fn size(&self) -> io::Result<u64> {
         open::size(&self.handle)
     }
@@ -199,7 +199,7 @@ impl File {
     /// Sets the size of a regular file.
     ///
     /// # Errors
-    /// What `ftruncate` answers.
+    /// Errors of `ftruncate`.
     pub fn set_size(&self, size: u64) -> io::Result<()> {
         open::set_size(&self.handle, size)
     }
@@ -207,7 +207,7 @@ impl File {
     /// Returns whether it is a block device.
     ///
     /// # Errors
-    /// What `fstat` answers.
+    /// Errors of `fstat`.
     pub fn is_block_device(&self) -> io::Result<bool> {
         open::is_block_device(&self.handle)
     }

@@ -138,7 +138,7 @@ impl FileQueue {
     /// Submits the queued requests.
     ///
     /// # Errors
-    /// What `io_uring_enter` answers, if the ring is broken.
+    /// Errors of `io_uring_enter`, if the ring is broken.
     pub fn submit(&mut self) -> io::Result<()> {
         self.count_submission();
         match &mut self.engine {

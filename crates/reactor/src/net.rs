@@ -60,7 +60,7 @@ impl TcpListener {
     /// the former listener has closed.
     ///
     /// # Errors
-    /// What `socket`, `bind` and `listen` answer, and `setns` for a network namespace.
+    /// Errors of `socket`, `bind` and `listen`, and of `setns` for a network namespace.
     pub fn bind(address: SocketAddr, options: &SocketOptions) -> io::Result<Self> {
         let (handle, local_addr) = socket::listen(address, options)?;
         Ok(Self { handle, options: options.clone(), local_addr })
@@ -103,7 +103,7 @@ impl TcpStream {
     /// [`timeout`](crate::time::timeout).
     ///
     /// # Errors
-    /// What `socket` and `connect` answer, and `setns` for a network namespace.
+    /// Errors of `socket` and `connect`, and of `setns` for a network namespace.
     pub async fn connect(address: SocketAddr, options: &SocketOptions) -> io::Result<Self> {
         let handle = socket::open(address, options)?;
         Op::submit(&handle, Operation::Connect(address), |completion| {

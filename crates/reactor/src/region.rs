@@ -64,7 +64,7 @@ impl Region {
     /// are first touched, huge ones where it can.
     ///
     /// # Errors
-    /// What `mmap` answers; `InvalidInput` for a length of zero.
+    /// Errors of `mmap`; `InvalidInput` for a length of zero.
     pub fn new(len: usize) -> io::Result<Self> {
         let memory = map(len)?;
         Ok(Self { mapping: Arc::new(Mapping { memory, len, whole: None }) })
@@ -80,7 +80,7 @@ impl Region {
     /// clears a whole huge page.
     ///
     /// # Errors
-    /// What `mmap` answers; `InvalidInput` for a length of zero.
+    /// Errors of `mmap`; `InvalidInput` for a length of zero.
     pub fn in_huge_pages(len: usize) -> io::Result<Vec<Self>> {
         if len == 0 || len > isize::MAX as usize - 2 * HUGE_PAGE_BYTES {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -213,7 +213,7 @@ impl Region {
     /// partial pages at its ends.
     ///
     /// # Errors
-    /// What `madvise` answers.
+    /// Errors of `madvise`.
     ///
     /// # Panics
     /// If the range reaches past the end.

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// their own such children. Exact to a microsecond.
 ///
 /// # Errors
-/// What `getrusage` answers.
+/// Errors of `getrusage`.
 pub fn of_children() -> io::Result<Duration> {
     // SAFETY: `rusage` is a struct of numbers, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -103,7 +103,7 @@ impl<W: Work> Pool<W> {
         Self { shared, threads: Vec::new(), threads_max }
     }
 
-    /// Queues a job, and starts a thread for it if there is none.
+    /// Queues a job, and starts a thread for it if too few are idle and the bound allows one.
     pub(crate) fn push(&mut self, key: u32, job: W) {
         let mut queue = lock(&self.shared.queue);
         queue.jobs.push_back((key, job));

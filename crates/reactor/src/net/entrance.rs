@@ -4,8 +4,8 @@
 //! able to take all of them. Connections that have not proved anything are *silent*. They have
 //! slots of their own. When these are taken, the oldest silent connection of the peer with the most
 //! of them ends. So a flood from one address ends its own connections. A host that proceeds with
-//! its handshake keeps its slot even if it shares the flood's address, unless all slots are
-//! reopened within that time. Connections that have proved something are *known*; no newcomer ends
+//! its handshake keeps its slot even if it shares the flood's address, unless connections for a
+//! whole set of slots are opened within that time. Connections that have proved something are *known*; no newcomer ends
 //! them.
 //!
 //! A peer is an IPv4 address, or the 64-bit prefix of an IPv6 address, since one machine may use

@@ -63,8 +63,8 @@ fn paused_nodes_stand_still() {
         .unwrap();
 }
 
-/// Goal: a suspended machine receives no byte and ends no disk operation. A paused one does, and
-/// both continue when they wake.
+/// Goal: a suspended machine receives no byte and ends no disk operation, unlike a paused one;
+/// both continue when it wakes.
 #[test]
 fn suspended_machines_stand_still_as_a_whole() {
     let Cluster { mut simulation, server, client, address, .. } = cluster(4);
