@@ -240,12 +240,12 @@ impl Device for LogDevice {
         })
     }
 
-    /// Not recorded: a discarded block may have any content, before a power cut or after.
+    /// Discards without a record: a discarded block may have any content, before a power cut or after.
     fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
         self.inner.discard(offset, len)
     }
 
-    /// Recorded as a write of zeros.
+    /// Writes zeros, recorded as a write.
     fn write_zeroes(&self, offset: u64, len: u64) -> IoFuture<()> {
         let access = crate::error::Access::WriteZeroes;
         if let Err(error) = self.geometry().check(access, offset, len) {

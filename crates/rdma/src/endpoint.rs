@@ -311,8 +311,8 @@ impl Endpoint {
     /// If the library refuses them; the connection is then over.
     pub fn flush(&mut self) -> io::Result<bool> {
         // Receives come first, because the peer may send its next command as soon as it has a
-        // response. A peer that takes no responses gets no more receives, so its answers cannot
-        // pile up here.
+        // response. A peer that takes no responses gets no more receives, so that
+        // responses to it cannot pile up here.
         if self.can_send() {
             self.post_receives()?;
         }

@@ -107,7 +107,7 @@ pub struct BlockOutcome {
 
 /// State that all tasks of a run share.
 struct Shared {
-    plan: RunParameters,
+    parameters: RunParameters,
     host: Node,
     machine: Node,
     network: Network,
@@ -144,7 +144,7 @@ impl Shared {
     }
 
     fn has_faults(&self) -> bool {
-        self.plan.faults > 0
+        self.parameters.faults > 0
     }
 
     fn address(&self) -> SocketAddr {
@@ -155,12 +155,12 @@ impl Shared {
 /// Runs a seed in this thread. With `is_logged` it prints each request and each fault.
 pub fn run_block_path(seed: u64, is_logged: bool) -> BlockOutcome {
     let mut random = Random::new(seed ^ 0x626c_6f63_6b73);
-    let plan = RunParameters::new(seed, &mut random);
+    let parameters = RunParameters::new(seed, &mut random);
     let config = SimConfig { time_max: TIME_MAX, ..SimConfig::default() };
     let mut simulation = Simulation::with_config(seed, config);
     let shared = Rc::new(Shared {
-        faults_left: Cell::new(plan.faults),
-        plan,
+        faults_left: Cell::new(parameters.faults),
+        parameters,
         host: simulation.node("host"),
         machine: simulation.node("target"),
         network: simulation.network(),
@@ -198,7 +198,7 @@ async fn whole(shared: Rc<Shared>, mut random: Random) {
     guests.abort();
 }
 
-/// The host's process.
+/// Runs the host's process.
 async fn work(shared: Rc<Shared>, mut random: Random) {
     let options = connect_options(&shared, &mut random);
     let (controller, namespace) = loop {
@@ -214,7 +214,7 @@ async fn work(shared: Rc<Shared>, mut random: Random) {
     let tool = tool::Tool::new(&shared, &controller, Random::new(random.next()));
     let tool = reactor::spawn(tool.run());
     let mut workers = Vec::new();
-    for number in 0..shared.plan.workers {
+    for number in 0..shared.parameters.workers {
         let random = Random::new(random.next());
         let worker = Worker::new(&shared, &namespace, number, random);
         workers.push(reactor::spawn(worker.run()));
@@ -262,7 +262,7 @@ fn start_target(shared: &Rc<Shared>) {
     drop(shared.machine.spawn(async move {
         let backing = open_device(&this).await;
         let limits =
-            Limits { transfer_bytes_max: this.plan.transfer_bytes_max, ..Limits::default() };
+            Limits { transfer_bytes_max: this.parameters.transfer_bytes_max, ..Limits::default() };
         let admissions = Admissions::new(AdmissionMode::AnyHost);
         let target = Target::new(limits, admissions).expect("limits that are possible");
         let nqn = Nqn::new(NQN).expect("a valid name");
@@ -287,15 +287,15 @@ async fn open_device(shared: &Shared) -> FileBacking {
         let options = OpenOptions { create: true, ..OpenOptions::READ_WRITE };
         let file = File::open(DEVICE_PATH, options).expect("a new file");
         let zeros = Buffer::zeroed(64 << 10).freeze();
-        for offset in (0..shared.plan.device_bytes()).step_by(zeros.len()) {
+        for offset in (0..shared.parameters.device_bytes()).step_by(zeros.len()) {
             file.write_at(zeros.clone(), offset).await.0.expect("a write");
         }
         file.sync_all().await.expect("a flush");
     }
     let options = FileOptions {
-        block_size: Some(shared.plan.block_size),
+        block_size: Some(shared.parameters.block_size),
         direct: true,
-        preallocated: !shared.plan.discards,
+        preallocated: !shared.parameters.discards,
         incarnation: Incarnation(shared.incarnation.get()),
     };
     FileBacking::open(DEVICE_PATH, &options).expect("the device opens")
@@ -319,10 +319,10 @@ async fn guests(shared: Rc<Shared>, mut random: Random) {
 }
 
 async fn faults(shared: Rc<Shared>, mut random: Random) {
-    let most = shared.plan.disk_latency_max.max(Duration::from_micros(300));
+    let most = shared.parameters.disk_latency_max.max(Duration::from_micros(300));
     let range = (Duration::from_micros(10), most);
     shared.machine.set_disk_pace(Some(DiskPace { read: range, write: range, sync: range }));
-    for left in (0..shared.plan.faults).rev() {
+    for left in (0..shared.parameters.faults).rev() {
         sleep(Duration::from_millis(random.between(1, 4_000))).await;
         if random.chance(AIMED_PERCENT)
             && timeout(PATIENCE, moment(&shared, &mut random)).await.is_ok()
@@ -333,8 +333,8 @@ async fn faults(shared: Rc<Shared>, mut random: Random) {
         let lasting = Duration::from_millis(random.between(1, longest));
         let (host, machine) = (&shared.host, &shared.machine);
         shared.count("faults");
-        if shared.plan.has_kills && (!shared.plan.has_resets || random.chance(50)) {
-            let loses_power = shared.plan.has_power_losses && random.chance(50);
+        if shared.parameters.has_kills && (!shared.parameters.has_resets || random.chance(50)) {
+            let loses_power = shared.parameters.has_power_losses && random.chance(50);
             shared.log(|| format!("the target is killed, with its power: {loses_power}"));
             shared.target.borrow_mut().take();
             if loses_power {

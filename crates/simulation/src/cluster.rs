@@ -94,7 +94,8 @@ pub(crate) struct Counted {
     pub(crate) rewritten_blocks: u64,
 }
 
-/// The job's secret. TLS takes its random numbers from its own library, so no seed controls them.
+/// Returns the job's secret. TLS takes its random numbers from its own library, so no seed controls
+/// them.
 fn secret() -> Secret {
     Secret::from_hex(&"5a".repeat(32)).expect("64 hexadecimal digits")
 }
@@ -158,7 +159,7 @@ impl Cluster {
         Rc::new(Cluster { meta, machines, operator, network, counted: RefCell::default() })
     }
 
-    /// Where the metadata service listens.
+    /// Returns the address of the metadata service.
     pub(crate) fn meta_address(&self) -> SocketAddr {
         SocketAddr::new(self.meta.node.address(), META_PORT)
     }

@@ -158,7 +158,7 @@ impl Faults {
         *self == Faults::default()
     }
 
-    /// The sum of all weights.
+    /// Returns the sum of all weights.
     pub(crate) fn total(&self) -> u64 {
         self.0.iter().map(|weight| u64::from(*weight)).sum()
     }

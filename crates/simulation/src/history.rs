@@ -145,7 +145,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// All counts with their names.
+    /// Returns all counts with their names.
     pub fn named(&self) -> Vec<(&'static str, u64)> {
         let kinds = Fault::ALL.into_iter().map(|(fault, name)| (name, self.kinds[fault as usize]));
         let others = [
@@ -305,7 +305,7 @@ impl Life {
     }
 }
 
-/// The present moment, in nanoseconds since the start.
+/// Returns the present time, in nanoseconds since the start.
 pub(crate) fn now_ns() -> u64 {
     (now() - reactor::time::Instant::from_ns(0)).as_nanos() as u64
 }

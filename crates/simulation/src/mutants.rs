@@ -40,13 +40,13 @@ pub struct Mutant {
 }
 
 impl Mutant {
-    /// The rules that it breaks.
+    /// Returns the rules that it breaks.
     pub fn rules(&self) -> impl Iterator<Item = &str> {
         self.rule.split(' ')
     }
 }
 
-/// The catalogue, `mutants.toml`.
+/// Returns the catalogue, `mutants.toml`.
 ///
 /// # Panics
 /// If the file is malformed.

@@ -26,7 +26,7 @@ fn play<F: Future<Output = ()>>(nodes: usize, scene: impl FnOnce(Rc<Stage>, Gate
     play_on_one(device, nodes, |_| None, |stage| scene(Rc::new(stage), gate));
 }
 
-/// The value of a block after the last rewrite.
+/// Returns the value of a block after the last rewrite.
 fn value(block: u64) -> u8 {
     (block % 251) as u8
 }

@@ -26,7 +26,7 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The files in which each mutant is planted.
+/// Returns the files in which each mutant is planted.
 fn planted() -> BTreeMap<String, BTreeSet<String>> {
     let mut files = Vec::new();
     for name in CRATES {

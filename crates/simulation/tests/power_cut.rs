@@ -279,7 +279,7 @@ fn check(index: usize, slot: &Slot, moment: usize, found: Option<&[Option<u64>]>
     // A change of this slot was under way, without an acknowledgement that it is durable.
     let is_open = slot.deletions.iter().any(|(begun, at)| *begun <= moment && *at >= newest)
         || slot.versions.len() as u32 > newest && begun(newest + 1);
-    // A deletion that began may be visible, together with the loss of all later writes.
+    // A deletion that began may have taken effect, and so may all later writes.
     let may_be_gone = certain.is_none_or(|certain| certain.durable.iter().all(|at| *at == 0))
         || slot.deletions.iter().any(|(begun, at)| *begun <= moment && *at >= newest);
     let floor = |at: usize| match certain {

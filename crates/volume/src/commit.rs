@@ -34,7 +34,7 @@ struct Job {
     released: Vec<u32>,
 }
 
-/// What a flush has to do.
+/// The action of a flush.
 enum Turn {
     /// It commits.
     Own,

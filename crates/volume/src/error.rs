@@ -52,7 +52,7 @@ pub enum Error {
     /// A size that a volume cannot have.
     #[error("{size} bytes is not a volume's size: give a multiple of {cluster} bytes, up to {max}")]
     Size {
-        /// Bytes that were asked for.
+        /// Requested size in bytes.
         size: u64,
         /// The pool's cluster size in bytes.
         cluster: u32,

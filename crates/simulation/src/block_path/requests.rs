@@ -41,14 +41,14 @@ impl Worker {
         number: u64,
         random: Random,
     ) -> Worker {
-        let sectors = Sectors::new(shared.plan.part_bytes);
+        let sectors = Sectors::new(shared.parameters.part_bytes);
         let (shared, namespace) = (Rc::clone(shared), namespace.clone());
         Worker { shared, namespace, number, random, sectors, losses: 0 }
     }
 
     pub(super) async fn run(mut self) {
         let mut steps = 0;
-        while steps < self.shared.plan.steps || self.shared.faults_left.get() > 0 {
+        while steps < self.shared.parameters.steps || self.shared.faults_left.get() > 0 {
             steps += 1;
             self.learn();
             match self.random.below(100) {
@@ -59,12 +59,12 @@ impl Worker {
                 82..96 => self.flush().await,
                 _ => self.impossible().await,
             }
-            let is_late = steps > self.shared.plan.steps;
-            let pause_max = if is_late { LATE_PAUSE_MAX } else { self.shared.plan.pause_max };
+            let is_late = steps > self.shared.parameters.steps;
+            let pause_max = if is_late { LATE_PAUSE_MAX } else { self.shared.parameters.pause_max };
             let pause_max_ns = pause_max.as_nanos() as u64;
             sleep(Duration::from_nanos(1 + self.random.below(pause_max_ns))).await;
         }
-        let whole = Range { at: 0, bytes: self.shared.plan.part_bytes };
+        let whole = Range { at: 0, bytes: self.shared.parameters.part_bytes };
         for _ in 0..LAST_LOOKS {
             if self.read_range(whole).await {
                 return;
@@ -80,14 +80,14 @@ impl Worker {
 
     /// Returns the offset on the device of an offset in the part.
     fn offset(&self, at: u64) -> u64 {
-        self.number * self.shared.plan.part_bytes + at
+        self.number * self.shared.parameters.part_bytes + at
     }
 
     /// Returns a random range: usually a few blocks, sometimes up to the whole part, which is more
     /// than one command may carry.
     fn range(&mut self) -> Range {
-        let block = u64::from(self.shared.plan.block_size);
-        let blocks = self.shared.plan.part_bytes / block;
+        let block = u64::from(self.shared.parameters.block_size);
+        let blocks = self.shared.parameters.part_bytes / block;
         let most = if self.random.chance(70) { blocks.min(16) } else { blocks };
         let count = self.random.between(1, most);
         let at = self.random.between(0, blocks - count) * block;
@@ -177,7 +177,7 @@ impl Worker {
         self.go_on(result);
     }
 
-    /// After a loss of power the handle fails all requests until its user acknowledges the loss.
+    /// Acknowledges a loss of power: until then the handle fails all requests.
     fn go_on<T>(&self, result: &Result<T, Error>) {
         if matches!(result, Err(Error::WritesLost { .. })) {
             self.shared.count("writes_lost");
@@ -217,7 +217,8 @@ impl Worker {
 
     /// Reads into segments that need not be whole blocks.
     async fn read_scattered(&mut self, offset: u64, bytes: usize) -> Result<Vec<u8>, Error> {
-        let unit = if self.random.chance(50) { self.shared.plan.block_size as usize } else { 1 };
+        let unit =
+            if self.random.chance(50) { self.shared.parameters.block_size as usize } else { 1 };
         let first = (self.random.below(bytes as u64) as usize) / unit * unit;
         let mut segments = Segments::new();
         for len in [first, bytes - first] {
@@ -243,7 +244,7 @@ impl Worker {
     async fn discard(&mut self) {
         let range = self.range();
         let effect = self.namespace.geometry().discard;
-        let discards = self.shared.plan.discards;
+        let discards = self.shared.parameters.discards;
         let expected = if discards { DiscardEffect::Zeroes } else { DiscardEffect::Arbitrary };
         if effect != expected {
             self.violation(&format!("discarding is said to be {effect:?}, not {expected:?}"));
@@ -258,7 +259,7 @@ impl Worker {
 
     async fn flush(&mut self) {
         let result = self.namespace.flush().await;
-        let whole = Range { at: 0, bytes: self.shared.plan.part_bytes };
+        let whole = Range { at: 0, bytes: self.shared.parameters.part_bytes };
         if self.ended("flush", whole, &result) && !self.learn() {
             self.sectors.flushed();
         }
@@ -267,8 +268,8 @@ impl Worker {
 
     /// Checks that impossible requests fail immediately.
     async fn impossible(&mut self) {
-        let block = u64::from(self.shared.plan.block_size);
-        let end = self.shared.plan.device_bytes();
+        let block = u64::from(self.shared.parameters.block_size);
+        let end = self.shared.parameters.device_bytes();
         let (offset, bytes) =
             *self.random.of(&[(1, block), (0, block + 1), (end, block), (end - block, 2 * block)]);
         let result = self.namespace.read(offset, Buffer::zeroed(bytes as usize)).await;

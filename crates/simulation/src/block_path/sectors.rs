@@ -32,7 +32,7 @@ pub(super) struct Sectors {
 }
 
 impl Sectors {
-    /// A part of zeros.
+    /// Returns a part of zeros.
     pub(super) fn new(bytes: u64) -> Sectors {
         let zeros = Sector { now: vec![0], flushed: vec![0], ..Sector::default() };
         let sectors = vec![zeros; bytes as usize / SECTOR_BYTES];

@@ -290,7 +290,7 @@ impl Tool {
         self.expect(uuid == Some([7; 16]), || format!("the namespace is {identity:?}"));
         let identify = self.controller.identify_namespace(NAMESPACE).await?;
         let bytes = identify.nsze.get() << identify.block_shift().unwrap_or_default();
-        let expected = self.shared.plan.device_bytes();
+        let expected = self.shared.parameters.device_bytes();
         self.expect(bytes == expected, || format!("it has {bytes} bytes, not {expected}"));
         match self.controller.identify_namespace(Nsid(3)).await {
             Err(Error::NoSuchNamespace(_)) => Ok(()),

@@ -52,7 +52,7 @@ impl OpenFile {
         !self.treatment.contains(OpenFlags::NOFLUSH)
     }
 
-    /// The number that identifies the open file.
+    /// Returns the number that identifies the open file.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }

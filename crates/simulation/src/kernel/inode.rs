@@ -115,7 +115,7 @@ impl Inode {
         self.known.get().attributes
     }
 
-    /// The inode's number, as stat(2) shows it.
+    /// Returns the inode's number in stat(2).
     pub(crate) fn number(&self) -> protocol::InodeId {
         protocol::InodeId(self.attributes().inode)
     }
@@ -142,7 +142,7 @@ impl Inode {
         self.known.set(known);
     }
 
-    /// Number of times that the mount has returned this inode without a FORGET since.
+    /// Returns how often the mount has returned this inode without a FORGET since.
     pub(super) fn lookups(&self) -> u64 {
         self.lookups.get()
     }

@@ -131,7 +131,7 @@ pub(crate) async fn start_node_with(
     }
 }
 
-/// A simulation with a machine for the service and `nodes` others.
+/// Returns a simulation with a machine for the service and `nodes` others.
 pub(crate) fn machines(seed: u64, nodes: usize) -> (Simulation, Node, Vec<Node>) {
     let simulation = Simulation::new(seed);
     let meta = simulation.node("meta");

@@ -97,7 +97,7 @@ pub(crate) fn play<F: Future<Output = ()>>(nodes: usize, scene: impl FnOnce(Stag
     play_on(Fault::new(memory, 1, FaultPlan::default()), nodes, scene);
 }
 
-/// A node's device in one of its lives.
+/// Returns a node's device in one of its lives.
 pub(crate) fn device(node: usize, backing: Arc<dyn Backing>, incarnation: u128) -> NodeDevice {
     NodeDevice {
         uuid: Uuid::from_u128(100 + node as u128),
