@@ -6,7 +6,7 @@ mod nodes;
 mod storage;
 
 pub(crate) use nodes::of_hosts;
-pub(crate) use storage::Place;
+pub(crate) use storage::NodeStorage;
 
 use crate::deploy::hosts::Spot;
 use crate::print::words;
@@ -84,9 +84,9 @@ impl Report {
 }
 
 /// Checks this machine; with `measure`, also measures its storage.
-pub(crate) fn of_machine(place: &Place, measure: bool) -> Report {
+pub(crate) fn of_machine(storage: &NodeStorage, measure: bool) -> Report {
     let mut findings = machine::look();
-    findings.extend(storage::look(place, measure));
+    findings.extend(storage::look(storage, measure));
     let spot = match Spot::here(&[]) {
         Ok(spot) => Some(spot),
         Err(error) => {

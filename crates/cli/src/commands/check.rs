@@ -202,8 +202,8 @@ fn of_running(args: &CheckArgs, dir: &JobDir, state: &State) -> anyhow::Result<O
 }
 
 /// Converts a finding of the service.
-fn finding(told: Contradiction) -> Finding {
-    let Contradiction { area, inode, path, what } = told;
+fn finding(contradiction: Contradiction) -> Finding {
+    let Contradiction { area, inode, path, what } = contradiction;
     let area = Area::of_name(&area).unwrap_or_default();
     Finding { inode, path, ..Finding::general(area, what) }
 }

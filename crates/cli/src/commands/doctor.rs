@@ -6,7 +6,7 @@ use crate::deploy::reach::ReachArgs;
 use crate::deploy::remote::Errand;
 use crate::deploy::size;
 use crate::deploy::state::HostState;
-use crate::doctor::{self, Level, Place, Report};
+use crate::doctor::{self, Level, NodeStorage, Report};
 use crate::site::{SIZE_DEFAULT, Site};
 use clap::Args;
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ pub(crate) struct DoctorArgs {
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let reports = match &args.nodes {
         Some(nodes) => ask(args, nodes)?,
-        None => vec![doctor::of_machine(&args.place(), !args.no_measure)],
+        None => vec![doctor::of_machine(&args.storage(), !args.no_measure)],
     };
     match (args.json, &args.nodes, reports.as_slice()) {
         (true, None, [report]) => print_json(&serde_json::to_value(report)?)?,
@@ -75,10 +75,10 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 
 impl DoctorArgs {
     /// Returns the storage that `up` would give a node of this machine.
-    fn place(&self) -> Place {
+    fn storage(&self) -> NodeStorage {
         // An unusable site file is a separate finding.
         let size = self.size.or(Site::read().ok().and_then(|site| site.defaults.size));
-        Place {
+        NodeStorage {
             patterns: self.device.clone(),
             directory: self.device_dir.clone(),
             size: size.unwrap_or(SIZE_DEFAULT),

@@ -3,7 +3,7 @@
 mod of_slurm;
 
 use crate::deploy::cleanup::{self, Report};
-use crate::deploy::find::{self, JobName, Place};
+use crate::deploy::find::{self, FoundJob, JobName};
 use crate::deploy::job::{FindArgs, JobDir};
 use crate::deploy::logs::Logs;
 use crate::deploy::output::{print_json, relay};
@@ -74,9 +74,9 @@ pub(crate) fn run(args: &DownArgs) -> anyhow::Result<ExitCode> {
     if let Some(job) = args.slurm_job {
         return of_slurm::down(args, job);
     }
-    let dir = match find::place(&args.find)? {
-        Place::Here(dir) => dir,
-        Place::Of(user, name) => return Ok(relay(&user.run(&args.words_for(Some(&name)))?)),
+    let dir = match find::job(&args.find)? {
+        FoundJob::Own(dir) => dir,
+        FoundJob::OfUser(user, name) => return Ok(relay(&user.run(&args.words_for(Some(&name)))?)),
     };
     refuse_roots(&dir)?;
     let (report, value) = down(args, &dir)?;

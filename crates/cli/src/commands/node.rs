@@ -255,12 +255,12 @@ fn show_ready(ready: &Ready, held: Option<&mut Held>) {
         (name, reason.as_str())
     });
     if let Some(held) = held {
-        let told = held.update(|life| {
+        let updated = held.update(|life| {
             life.address = Some(ready.target);
             life.transport = transport.map(|(name, _)| name.into());
             life.transport_reason = transport.map(|(_, reason)| reason.into());
         });
-        if let Err(error) = told {
+        if let Err(error) = updated {
             eprintln!("tsumugi: {}", crate::print::words(&error));
         }
     }

@@ -3,7 +3,7 @@
 //! It works when parts of the job are dead: it always prints what this machine knows, and adds what
 //! the metadata service knows if that answers.
 
-use crate::deploy::find::{self, Place};
+use crate::deploy::find::{self, FoundJob};
 use crate::deploy::job::FindArgs;
 use crate::deploy::mounts::Condition;
 use crate::deploy::output::{print_json, relay};
@@ -50,29 +50,29 @@ pub(crate) struct StatusArgs {
 }
 
 /// Finds the job, or, on a node of a Slurm job that has only its own part of the job, that part.
-fn place(find: &FindArgs) -> anyhow::Result<Place> {
-    let place = find::place(find)?;
-    if let Place::Here(dir) = &place
+fn find_job(find: &FindArgs) -> anyhow::Result<FoundJob> {
+    let found = find::job(find)?;
+    if let FoundJob::Own(dir) = &found
         && !dir.path().exists()
         && let Some(node) = slurm::node_here()
     {
         let mut of_node = find.clone();
         of_node.job.job = Some(format!("{}.{node}", dir.job()));
-        if let Place::Here(part) = find::place(&of_node)?
+        if let FoundJob::Own(part) = find::job(&of_node)?
             && part.path().exists()
         {
-            return Ok(Place::Here(part));
+            return Ok(FoundJob::Own(part));
         }
     }
-    Ok(place)
+    Ok(found)
 }
 
 /// Runs `tsumugi status`.
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     users::leave_terminal();
-    let dir = match place(&args.find)? {
-        Place::Here(dir) => dir,
-        Place::Of(user, name) => {
+    let dir = match find_job(&args.find)? {
+        FoundJob::Own(dir) => dir,
+        FoundJob::OfUser(user, name) => {
             let mut words: Vec<OsString> = vec!["status".into(), "--job".into(), name.job.into()];
             words.extend(["--dir".into(), name.base.into_os_string()]);
             words.extend(args.json.then(|| "--json".into()));

@@ -1,7 +1,7 @@
 //! `tsumugi top`: shows what a job's nodes do at the moment.
 
 use super::stats::{as_json, parse_seconds};
-use crate::deploy::find::{self, Place};
+use crate::deploy::find::{self, FoundJob};
 use crate::deploy::job::{FindArgs, JobDir};
 use crate::deploy::remote;
 use crate::deploy::status::Status;
@@ -66,9 +66,9 @@ struct Part {
 
 /// Runs `tsumugi top`.
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
-    let dir = match find::place(&args.find)? {
-        Place::Here(dir) => dir,
-        Place::Of(user, name) => bail!(
+    let dir = match find::job(&args.find)? {
+        FoundJob::Own(dir) => dir,
+        FoundJob::OfUser(user, name) => bail!(
             "job {} belongs to {1}: run `tsumugi top` as {1}, or use `tsumugi status`",
             name.job,
             user.name

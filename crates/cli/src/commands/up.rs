@@ -8,7 +8,7 @@ use crate::deploy::output::print_json;
 use crate::deploy::plan::{DevicePlan, MetaPlan, NodePlan, Plan};
 use crate::deploy::process::Process;
 use crate::deploy::reach::ReachArgs;
-use crate::deploy::remote::{self, Way};
+use crate::deploy::remote::{self, Launcher};
 use crate::deploy::size;
 use crate::deploy::slurm::{self, SlurmRun};
 use crate::deploy::stop::{Stop, Stopped};
@@ -240,8 +240,8 @@ pub(crate) fn make(args: &UpArgs, dir: &JobDir, stop: &Stop) -> anyhow::Result<O
         );
     }
     match &args.nodes {
-        Some(nodes) => remote::up(&args, dir, &Way::Ssh(nodes.clone()), stop),
-        None if args.slurm => remote::up(&args, dir, &Way::slurm_here()?, stop),
+        Some(nodes) => remote::up(&args, dir, &Launcher::Ssh(nodes.clone()), stop),
+        None if args.slurm => remote::up(&args, dir, &Launcher::slurm_here()?, stop),
         None => up_local(&args, dir, stop),
     }
 }

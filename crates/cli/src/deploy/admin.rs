@@ -70,7 +70,7 @@ impl Access {
         let (limits, silent) = (Limits::default(), Rc::new(Silent));
         Link::connect(self.address, &self.sockets(), &credential, limits, silent)
             .await
-            .map_err(|error| told(&error))
+            .map_err(|error| without_causes(&error))
     }
 
     /// Makes one call on a connection of its own. The answer has no deadline; if the service dies,
@@ -80,7 +80,7 @@ impl Access {
             Ok(connection) => connection?,
             Err(_) => bail!("the metadata service does not answer within {DEADLINE:?}"),
         };
-        connection.call(call, None).await.map_err(|error| told(&error))
+        connection.call(call, None).await.map_err(|error| without_causes(&error))
     }
 }
 
@@ -93,13 +93,16 @@ pub(crate) fn ask(meta: &MetaState, secret: &Path) -> anyhow::Result<Pool> {
             let status = connection
                 .call(&Call::Status, Some(DEADLINE))
                 .await
-                .map_err(|error| told(&error))?;
+                .map_err(|error| without_causes(&error))?;
             let call = Call::FilesHit { count_max: FILES_MAX };
-            let files_hit =
-                match connection.call(&call, Some(DEADLINE)).await.map_err(|error| told(&error))? {
-                    Answer::Paths(paths) => paths,
-                    other => bail!("the metadata service answered {other:?}"),
-                };
+            let files_hit = match connection
+                .call(&call, Some(DEADLINE))
+                .await
+                .map_err(|error| without_causes(&error))?
+            {
+                Answer::Paths(paths) => paths,
+                other => bail!("the metadata service answered {other:?}"),
+            };
             Ok(Pool { status, files_hit })
         };
         match reactor::time::timeout(DEADLINE, Box::pin(asking)).await {
@@ -110,6 +113,6 @@ pub(crate) fn ask(meta: &MetaState, secret: &Path) -> anyhow::Result<Pool> {
 }
 
 /// Converts an error of a connection, which cannot leave its thread, to its text.
-fn told(error: &rpc::RpcError) -> anyhow::Error {
+fn without_causes(error: &rpc::RpcError) -> anyhow::Error {
     anyhow::anyhow!("{error}")
 }

@@ -217,11 +217,11 @@ fn started_in() -> Vec<PathBuf> {
 
 /// The job that a command works on.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum FoundJob {
     /// A job of this user, in this directory, which may not exist.
-    Here(JobDir),
+    Own(JobDir),
     /// A job of another user; the command must run as that user.
-    Of(User, JobName),
+    OfUser(User, JobName),
 }
 
 /// Name and base of another user's job.
@@ -234,7 +234,7 @@ pub(crate) struct JobName {
 }
 
 /// Finds the job for a command's arguments.
-pub(crate) fn place(args: &FindArgs) -> anyhow::Result<Place> {
+pub(crate) fn job(args: &FindArgs) -> anyhow::Result<FoundJob> {
     let dir = args.job.dir()?;
     let is_root = rustix::process::geteuid().is_root();
     let owner = args.owner.as_deref().map(User::find).transpose()?;
@@ -252,28 +252,28 @@ pub(crate) fn place(args: &FindArgs) -> anyhow::Result<Place> {
         }
     };
     if args.job.dir.is_some() {
-        return Ok(Place::Here(dir));
+        return Ok(FoundJob::Own(dir));
     }
     let own = own_that(None, |name| name == dir.job()).0;
     let own: Vec<_> = own.into_iter().filter(wanted).collect();
     if dir.path().exists() && own.iter().any(|job| job.path == dir.path()) {
-        return Ok(Place::Here(dir));
+        return Ok(FoundJob::Own(dir));
     }
     let mut found = own;
     if is_root {
         found.extend(of_others().into_iter().filter(|j| j.name == dir.job() && wanted(j)));
     } else if let Some(shown) = shown_to_user(dir.job()) {
-        return Ok(Place::Here(shown));
+        return Ok(FoundJob::Own(shown));
     }
     match found.as_slice() {
-        [] => Ok(Place::Here(dir)),
+        [] => Ok(FoundJob::Own(dir)),
         [job] if job.user == rustix::process::geteuid().as_raw() => {
-            Ok(Place::Here(JobDir::at(&job.path)?))
+            Ok(FoundJob::Own(JobDir::at(&job.path)?))
         }
         [job] => {
             let base = job.path.parent().unwrap_or(&job.path).to_path_buf();
             let name = JobName { job: job.name.clone(), base };
-            Ok(Place::Of(User::find(&job.user.to_string())?, name))
+            Ok(FoundJob::OfUser(User::find(&job.user.to_string())?, name))
         }
         several => {
             let list: Vec<_> = several

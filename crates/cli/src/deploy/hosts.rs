@@ -204,8 +204,8 @@ fn source(peer: IpAddr) -> Option<IpAddr> {
 pub(crate) fn addresses(hosts: &[Host], spots: &[Spot]) -> anyhow::Result<Vec<IpAddr>> {
     let is_one = spots.iter().all(|spot| spot.machine == spots[0].machine);
     let one = |(host, spot): (&Host, &Spot)| {
-        let told = host.address.or(spot.data).or_else(|| host.known_address());
-        let found = told.or_else(|| spot.routes.first().copied()).or(spot.ssh);
+        let known = host.address.or(spot.data).or_else(|| host.known_address());
+        let found = known.or_else(|| spot.routes.first().copied()).or(spot.ssh);
         match found {
             Some(address) => Ok(address),
             None if is_one => Ok(Ipv4Addr::LOCALHOST.into()),

@@ -137,7 +137,7 @@ fn is_at(file: &File, path: &Path) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// No process.
-    Nobody,
+    NoProcess,
     /// A process that has not reported yet, or is out of sight here.
     Unknown,
     /// This service.
@@ -148,11 +148,13 @@ impl Holder {
     /// Returns the holder of a file.
     pub(crate) fn of(path: &Path) -> Holder {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return Holder::Nobody };
+        let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else {
+            return Holder::NoProcess;
+        };
         let file = File::from(file);
         match file.try_lock_shared() {
             Err(TryLockError::WouldBlock) => {}
-            _ => return Holder::Nobody,
+            _ => return Holder::NoProcess,
         }
         match read(&file) {
             Some(life) if life.process.is_alive() => Holder::Service(life),
@@ -161,10 +163,10 @@ impl Holder {
     }
 
     /// Returns the holder's report.
-    pub(crate) fn told(self) -> Option<Life> {
+    pub(crate) fn report(self) -> Option<Life> {
         match self {
             Holder::Service(life) => Some(life),
-            Holder::Nobody | Holder::Unknown => None,
+            Holder::NoProcess | Holder::Unknown => None,
         }
     }
 
@@ -184,7 +186,7 @@ impl Holder {
     pub(crate) fn process(&self) -> Option<Process> {
         match self {
             Holder::Service(life) => Some(life.process),
-            Holder::Nobody | Holder::Unknown => None,
+            Holder::NoProcess | Holder::Unknown => None,
         }
     }
 }
@@ -214,7 +216,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(300));
             drop(held);
         });
-        assert_eq!(Holder::settled(&path), Holder::Nobody);
+        assert_eq!(Holder::settled(&path), Holder::NoProcess);
         end.join().unwrap();
     }
 
@@ -224,7 +226,7 @@ mod tests {
     fn a_file_has_one_holder() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("service.pid");
-        assert_eq!(Holder::of(&path), Holder::Nobody);
+        assert_eq!(Holder::of(&path), Holder::NoProcess);
         let mut held = Held::take(&path).unwrap();
         held.update(|life| life.transport = Some("device".into())).unwrap();
         assert_eq!(Holder::of(&path), Holder::Service(held.life.clone()));
@@ -232,7 +234,7 @@ mod tests {
         let refused = Held::take(&path).unwrap_err().to_string();
         assert!(refused.contains(&std::process::id().to_string()), "{refused}");
         drop(held);
-        assert_eq!(Holder::of(&path), Holder::Nobody);
+        assert_eq!(Holder::of(&path), Holder::NoProcess);
         assert!(!path.exists(), "it goes with its holder");
         std::fs::write(&path, "rubbish that is longer than what is written over it".repeat(9))
             .unwrap();

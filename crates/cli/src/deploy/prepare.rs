@@ -94,10 +94,10 @@ fn make(file: &Backing, fill: Fill, done: &AtomicU64, stops: [&Stop; 2]) -> anyh
 fn try_make(file: &Backing, fill: Fill, done: &AtomicU64, stops: [&Stop; 2]) -> anyhow::Result<()> {
     let unfinished = Backing::unfinished(&file.path);
     let mut runtime = Runtime::new(&reactor::Config::default())?;
-    let mut told = 0;
+    let mut reported = 0;
     let progress = |bytes| {
-        done.fetch_add(bytes - told, Ordering::Relaxed);
-        told = bytes;
+        done.fetch_add(bytes - reported, Ordering::Relaxed);
+        reported = bytes;
     };
     let stopped = async {
         loop {

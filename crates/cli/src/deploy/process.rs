@@ -168,7 +168,7 @@ mod tests {
 
     /// Goal: a recycled number is not mistaken for the process, and gets no signal.
     #[test]
-    fn start_time_tells_processes_apart() {
+    fn start_time_distinguishes_processes() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::of(child.id().cast_signed()).unwrap();
         let other = Process { start_ticks: process.start_ticks + 1, ..process };

@@ -66,48 +66,53 @@ pub(crate) struct Renewed {
 
 /// How machines are reached.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Launcher {
     /// By ssh: a file of nodes, or names separated by commas.
     Ssh(String),
     /// By srun, in the allocation of this run.
     Slurm(SlurmRun),
 }
 
-impl Way {
+impl Launcher {
     /// By srun, in the allocation of this process.
-    pub(crate) fn slurm_here() -> anyhow::Result<Way> {
+    pub(crate) fn slurm_here() -> anyhow::Result<Launcher> {
         let job =
             slurm::job_here().context("there is no Slurm job here: SLURM_JOB_ID is not set")?;
-        Ok(Way::Slurm(SlurmRun::find(job)?))
+        Ok(Launcher::Slurm(SlurmRun::find(job)?))
     }
 
     fn hosts(&self) -> anyhow::Result<Vec<Host>> {
         match self {
-            Way::Ssh(nodes) => hosts::read(nodes),
-            Way::Slurm(_) => hosts::list(&slurm::nodes_here()?),
+            Launcher::Ssh(nodes) => hosts::read(nodes),
+            Launcher::Slurm(_) => hosts::list(&slurm::nodes_here()?),
         }
     }
 
     fn run(&self) -> Option<&SlurmRun> {
         match self {
-            Way::Ssh(_) => None,
-            Way::Slurm(run) => Some(run),
+            Launcher::Ssh(_) => None,
+            Launcher::Slurm(run) => Some(run),
         }
     }
 }
 
 /// Creates a job on machines reached by ssh or srun.
-pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow::Result<Outcome> {
-    let hosts = way.hosts()?;
+pub(crate) fn up(
+    args: &UpArgs,
+    dir: &JobDir,
+    launcher: &Launcher,
+    stop: &Stop,
+) -> anyhow::Result<Outcome> {
+    let hosts = launcher.hosts()?;
     let mut plan = args.bare_plan(Vec::new())?;
     // If this machine dies, no other machine knows of the owning process. A step's agents end with
     // the process.
-    let is_owned = plan.owner_process.is_some() && way.run().is_none();
+    let is_owned = plan.owner_process.is_some() && launcher.run().is_none();
     plan.lease_seconds = plan.lease_seconds.or(is_owned.then_some(OWNED_LEASE.as_secs()));
     let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
     (state.owner_process, state.lease_seconds) = (plan.owner_process, plan.lease_seconds);
     (state.owner_run, state.slurm_job) = (plan.owner_run.clone(), plan.slurm_job);
-    if let Some(run) = way.run() {
+    if let Some(run) = launcher.run() {
         let here = slurm::node_here();
         if !hosts.iter().any(|host| Some(&host.name) == here.as_ref()) {
             // No agent of the step is here to remove the directory.
@@ -122,7 +127,7 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow:
             binary: args.reach.remote_binary(),
             base: host.dir.clone().or_else(|| args.job.dir.clone()),
             fan_out: args.reach.fan_out(),
-            run: way.run().cloned(),
+            run: launcher.run().cloned(),
         });
     }
     dir.create()?;
@@ -135,7 +140,8 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow:
         record::write_or_say(&state);
         keeper::start(dir, &mut state)?;
         let machines = launch(&state, dir)?;
-        if let (Some(run), Some(srun)) = (way.run(), machines.first().and_then(Conversation::srun))
+        if let (Some(run), Some(srun)) =
+            (launcher.run(), machines.first().and_then(Conversation::srun))
         {
             let name = SlurmStep::name_of(dir.job());
             state.owner_step = Some(SlurmStep { srun, job: run.job, name });

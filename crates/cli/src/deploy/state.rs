@@ -346,7 +346,7 @@ impl State {
 
     /// Returns whether a process of the job lives on this machine.
     pub(crate) fn is_seen_alive(&self) -> bool {
-        let unknown = |path: PathBuf| Holder::of(&path) != Holder::Nobody;
+        let unknown = |path: PathBuf| Holder::of(&path) != Holder::NoProcess;
         !self.all_living().is_empty()
             || unknown(self.meta_life())
             || self.nodes.iter().any(|node| unknown(self.node_life(node)))
@@ -355,7 +355,7 @@ impl State {
     /// Returns whether the job has living processes in another PID namespace. From here they seem
     /// to be dead.
     pub(crate) fn lives_elsewhere(&self) -> bool {
-        let is_held = |path: PathBuf| Holder::of(&path) != Holder::Nobody;
+        let is_held = |path: PathBuf| Holder::of(&path) != Holder::NoProcess;
         let node_lives = || self.nodes.iter().any(|node| is_held(self.node_life(node)));
         self.is_of_another_namespace() && (is_held(self.meta_life()) || node_lives())
     }

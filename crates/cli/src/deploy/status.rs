@@ -315,10 +315,10 @@ impl Status {
         if let Some(meta) = &state.meta {
             let living = state.living_meta();
             let pid = living.or(meta.process).map(|process| process.pid);
-            let told = Holder::of(&state.meta_life()).told();
+            let report = Holder::of(&state.meta_life()).report();
             status.meta = Some(MetaStatus {
-                engine: told.as_ref().and_then(|life| life.engine.clone()),
-                engine_reason: told.and_then(|life| life.engine_reason),
+                engine: report.as_ref().and_then(|life| life.engine.clone()),
+                engine_reason: report.and_then(|life| life.engine_reason),
                 pid,
                 alive: living.is_some(),
                 state: Life::new(&state, pid, living.is_some()),
@@ -365,7 +365,7 @@ impl Status {
     fn fill(&mut self, pool: admin::Pool) {
         let Answer::Status { devices, plain, counts, sessions, pool_use, meta } = pool.status
         else {
-            self.trouble = Some("the metadata service does not tell its state".into());
+            self.trouble = Some("the metadata service does not report its state".into());
             return;
         };
         for info in devices {
@@ -473,9 +473,9 @@ fn nodes(state: &State) -> Vec<NodeStatus> {
         let pid = living.or(node.process).map(|process| process.pid);
         let mount_state = mounts::condition(&node.mount, MOUNT_WITHIN);
         // The life file of a node that a user restarted by hand is newer than the state.
-        let told = Holder::of(&state.node_life(node)).told();
-        let transport = told.as_ref().and_then(|life| life.transport.clone());
-        let reason = told.as_ref().and_then(|life| life.transport_reason.clone());
+        let report = Holder::of(&state.node_life(node)).report();
+        let transport = report.as_ref().and_then(|life| life.transport.clone());
+        let reason = report.as_ref().and_then(|life| life.transport_reason.clone());
         nodes.push(NodeStatus {
             name: node.name.clone(),
             host: None,
@@ -487,9 +487,9 @@ fn nodes(state: &State) -> Vec<NodeStatus> {
             mount_state,
             transport: transport.or_else(|| node.transport.clone()),
             transport_reason: reason.or_else(|| node.transport_reason.clone()),
-            engine: told.as_ref().and_then(|life| life.engine.clone()),
-            engine_reason: told.as_ref().and_then(|life| life.engine_reason.clone()),
-            target: told.and_then(|life| life.address).or(node.target),
+            engine: report.as_ref().and_then(|life| life.engine.clone()),
+            engine_reason: report.as_ref().and_then(|life| life.engine_reason.clone()),
+            target: report.and_then(|life| life.address).or(node.target),
             namespace: node.namespace.clone(),
             device: node.device.clone(),
             activity: living.and_then(|_| ask::snapshot(&state.node_socket(&node.name)).ok()),

@@ -47,7 +47,7 @@ enum Where {
 
 /// The storage that a node of this machine would get.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct NodeStorage {
     /// `--device`.
     pub(crate) patterns: Vec<String>,
     /// `--device-dir`.
@@ -57,8 +57,8 @@ pub(crate) struct Place {
 }
 
 /// Checks the storage.
-pub(super) fn look(place: &Place, measure: bool) -> Vec<Finding> {
-    match choose(place) {
+pub(super) fn look(storage: &NodeStorage, measure: bool) -> Vec<Finding> {
+    match choose(storage) {
         Ok(Chosen::File { directory, size }) => look_at_directory(&directory, size, measure),
         Ok(Chosen::Existing { path }) => look_at_device(&path, measure),
         Ok(Chosen::Memory { .. }) => Vec::new(),
@@ -69,18 +69,18 @@ pub(super) fn look(place: &Place, measure: bool) -> Vec<Finding> {
     }
 }
 
-fn choose(place: &Place) -> anyhow::Result<Chosen> {
+fn choose(storage: &NodeStorage) -> anyhow::Result<Chosen> {
     let site = Site::read()?;
     let given = site.node(&host_name());
-    match (&place.directory, place.patterns.as_slice()) {
+    match (&storage.directory, storage.patterns.as_slice()) {
         (Some(directory), _) => {
-            Ok(Chosen::File { directory: std::path::absolute(directory)?, size: place.size })
+            Ok(Chosen::File { directory: std::path::absolute(directory)?, size: storage.size })
         }
         (None, []) => match given.filter(|entry| !entry.devices.is_empty()) {
-            Some(entry) => devices::first_free(&entry.devices, place.size, entry.destroy, &[]),
-            None => Ok(Chosen::File { directory: "/var/tmp".into(), size: place.size }),
+            Some(entry) => devices::first_free(&entry.devices, storage.size, entry.destroy, &[]),
+            None => Ok(Chosen::File { directory: "/var/tmp".into(), size: storage.size }),
         },
-        (None, patterns) => devices::first_free(patterns, place.size, false, &[]),
+        (None, patterns) => devices::first_free(patterns, storage.size, false, &[]),
     }
 }
 
@@ -243,14 +243,18 @@ mod tests {
     #[test]
     fn storage_is_looked_at() {
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
-        let place = Place { directory: Some(directory.path().into()), size: 1, ..Place::default() };
-        let found = look(&place, true);
+        let storage = NodeStorage {
+            directory: Some(directory.path().into()),
+            size: 1,
+            ..NodeStorage::default()
+        };
+        let found = look(&storage, true);
         assert!(found.iter().any(|finding| finding.what == "speed"), "{found:?}");
-        let full = look(&Place { size: u64::MAX, ..place }, false);
+        let full = look(&NodeStorage { size: u64::MAX, ..storage }, false);
         let space = full.iter().find(|finding| finding.what == "space").unwrap();
         assert_eq!(space.level, Level::Missing);
         assert!(space.fix.is_some());
-        let none = Place { patterns: vec!["/nonexistent".into()], ..Place::default() };
+        let none = NodeStorage { patterns: vec!["/nonexistent".into()], ..NodeStorage::default() };
         assert_eq!(look(&none, false)[0].level, Level::Missing);
         assert_eq!(kind(Path::new("/x"), 0x0102_1994).level, Level::Unsafe);
         assert_eq!(speed("/x", Ok((Duration::from_secs(1), Duration::ZERO))).level, Level::Slow);

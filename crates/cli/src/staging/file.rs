@@ -149,7 +149,7 @@ impl Copier {
         loop {
             let (start, end) = next_data(source, offset)?;
             hash_zeros(hasher.as_mut(), start - offset);
-            tell(tally, start - offset);
+            add_bytes(tally, start - offset);
             offset = start;
             if start == end {
                 break;
@@ -169,7 +169,7 @@ impl Copier {
                 if let Some(target) = target {
                     target.write_all_at(piece, offset).context("cannot write the copy")?;
                 }
-                tell(tally, count as u64);
+                add_bytes(tally, count as u64);
                 offset += count as u64;
                 written_end = offset;
             }
@@ -187,7 +187,7 @@ impl Copier {
     }
 }
 
-fn tell(tally: Option<&Tally>, count: u64) {
+fn add_bytes(tally: Option<&Tally>, count: u64) {
     if let Some(tally) = tally {
         tally.add_bytes(count);
     }

@@ -358,7 +358,7 @@ fn show(progress: Progress, count: u32, seconds: f64) {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct Printed<'a> {
     summary: &'a Summary,
     notes: &'a [String],
     ready_ns: &'a [u64],
@@ -368,13 +368,13 @@ struct Told<'a> {
 fn print(args: &FfsbArgs, profile: &Profile, results: &Results) -> anyhow::Result<()> {
     let summary = results.summary();
     if args.json {
-        let told = Told {
+        let printed = Printed {
             summary: &summary,
             notes: &profile.notes,
             ready_ns: &results.ready_ns,
             instances: &results.instances,
         };
-        println!("{}", serde_json::to_string(&told)?);
+        println!("{}", serde_json::to_string(&printed)?);
         return Ok(());
     }
     if let [one] = results.instances.as_slice() {

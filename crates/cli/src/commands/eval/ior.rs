@@ -244,7 +244,7 @@ impl<'a> Session<'a> {
         print_to(&mut self.file, &said)?;
         let outcome = {
             let (output, file) = (&mut self.output, &mut self.file);
-            let mut tell = |event: Event<'_>| {
+            let mut show = |event: Event<'_>| {
                 let said = output.event(&parameters, &event);
                 if let (Event::Note(note), true) = (&event, output.is_for_programs()) {
                     eprintln!("note: {note}");
@@ -252,30 +252,30 @@ impl<'a> Session<'a> {
                 // If a line cannot be printed now, the end of the test reports it.
                 let _ = print_to(file, &said);
             };
-            self.conductor.run(&parameters, crew, &mut tell)?
+            self.conductor.run(&parameters, crew, &mut show)?
         };
-        self.tell_further(&parameters, &outcome)?;
+        self.print_notes(&parameters, &outcome)?;
         let said = self.output.end(&parameters, &outcome.measured, &about);
         self.print(&said)?;
         Ok(outcome.errors)
     }
 
-    fn tell_further(
+    fn print_notes(
         &mut self,
         parameters: &Parameters,
         outcome: &TestOutcome,
     ) -> anyhow::Result<()> {
-        let mut told = BTreeSet::new();
+        let mut noted = BTreeSet::new();
         for measured in &outcome.measured {
             for note in outliers(parameters, measured) {
                 self.note(&format!("outlier: {note}"));
             }
             let name = &measured.effective.implementation;
-            if !name.is_empty() && told.insert(name.clone()) {
+            if !name.is_empty() && noted.insert(name.clone()) {
                 self.note(&format!("MPI-IO: {name}"));
             }
             for note in hint_notes(parameters, measured) {
-                if told.insert(note.clone()) {
+                if noted.insert(note.clone()) {
                     self.note(&note);
                 }
             }

@@ -88,7 +88,7 @@ fn kernel_check(args: &AttachArgs) -> Result<(), String> {
 }
 
 /// Reports that the namespace can be used: its path, and the host behind it.
-fn tell(is_json: bool, file: &Path, how: &str) {
+fn print_ready(is_json: bool, file: &Path, how: &str) {
     let mut out = std::io::stdout().lock();
     let said = if is_json {
         writeln!(out, "{}", serde_json::json!({ "file": file, "how": how }))
@@ -111,7 +111,7 @@ fn run_kernel(args: &AttachArgs) -> anyhow::Result<()> {
     }
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let how = format!("block device of the kernel's NVMe/TCP host (Linux {release})");
-    tell(args.output.is_json()?, &attached.device, &how);
+    print_ready(args.output.is_json()?, &attached.device, &how);
     stay(&attached, &mut signals)?;
     attached.detach()
 }
@@ -174,7 +174,7 @@ async fn serve(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
     let (is_json, why) = (args.output.is_json()?, why.to_string());
     let ready = move |transport: &str| {
         let how = format!("file through FUSE ({transport}) on our own NVMe/TCP host{why}");
-        tell(is_json, &file, &how);
+        print_ready(is_json, &file, &how);
     };
     let export = Export::new(namespace.clone(), is_writable, Box::new(ready));
     let served = session.run(Rc::new(export)).await;

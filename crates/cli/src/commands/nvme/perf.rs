@@ -14,7 +14,7 @@ use crate::load::{self, Mode};
 use anyhow::bail;
 use clap::Args;
 use eval::units::parse_bytes;
-use job::{Job, Plan};
+use job::{Job, Region};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -91,7 +91,7 @@ pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
         anyhow::bail!("--histogram needs --json");
     }
     args.connect.raise_queue_size(args.iodepth);
-    let plan = plan(&args)?;
+    let region = region(&args)?;
     let is_interrupted = load::interrupted()?;
     let control = Arc::new(job::Control::new(args.numjobs));
     let mut handles = Vec::new();
@@ -99,7 +99,7 @@ pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
         let job = Job {
             index: u64::from(index),
             args: args.clone(),
-            plan: plan.clone(),
+            region: region.clone(),
             control: Arc::clone(&control),
         };
         let config = reactor::Config { spin: args.poll_us, ..reactor::Config::default() };
@@ -112,7 +112,7 @@ pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
 }
 
 /// Examines the namespace once and checks that the load is possible.
-fn plan(args: &PerfArgs) -> anyhow::Result<Plan> {
+fn region(args: &PerfArgs) -> anyhow::Result<Region> {
     super::block_on(async {
         let (controller, namespace) =
             super::paths::open(&args.connect, &args.paths, &args.namespace).await?;
@@ -131,7 +131,7 @@ fn plan(args: &PerfArgs) -> anyhow::Result<Plan> {
         }
         let nsid = namespace.nsid();
         controller.disconnect().await?;
-        Ok(Plan { nsid, requests })
+        Ok(Region { nsid, requests })
     })
 }
 

@@ -84,7 +84,7 @@ enum Set {
 
 /// The settings of a bench after all defaults.
 #[derive(Debug)]
-struct Plan {
+struct BenchSettings {
     containers: Vec<usize>,
     conditions: Vec<Condition>,
     rounds: usize,
@@ -117,12 +117,12 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     }
     let directory = std::fs::canonicalize(&args.directory)
         .with_context(|| format!("cannot work in {}", args.directory.display()))?;
-    let place = files::Place::new(&directory)?;
-    let plan = args.plan(&place)?;
+    let directory = files::BenchDirectory::new(&directory)?;
+    let settings = args.settings(&directory)?;
     let count = args.files.unwrap_or(if args.quick { 96 } else { args.set.files_default() });
     let files = (args.set, count, args.seed);
-    let grounds = Grounds::make(&place, &plan.conditions, files, &stopped)?;
-    let runs = run::all(&plan, &grounds, args.json, &stopped)?;
+    let grounds = Grounds::make(&directory, &settings.conditions, files, &stopped)?;
+    let runs = run::all(&settings, &grounds, args.json, &stopped)?;
     let rows = Row::of(&runs);
     if args.json {
         rows.iter().try_for_each(report::print_json)?;
@@ -133,9 +133,9 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl BenchArgs {
-    fn plan(&self, place: &files::Place) -> anyhow::Result<Plan> {
+    fn settings(&self, directory: &files::BenchDirectory) -> anyhow::Result<BenchSettings> {
         let conditions = match &self.conditions[..] {
-            [] => Condition::available(place)?,
+            [] => Condition::available(directory)?,
             given => given.to_vec(),
         };
         let containers = if self.quick { vec![1, 4] } else { self.containers.clone() };
@@ -147,7 +147,7 @@ impl BenchArgs {
             bail!("--rounds, --files and --operations take numbers from 1 on");
         }
         let operations = self.operations.unwrap_or(usize::MAX);
-        Ok(Plan { containers, conditions, rounds, operations, seed: self.seed })
+        Ok(BenchSettings { containers, conditions, rounds, operations, seed: self.seed })
     }
 }
 

@@ -30,7 +30,7 @@ const ORDERS_MAX: usize = 8;
 /// Interval of looks at the stop flag.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Shortest time between two reports of progress.
-const TELL_EVERY: Duration = Duration::from_millis(200);
+const REPORT_EVERY: Duration = Duration::from_millis(200);
 
 /// How long services may take to end when their step does. Slurm has asked them to end, too,
 /// including the metadata service, so nodes may wait for it in vain, and their uncommitted data
@@ -147,7 +147,7 @@ fn listen(dir: &JobDir, stop: &Stop, voice: &Voice) -> Result<Machine, ()> {
             drop(machine);
             let why = result.err().map_or_else(|| "not begun".into(), |e| crate::print::words(&e));
             // The reader may have gone.
-            let _ = voice.tell(Reply::Failed(why));
+            let _ = voice.send(Reply::Failed(why));
             if !already {
                 undo(dir);
             }
@@ -172,7 +172,7 @@ fn carry_out(
             Err(RecvTimeoutError::Disconnected) => bail!("the connection ended"),
         };
         if let Order::Look { peers } = &order {
-            voice.tell(Reply::Spot(Spot::here(peers)?))?;
+            voice.send(Reply::Spot(Spot::here(peers)?))?;
             continue;
         }
         if let Order::Begin(mut plan) = order {
@@ -184,7 +184,7 @@ fn carry_out(
                 plan.owner_process = Some(Process::current().context("cannot look into /proc")?);
             }
             *machine = Some(Machine::begin(dir, *plan, stop.clone())?);
-            voice.tell(Reply::Done)?;
+            voice.send(Reply::Done)?;
             continue;
         }
         let machine = machine.as_mut().context("not begun")?;
@@ -192,9 +192,9 @@ fn carry_out(
             Order::Finish => {
                 machine.finish()?;
                 is_finished.store(true, Ordering::Relaxed);
-                return voice.tell(Reply::Done);
+                return voice.send(Reply::Done);
             }
-            order => voice.tell(step(machine, &order, voice)?)?,
+            order => voice.send(step(machine, &order, voice)?)?,
         }
     }
 }
@@ -207,12 +207,12 @@ fn step(machine: &mut Machine, order: &Order, voice: &Voice) -> anyhow::Result<R
             machine.start_nodes(*meta, until(*within_ms)).map(Reply::Nodes)
         }
         Order::Prepare => {
-            let mut told: Option<Instant> = None;
+            let mut reported: Option<Instant> = None;
             machine.prepare(|done, all| {
-                if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-                    told = Some(Instant::now());
+                if reported.is_none_or(|at| at.elapsed() >= REPORT_EVERY) {
+                    reported = Some(Instant::now());
                     // A lost connection shows at standard input.
-                    let _ = voice.tell(Reply::Progress { done, all });
+                    let _ = voice.send(Reply::Progress { done, all });
                 }
             })?;
             Ok(Reply::Done)
@@ -224,7 +224,7 @@ fn step(machine: &mut Machine, order: &Order, voice: &Voice) -> anyhow::Result<R
 }
 
 impl Voice {
-    fn tell(&self, reply: Reply) -> anyhow::Result<()> {
+    fn send(&self, reply: Reply) -> anyhow::Result<()> {
         let line = line(&Addressed { node: self.node.clone(), content: reply })?;
         print(&line).context("the connection ended")
     }

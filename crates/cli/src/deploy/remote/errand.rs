@@ -42,7 +42,7 @@ struct Sent {
 
 /// The output of a command.
 #[derive(Debug, Serialize, Deserialize)]
-struct Told {
+struct Printed {
     output: String,
     complaint: String,
 }
@@ -53,13 +53,13 @@ pub(crate) fn ask_all<T: DeserializeOwned>(
     errand: &Errand,
 ) -> Vec<anyhow::Result<T>> {
     let answers = Mutex::new(BTreeMap::new());
-    let tell = |answer: Addressed<Told>| {
+    let pass = |answer: Addressed<Printed>| {
         let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.entry(answer.node).or_insert(answer.content);
     };
     // srun is a tree of its own, but takes one command for all its nodes.
     if hosts.iter().all(|host| host.run.is_none()) {
-        send(hosts, errand, true, &tell);
+        send(hosts, errand, true, &pass);
     }
     let has_answered = |host: &&HostState| {
         answers.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&host.name)
@@ -68,7 +68,7 @@ pub(crate) fn ask_all<T: DeserializeOwned>(
     for some in silent.chunks(ASKED_MAX) {
         std::thread::scope(|scope| {
             for host in some {
-                scope.spawn(|| tell(errand.ask(host).0));
+                scope.spawn(|| pass(errand.ask(host).0));
             }
         });
     }
@@ -82,7 +82,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     std::io::stdin().lock().read_line(&mut text).context("no errand on standard input")?;
     let sent: Sent = serde_json::from_str(&text).context("the input is not an errand")?;
-    let tell = |answer: Addressed<Told>| {
+    let pass = |answer: Addressed<Printed>| {
         if let Ok(line) = line(&answer) {
             let mut output = std::io::stdout().lock();
             // The process that asked may have ended.
@@ -90,20 +90,20 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         }
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| send(&sent.rest, &sent.errand, false, &tell));
-        tell(sent.errand.run_here(&sent.own));
+        scope.spawn(|| send(&sent.rest, &sent.errand, false, &pass));
+        pass(sent.errand.run_here(&sent.own));
     });
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks machines, and passes each answer to `tell`. If the root cannot reach a machine, it reports
+/// Asks machines, and passes each answer to `pass`. If the root cannot reach a machine, it reports
 /// that at once, because a second attempt would take as long and fail too. Other machines leave it
 /// to the root, which may reach it.
 fn send(
     hosts: &[HostState],
     errand: &Errand,
     is_root: bool,
-    tell: &(impl Fn(Addressed<Told>) + Sync),
+    pass: &(impl Fn(Addressed<Printed>) + Sync),
 ) {
     std::thread::scope(|scope| {
         for branch in branches(hosts) {
@@ -112,14 +112,14 @@ fn send(
                     [] => None,
                     [only] => match errand.ask(only) {
                         (answer, true) => {
-                            tell(answer);
+                            pass(answer);
                             None
                         }
                         (answer, false) => Some(answer),
                     },
-                    [head, rest @ ..] => errand.ask_branch(head, rest, tell),
+                    [head, rest @ ..] => errand.ask_branch(head, rest, pass),
                 };
-                failed.filter(|_| is_root).into_iter().for_each(tell);
+                failed.filter(|_| is_root).into_iter().for_each(pass);
             });
         }
     });
@@ -127,20 +127,20 @@ fn send(
 
 impl Errand {
     /// Runs the command on one machine. Also returns whether the machine was reached.
-    fn ask(&self, host: &HostState) -> (Addressed<Told>, bool) {
+    fn ask(&self, host: &HostState) -> (Addressed<Printed>, bool) {
         let words: Vec<_> = self.words.iter().map(String::as_str).collect();
         let mut command = match &self.job {
             Some(job) => host.command(job, &words),
             None => host.bare_command(&words),
         };
         let (content, is_reached) = match command.stdin(Stdio::null()).output() {
-            Ok(output) => (Told::of(&output), output.status.code() != Some(SSH_FAILED)),
-            Err(error) => (Told::nothing(format!("cannot run ssh or srun: {error}")), false),
+            Ok(output) => (Printed::of(&output), output.status.code() != Some(SSH_FAILED)),
+            Err(error) => (Printed::nothing(format!("cannot run ssh or srun: {error}")), false),
         };
         (Addressed { node: host.name.clone(), content }, is_reached)
     }
 
-    fn run_here(&self, own: &HostState) -> Addressed<Told> {
+    fn run_here(&self, own: &HostState) -> Addressed<Printed> {
         let words: Vec<_> = self.words.iter().map(String::as_str).collect();
         let mut command = Command::new("/proc/self/exe");
         match &self.job {
@@ -148,8 +148,8 @@ impl Errand {
             None => command.args(words),
         };
         let content = match command.stdin(Stdio::null()).output() {
-            Ok(output) => Told::of(&output),
-            Err(error) => Told::nothing(format!("cannot run tsumugi: {error}")),
+            Ok(output) => Printed::of(&output),
+            Err(error) => Printed::nothing(format!("cannot run tsumugi: {error}")),
         };
         Addressed { node: own.name.clone(), content }
     }
@@ -159,8 +159,8 @@ impl Errand {
         &self,
         head: &HostState,
         rest: &[HostState],
-        tell: &impl Fn(Addressed<Told>),
-    ) -> Option<Addressed<Told>> {
+        pass: &impl Fn(Addressed<Printed>),
+    ) -> Option<Addressed<Printed>> {
         let mut has_answered = false;
         let mut listen = || -> anyhow::Result<Output> {
             let mut command = head.bare_command(&["errand"]);
@@ -176,9 +176,9 @@ impl Errand {
             if let Some(output) = child.stdout.take() {
                 for line in lines(BufReader::new(output), ANSWER_BYTES_MAX) {
                     // The output of a shell at login is not an answer.
-                    if let Ok(answer) = serde_json::from_str::<Addressed<Told>>(&line) {
+                    if let Ok(answer) = serde_json::from_str::<Addressed<Printed>>(&line) {
                         has_answered |= answer.node == head.name;
-                        tell(answer);
+                        pass(answer);
                     }
                 }
             }
@@ -186,22 +186,22 @@ impl Errand {
         };
         let output = listen().ok()?;
         let is_lost = output.status.code() == Some(SSH_FAILED) && !has_answered;
-        is_lost.then(|| Addressed { node: head.name.clone(), content: Told::of(&output) })
+        is_lost.then(|| Addressed { node: head.name.clone(), content: Printed::of(&output) })
     }
 }
 
-impl Told {
-    fn nothing(complaint: String) -> Told {
-        Told { output: String::new(), complaint }
+impl Printed {
+    fn nothing(complaint: String) -> Printed {
+        Printed { output: String::new(), complaint }
     }
 
-    fn of(output: &Output) -> Told {
+    fn of(output: &Output) -> Printed {
         let text = String::from_utf8_lossy(&output.stderr);
         let complaint = match text.trim().trim_start_matches("tsumugi: ") {
             "" => format!("no answer ({})", output.status),
             text => text.into(),
         };
-        Told { output: String::from_utf8_lossy(&output.stdout).into_owned(), complaint }
+        Printed { output: String::from_utf8_lossy(&output.stdout).into_owned(), complaint }
     }
 
     /// Parses the output, even of a failed command.

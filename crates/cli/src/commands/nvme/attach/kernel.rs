@@ -257,7 +257,7 @@ mod tests {
     /// Goal: the kernel gets the same options as our host, in its own format; times are rounded up,
     /// because 0 has another meaning.
     #[test]
-    fn lines_say_what_options_say() {
+    fn lines_have_all_options() {
         let mut options = options();
         let plain = "nqn=nqn.2026-11.org.example:disk,transport=tcp,traddr=10.0.0.7,trsvcid=4420,\
                      hostnqn=nqn.2026-11.org.example:host,\

@@ -20,7 +20,7 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// The region of the namespace, and its requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct Region {
     pub(crate) nsid: Nsid,
     /// Number of requests that fit into the region.
     pub(crate) requests: u64,
@@ -74,7 +74,7 @@ impl Control {
 pub(crate) struct Job {
     pub(crate) index: u64,
     pub(crate) args: PerfArgs,
-    pub(crate) plan: Plan,
+    pub(crate) region: Region,
     pub(crate) control: Arc<Control>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) async fn run(job: Job) -> anyhow::Result<JobResult> {
 async fn load(job: Job) -> anyhow::Result<JobResult> {
     load::pin(&job.args.cpus, job.index as usize)?;
     let (controllers, namespace) =
-        paths::open_namespace(&job.args.connect, &job.args.paths, job.plan.nsid).await?;
+        paths::open_namespace(&job.args.connect, &job.args.paths, job.region.nsid).await?;
     let state = Rc::new(State::new(job, namespace)?);
     state.job.control.connected.fetch_add(1, Ordering::Release);
     let tasks: Vec<_> = (0..state.job.args.iodepth)
@@ -168,10 +168,10 @@ impl State {
     fn new(job: Job, namespace: Namespace) -> anyhow::Result<Self> {
         let seed = load::seed_of_job(job.args.seed, job.index);
         let verifies_writes = job.args.verify && job.args.rw.writes();
-        let written = vec![false; if verifies_writes { job.plan.requests as usize } else { 0 }];
+        let written = vec![false; if verifies_writes { job.region.requests as usize } else { 0 }];
         let mut payload = Buffer::zeroed(job.args.bs as usize);
         pattern::fill(&mut payload, 0, job.args.seed);
-        let next = job.plan.requests / u64::from(job.args.numjobs) * job.index;
+        let next = job.region.requests / u64::from(job.args.numjobs) * job.index;
         Ok(Self {
             namespace,
             reads: Cell::new(0),
@@ -186,7 +186,7 @@ impl State {
     }
 
     fn next_request(&self) -> u64 {
-        let requests = self.job.plan.requests;
+        let requests = self.job.region.requests;
         if self.job.args.rw.is_random() {
             return self.random.below(requests);
         }

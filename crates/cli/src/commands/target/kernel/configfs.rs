@@ -139,7 +139,7 @@ mod tests {
 
     /// Goal: an object that cannot be removed is reported, and the others are removed all the same.
     #[test]
-    fn what_stays_is_told() {
+    fn what_stays_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let (root, journal) = (dir.path().join("root"), dir.path().join("journal"));
         fs::create_dir(&root).unwrap();

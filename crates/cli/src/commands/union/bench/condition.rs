@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 
-use super::files::Place;
+use super::files::BenchDirectory;
 use super::ground::{FileSystem, run};
 
 /// Longest wait for the background fill.
@@ -48,7 +48,7 @@ pub(in crate::commands) enum Condition {
 
 impl Condition {
     /// Returns the conditions that this machine supports.
-    pub(super) fn available(place: &Place) -> anyhow::Result<Vec<Self>> {
+    pub(super) fn available(directory: &BenchDirectory) -> anyhow::Result<Vec<Self>> {
         let mut all = Self::value_variants().to_vec();
         all.retain(|&condition| condition != Self::Bind);
         let systems = std::fs::read_to_string("/proc/filesystems")
@@ -62,7 +62,7 @@ impl Condition {
         all.retain(|condition| condition.file_system().is_available(&systems));
         let runs = Command::new("fuse-overlayfs")
             .arg("--version")
-            .current_dir(place.root())
+            .current_dir(directory.root())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status();

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 
 use super::condition::Condition;
-use super::files::Place;
+use super::files::BenchDirectory;
 use super::ground::FileSystem;
 
 /// Counters of the disk below a directory, since the disk was started.
@@ -57,18 +57,18 @@ pub(super) enum Room {
 
 impl Room {
     /// Returns the state before a run.
-    pub(super) fn of(condition: Condition, place: &Place) -> anyhow::Result<Self> {
+    pub(super) fn of(condition: Condition, directory: &BenchDirectory) -> anyhow::Result<Self> {
         match condition.file_system() {
             FileSystem::Here => Ok(Self::Files),
-            FileSystem::Xfs | FileSystem::Btrfs => used_bytes(place.root()).map(Self::Used),
+            FileSystem::Xfs | FileSystem::Btrfs => used_bytes(directory.root()).map(Self::Used),
         }
     }
 
     /// Returns the bytes that the run has added.
-    pub(super) fn taken(self, place: &Place) -> anyhow::Result<u64> {
+    pub(super) fn taken(self, directory: &BenchDirectory) -> anyhow::Result<u64> {
         match self {
-            Self::Files => allocated_bytes(&place.containers()),
-            Self::Used(before) => Ok(used_bytes(place.root())?.saturating_sub(before)),
+            Self::Files => allocated_bytes(&directory.containers()),
+            Self::Used(before) => Ok(used_bytes(directory.root())?.saturating_sub(before)),
         }
     }
 }

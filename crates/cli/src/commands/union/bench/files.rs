@@ -22,11 +22,11 @@ const STEP_BYTES: usize = 1 << 20;
 
 /// A directory of the bench's own, which is removed with its content at the end.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct BenchDirectory {
     root: PathBuf,
 }
 
-impl Place {
+impl BenchDirectory {
     pub(super) fn new(directory: &Path) -> anyhow::Result<Self> {
         let root = directory.join(format!("tsumugi-union-bench.{}", std::process::id()));
         std::fs::create_dir(&root).with_context(|| format!("cannot make {}", root.display()))?;
@@ -80,7 +80,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for BenchDirectory {
     fn drop(&mut self) {
         if let Err(error) = clearing::remove(&self.root) {
             tracing::warn!(%error, path = %self.root.display(), "cannot remove what the bench made");
@@ -99,12 +99,12 @@ pub(super) struct Lower {
 impl Lower {
     /// Creates the files, with random bytes.
     pub(super) fn make(
-        place: &Place,
+        directory: &BenchDirectory,
         system: FileSystem,
         (set, count, seed): (Set, usize, u64),
         stopped: &Stopped,
     ) -> anyhow::Result<Self> {
-        let path = place.lower();
+        let path = directory.lower();
         system.make_lower(&path)?;
         let mut random = Random::new(seed);
         let mut step = vec![0; STEP_BYTES];
@@ -134,7 +134,7 @@ impl Lower {
             bytes += size;
             progress.inc(1);
         }
-        place.sync()?;
+        directory.sync()?;
         progress.finish_and_clear();
         Ok(Self { path, files: count, bytes })
     }

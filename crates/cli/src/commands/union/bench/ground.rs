@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 
 use super::condition::Condition;
-use super::files::{Lower, Place};
+use super::files::{BenchDirectory, Lower};
 use super::{Set, Stopped};
 
 /// Size of an image, which is sparse.
@@ -107,14 +107,14 @@ pub(super) struct Ground {
     system: FileSystem,
     pub(super) lower: Lower,
     /// `None` on the file system of the bench's directory.
-    place: Option<Place>,
+    directory: Option<BenchDirectory>,
     _device: Option<LoopDevice>,
 }
 
 /// All file systems that the conditions need, each with the same lower files.
 #[derive(Debug)]
 pub(super) struct Grounds<'a> {
-    here: &'a Place,
+    here: &'a BenchDirectory,
     all: Vec<Ground>,
 }
 
@@ -124,7 +124,7 @@ impl<'a> Grounds<'a> {
     /// # Errors
     /// If a program is missing, or there is not enough space.
     pub(super) fn make(
-        here: &'a Place,
+        here: &'a BenchDirectory,
         conditions: &[Condition],
         (set, count, seed): (Set, usize, u64),
         stopped: &Stopped,
@@ -134,25 +134,25 @@ impl<'a> Grounds<'a> {
             if all.iter().any(|known| known.system == system) {
                 continue;
             }
-            let (mut place, mut device) = (None, None);
+            let (mut directory, mut device) = (None, None);
             if system != FileSystem::Here {
                 let made = LoopDevice::make(system, here.root())?;
-                place = Some(Place::new(&made.at)?);
+                directory = Some(BenchDirectory::new(&made.at)?);
                 device = Some(made);
             }
-            let on = place.as_ref().unwrap_or(here);
+            let on = directory.as_ref().unwrap_or(here);
             let lower = Lower::make(on, system, (set, count, seed), stopped)?;
-            all.push(Ground { system, lower, place, _device: device });
+            all.push(Ground { system, lower, directory, _device: device });
         }
         Ok(Self { here, all })
     }
 
     /// Returns where a condition's runs take place.
-    pub(super) fn of(&self, condition: Condition) -> anyhow::Result<(&Place, &Lower)> {
+    pub(super) fn of(&self, condition: Condition) -> anyhow::Result<(&BenchDirectory, &Lower)> {
         let system = condition.file_system();
         let ground = self.all.iter().find(|ground| ground.system == system);
         let ground = ground.context("a condition without a file system")?;
-        Ok((ground.place.as_ref().unwrap_or(self.here), &ground.lower))
+        Ok((ground.directory.as_ref().unwrap_or(self.here), &ground.lower))
     }
 
     /// Returns the lower files, which are the same everywhere.

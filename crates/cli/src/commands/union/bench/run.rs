@@ -15,9 +15,9 @@ use eval::engine::copyup::{Answer, FINISH, WRITE};
 use super::condition::Condition;
 use super::container::{ContainerArgs, is_ready};
 use super::counters::{Disk, Room};
-use super::files::{Lower, Place, progress};
+use super::files::{BenchDirectory, Lower, progress};
 use super::ground::Grounds;
-use super::{Plan, Stopped, check_stopped, report};
+use super::{BenchSettings, Stopped, check_stopped, report};
 
 /// How long to wait for a container before the bench checks whether it must end.
 const HEAR_STEP: Duration = Duration::from_millis(100);
@@ -50,28 +50,27 @@ pub(super) struct Run {
 
 /// Runs all conditions in turn, in each round.
 pub(super) fn all(
-    plan: &Plan,
+    settings: &BenchSettings,
     grounds: &Grounds<'_>,
     is_json: bool,
     stopped: &Stopped,
 ) -> anyhow::Result<Vec<Run>> {
-    let count = plan.rounds * plan.containers.len() * plan.conditions.len();
+    let count = settings.rounds * settings.containers.len() * settings.conditions.len();
     let bar = progress(count as u64, "runs");
     let mut runs = Vec::with_capacity(count);
-    for round in 0..plan.rounds {
-        for &containers in &plan.containers {
-            for at in 0..plan.conditions.len() {
+    for round in 0..settings.rounds {
+        for &containers in &settings.containers {
+            for at in 0..settings.conditions.len() {
                 // The first condition changes, so that no condition always follows the same one.
-                let condition = plan.conditions[(at + round) % plan.conditions.len()];
+                let condition = settings.conditions[(at + round) % settings.conditions.len()];
                 check_stopped(stopped)?;
                 bar.set_message(format!("runs, {} by {containers}", condition.name()));
-                let (place, lower) = grounds.of(condition)?;
-                let on = (place, lower, grounds.disk());
-                let run =
-                    one(plan, on, (condition, containers, round), stopped).with_context(|| {
-                        format!("{} with {containers} containers", condition.name())
-                    })?;
-                place.clear_containers()?;
+                let (directory, lower) = grounds.of(condition)?;
+                let on = (directory, lower, grounds.disk());
+                let run = one(settings, on, (condition, containers, round), stopped).with_context(
+                    || format!("{} with {containers} containers", condition.name()),
+                )?;
+                directory.clear_containers()?;
                 if is_json {
                     report::print_json(&run)?;
                 }
@@ -85,29 +84,29 @@ pub(super) fn all(
 }
 
 fn one(
-    plan: &Plan,
-    (place, lower, disk): (&Place, &Lower, &Path),
+    settings: &BenchSettings,
+    (directory, lower, disk): (&BenchDirectory, &Lower, &Path),
     (condition, containers, round): (Condition, usize, usize),
     stopped: &Stopped,
 ) -> anyhow::Result<Run> {
-    let at = place.make_containers(containers)?;
+    let at = directory.make_containers(containers)?;
     lower.warm()?;
     let mut started = Vec::with_capacity(containers);
     for (number, at) in at.iter().enumerate() {
         check_stopped(stopped)?;
-        let seed = plan.seed ^ ((round as u64) << 32) ^ ((number as u64 + 1) << 8);
-        started.push(Container::start(condition, lower, at, plan.operations, seed)?);
+        let seed = settings.seed ^ ((round as u64) << 32) ^ ((number as u64 + 1) << 8);
+        started.push(Container::start(condition, lower, at, settings.operations, seed)?);
     }
     for container in &mut started {
         let Answer::Ready { .. } = container.hear(stopped)? else {
             bail!("a container sent an unexpected answer")
         };
     }
-    place.sync()?;
-    let room = Room::of(condition, place)?;
+    directory.sync()?;
+    let room = Room::of(condition, directory)?;
     let before = Disk::below(disk);
     let start = Instant::now();
-    started.iter_mut().try_for_each(|container| container.tell(WRITE))?;
+    started.iter_mut().try_for_each(|container| container.order(WRITE))?;
     let (mut latencies_ns, mut rates) = (Vec::new(), Vec::with_capacity(containers));
     for container in &mut started {
         let Answer::Written { latencies_ns: mut own, elapsed_ns, .. } = container.hear(stopped)?
@@ -118,16 +117,16 @@ fn one(
         latencies_ns.append(&mut own);
     }
     let written = start.elapsed().as_secs_f64();
-    started.iter_mut().try_for_each(|container| container.tell(FINISH))?;
+    started.iter_mut().try_for_each(|container| container.order(FINISH))?;
     for container in &mut started {
         let Answer::Finished = container.hear(stopped)? else {
             bail!("a container sent an unexpected answer")
         };
     }
-    place.sync()?;
+    directory.sync()?;
     let durable = start.elapsed().as_secs_f64();
     let disk = before.zip(Disk::below(disk)).map(|(before, after)| after.since(before));
-    let upper_bytes = room.taken(place)?;
+    let upper_bytes = room.taken(directory)?;
     for container in started {
         container.end()?;
     }
@@ -189,7 +188,7 @@ impl Container {
         Ok(Self { process, input, output: BufReader::new(output) })
     }
 
-    fn tell(&mut self, what: &str) -> anyhow::Result<()> {
+    fn order(&mut self, what: &str) -> anyhow::Result<()> {
         let input = self.input.as_mut().context("a container without an input")?;
         writeln!(input, "{what}").context("a container has ended")
     }
