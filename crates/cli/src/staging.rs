@@ -10,6 +10,7 @@
 mod file;
 mod scan;
 mod tally;
+mod task;
 mod together;
 mod xattrs;
 

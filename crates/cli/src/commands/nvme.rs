@@ -8,6 +8,7 @@ pub(crate) mod args;
 mod attach;
 mod check;
 mod foreign;
+mod host_files;
 mod keys;
 mod paths;
 mod pattern;

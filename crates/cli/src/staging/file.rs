@@ -1,6 +1,6 @@
 //! Copying one file: data without its holes, attributes, verification, then the final name.
 
-use super::{Options, Pair, Tally, scan::Task, xattrs};
+use super::{Options, Pair, Tally, task::Task, xattrs};
 use crate::deploy::stop::Stop;
 use anyhow::{Context, anyhow, bail};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Timespec, Timestamps};

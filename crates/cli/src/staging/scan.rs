@@ -1,5 +1,6 @@
 //! Walking the sources: directories are created at once, everything else becomes tasks.
 
+use super::task::Task;
 use super::together::Group;
 use super::{Options, Pair, Tally};
 use crate::deploy::mounts;
@@ -12,17 +13,6 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
-
-/// An entry to copy, other than a directory.
-#[derive(Debug)]
-pub(crate) struct Task {
-    /// The path of the source.
-    pub(crate) source: PathBuf,
-    /// The path of the copy.
-    pub(crate) target: PathBuf,
-    /// The source's attributes.
-    pub(crate) data: Metadata,
-}
 
 /// Work to do after all tasks.
 #[derive(Debug, Default)]

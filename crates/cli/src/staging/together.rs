@@ -7,7 +7,7 @@
 //! copied one by one, which also finds the reason.
 
 use super::file::{Copier, open_source};
-use super::scan::Task;
+use super::task::Task;
 use super::{Tally, xattrs};
 use anyhow::{Context, anyhow};
 use protocol::files::{FIELDS_MAX_BYTES, FILES_XATTR, NEW_FILES_MAX, NewFile, encode};

@@ -1,6 +1,7 @@
 //! Arguments that the commands share.
 
 use super::foreign::ForeignArgs;
+use super::host_files::{HOSTID_FILE, HOSTNQN_FILE};
 use super::keys::SecretArgs;
 use super::tls::TlsArgs;
 use anyhow::{Context, bail};
@@ -10,10 +11,6 @@ use nvme::{HostId, Nqn, Nsid};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// The files in which nvme-cli keeps the host's name and identifier.
-pub(super) const HOSTNQN_FILE: &str = "/etc/nvme/hostnqn";
-const HOSTID_FILE: &str = "/etc/nvme/hostid";
 
 /// The address of a target and the parameters of its connections.
 #[derive(Clone, Debug, Args)]

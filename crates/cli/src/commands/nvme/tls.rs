@@ -1,7 +1,7 @@
 //! `gen-tls-key`, `check-tls-key`, and the options of connections under TLS, with the names of
 //! nvme-cli.
 
-use super::args::HOSTNQN_FILE;
+use super::host_files::HOSTNQN_FILE;
 use crate::keys::{self, SecretText};
 use anyhow::{Context, bail};
 use auth::{Derivation, Hash, IdentityVersion, TlsKey};

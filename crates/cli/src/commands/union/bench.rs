@@ -11,8 +11,10 @@
 mod condition;
 mod container;
 mod counters;
+mod file_system;
 mod files;
 mod ground;
+mod measured;
 mod report;
 mod run;
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 
+use super::file_system::{FileSystem, run};
 use super::files::BenchDirectory;
-use super::ground::{FileSystem, run};
 
 /// Longest wait for the background fill.
 const FILL_WAIT_MAX: Duration = Duration::from_mins(15);

@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::Context;
 
 use super::condition::Condition;
+use super::file_system::FileSystem;
 use super::files::BenchDirectory;
-use super::ground::FileSystem;
 
 /// Counters of the disk below a directory, since the disk was started.
 #[derive(Debug, Clone, Copy, Default)]

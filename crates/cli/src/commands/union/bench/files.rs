@@ -10,7 +10,7 @@ use anyhow::Context;
 use eval::clearing;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::ground::FileSystem;
+use super::file_system::FileSystem;
 use super::{Set, Stopped, check_stopped};
 
 /// Smallest and largest file of the study, in bytes.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::files::Lower;
-use super::run::Run;
+use super::measured::Run;
 
 /// The medians of a condition's runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]

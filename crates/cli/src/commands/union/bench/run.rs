@@ -8,7 +8,6 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use serde::Serialize;
 
 use eval::engine::copyup::{Answer, FINISH, WRITE};
 
@@ -17,36 +16,11 @@ use super::container::{ContainerArgs, is_ready};
 use super::counters::{Disk, Room};
 use super::files::{BenchDirectory, Lower, progress};
 use super::ground::Grounds;
+use super::measured::Run;
 use super::{BenchSettings, Stopped, check_stopped, report};
 
 /// How long to wait for a container before the bench checks whether it must end.
 const HEAR_STEP: Duration = Duration::from_millis(100);
-
-/// The results of one run of one condition.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Run {
-    pub(super) condition: &'static str,
-    pub(super) containers: usize,
-    pub(super) round: usize,
-    pub(super) operations: usize,
-    /// Operations per second until everything is durable.
-    pub(super) rate: f64,
-    /// Operations per second until the last write returned.
-    pub(super) rate_unsynced: f64,
-    pub(super) p50_ms: f64,
-    pub(super) p99_ms: f64,
-    /// The mean of the containers' own rates.
-    pub(super) container_rate: f64,
-    /// Jain's index of the containers' rates: 1 if all are equal, 1/C if one container has
-    /// everything.
-    pub(super) fairness: f64,
-    /// Bytes in the upper and work directories for each written byte.
-    pub(super) upper_amplification: f64,
-    /// Bytes written to the disk for each written byte; of the whole machine.
-    pub(super) disk_amplification: Option<f64>,
-    /// Flushes of the disk for each operation; of the whole machine.
-    pub(super) flushes_per_operation: Option<f64>,
-}
 
 /// Runs all conditions in turn, in each round.
 pub(super) fn all(
