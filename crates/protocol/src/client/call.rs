@@ -3,6 +3,8 @@
 //! The kind of a call is its type, so there are no separate lists of calls that must agree. A new
 //! call has a kind, and does not compile before each `match` on that kind has decided about it.
 
+#[cfg(doc)]
+use super::Answer;
 use super::{Creation, FallocateMode, Name, OpenTold, RenameMode, XattrMode};
 use crate::attr::{AttrChanges, Deferred, Timestamp};
 use crate::errno::Errno;

@@ -56,7 +56,7 @@ pub fn write(path: &Path, changes: &[Change]) -> io::Result<()> {
 /// Reads changes from a file.
 ///
 /// # Errors
-/// If it cannot be read, or [`write`] did not write it.
+/// If it cannot be read, or [`write()`] did not write it.
 pub fn read(path: &Path) -> io::Result<Vec<Change>> {
     let damaged =
         || io::Error::new(io::ErrorKind::InvalidData, "it is damaged, or no journal of a repair");
