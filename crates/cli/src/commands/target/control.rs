@@ -11,17 +11,18 @@ mod apply;
 mod difference;
 mod file;
 mod listen;
+mod report;
 mod request;
 mod server;
 mod show;
 mod volumes;
+mod wanted;
 
 pub(super) use listen::Orders;
 pub(in crate::commands) use request::Request;
 pub(super) use server::{LINE_BYTES_MAX, Socket, directory, path_for};
-pub(super) use show::limits_of;
 
-use super::TargetArgs;
+use super::args::TargetArgs;
 use super::config::Settings;
 use super::hosts;
 use anyhow::{Context, bail};
@@ -162,7 +163,7 @@ impl Control {
     }
 
     /// Reads the configuration file again and applies the difference.
-    fn reload(&self) -> anyhow::Result<apply::Report> {
+    fn reload(&self) -> anyhow::Result<report::Report> {
         if self.args.config.is_none() {
             bail!("the target was started without a configuration file");
         }

@@ -1,23 +1,26 @@
 //! `tsumugi target ctl`: shows and changes a running target through its control socket.
 
 mod ask;
+mod namespace;
 mod print;
+mod subsystem;
+mod text;
 
 use super::ana;
 use super::control::Request;
-use super::hosts::HostSettings;
-use super::namespace::NamespaceSettings;
-use super::size;
 use crate::commands::stats::parse_seconds;
 use anyhow::{Context, bail};
 pub(in crate::commands) use ask::Target;
 use clap::{Args, Subcommand};
+use namespace::NamespaceCommand;
 use nvme::Nqn;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use subsystem::SubsystemArg;
+use text::{host_text, namespace_text};
 
 /// Show and change a running target.
 #[derive(Clone, Debug, Args)]
@@ -99,138 +102,6 @@ struct StatsArgs {
     /// End after N intervals
     #[arg(long, value_name = "N", requires = "interval")]
     count: Option<u64>,
-}
-
-#[derive(Clone, Debug, Args)]
-struct SubsystemArg {
-    /// NQN of the subsystem [default: the only one]
-    #[arg(long, short = 'n', value_name = "NQN")]
-    subsystem: Option<Nqn>,
-}
-
-impl SubsystemArg {
-    fn name(&self) -> Option<String> {
-        self.subsystem.as_ref().map(Nqn::to_string)
-    }
-}
-
-#[derive(Clone, Debug, Subcommand)]
-enum NamespaceCommand {
-    /// Add a namespace.
-    #[command(after_help = "Examples:\n  tsumugi target ctl namespace add memory:512M\n  \
-        tsumugi target ctl namespace add file:/scratch/disk,size=4G,nsid=7 --subsystem NQN")]
-    Add {
-        /// Namespace, as for `tsumugi target --namespace`
-        #[arg(value_parser = namespace_text)]
-        namespace: String,
-        #[command(flatten)]
-        subsystem: SubsystemArg,
-    },
-    /// Remove a namespace: running commands complete, later ones fail with Invalid Namespace or
-    /// Format.
-    #[command(after_help = "Example:\n  tsumugi target ctl namespace remove 7")]
-    Remove {
-        /// Identifier of the namespace (NSID)
-        #[arg(value_name = "NSID")]
-        nsid: u32,
-        #[command(flatten)]
-        subsystem: SubsystemArg,
-    },
-    /// Limit the commands and bytes per second of all hosts together on a namespace.
-    ///
-    /// Commands beyond a limit wait; hosts see longer latencies and no errors.
-    #[command(
-        after_help = "Examples:\n  tsumugi target ctl namespace limit 1 --iops 5000 --bytes-per-s 200M\n  \
-        tsumugi target ctl namespace limit 1 --iops none --bytes-per-s none"
-    )]
-    Limit {
-        /// Identifier of the namespace (NSID)
-        #[arg(value_name = "NSID")]
-        nsid: u32,
-        /// Commands per second, or `none` for no limit
-        #[arg(long, value_name = "N|none", value_parser = commands_limit)]
-        iops: LimitArg,
-        /// Bytes of data per second, or `none` for no limit
-        #[arg(long, value_name = "SIZE|none", value_parser = bytes_limit)]
-        bytes_per_s: LimitArg,
-        #[command(flatten)]
-        subsystem: SubsystemArg,
-    },
-    /// Set which of the hosts that may connect see a namespace.
-    ///
-    /// Other hosts neither list nor reach it. Hosts that gain or lose it get an event.
-    #[command(
-        after_help = "Examples:\n  tsumugi target ctl namespace hosts 2 HOSTNQN OTHERNQN\n  \
-        tsumugi target ctl namespace hosts 2 --any"
-    )]
-    Hosts {
-        /// Identifier of the namespace (NSID)
-        #[arg(value_name = "NSID")]
-        nsid: u32,
-        /// NQNs of the hosts that see it
-        #[arg(value_name = "HOSTNQN", required_unless_present_any = ["any", "none"])]
-        hosts: Vec<Nqn>,
-        /// Let all hosts that may connect see it
-        #[arg(long, conflicts_with_all = ["hosts", "none"])]
-        any: bool,
-        /// Let no host see it
-        #[arg(long, conflicts_with = "hosts")]
-        none: bool,
-        #[command(flatten)]
-        subsystem: SubsystemArg,
-    },
-    /// Make a namespace larger or smaller while hosts use it.
-    #[command(after_help = "Examples:\n  tsumugi target ctl namespace resize 7 --size 8G\n  \
-        tsumugi target ctl namespace resize 1        after its disk was made larger")]
-    Resize {
-        /// Identifier of the namespace (NSID)
-        #[arg(value_name = "NSID")]
-        nsid: u32,
-        /// New size in bytes, such as 8G, to which a file is extended or cut [default: the present
-        /// size of the file or disk]
-        #[arg(long, value_name = "SIZE", value_parser = size_text)]
-        size: Option<String>,
-        /// Confirm that a smaller size loses the data beyond it
-        #[arg(long)]
-        shrink: bool,
-        #[command(flatten)]
-        subsystem: SubsystemArg,
-    },
-}
-
-/// A limit, or none.
-#[derive(Clone, Debug)]
-enum LimitArg {
-    None,
-    Most(u64),
-}
-
-impl LimitArg {
-    fn value(&self) -> Option<u64> {
-        match self {
-            Self::None => None,
-            Self::Most(most) => Some(*most),
-        }
-    }
-}
-
-fn commands_limit(text: &str) -> Result<LimitArg, String> {
-    if text == "none" {
-        return Ok(LimitArg::None);
-    }
-    let most = text.parse().ok().filter(|most| *most > 0);
-    let most = most.ok_or_else(|| format!("{text:?}: give `none` or a number of at least 1"))?;
-    Ok(LimitArg::Most(most))
-}
-
-fn bytes_limit(text: &str) -> Result<LimitArg, String> {
-    if text == "none" {
-        return Ok(LimitArg::None);
-    }
-    match size::parse(text)? {
-        0 => Err("0: give `none` or a size of at least 1".into()),
-        most => Ok(LimitArg::Most(most)),
-    }
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -336,36 +207,6 @@ enum ListenerCommand {
     },
 }
 
-/// Makes a path absolute, because the target may have another working directory.
-fn absolute(path: &str) -> Result<String, String> {
-    let absolute = std::path::absolute(path).map_err(|error| format!("{path:?}: {error}"))?;
-    absolute.into_os_string().into_string().map_err(|_| format!("{path:?} is not in UTF-8"))
-}
-
-fn namespace_text(text: &str) -> Result<String, String> {
-    text.parse::<NamespaceSettings>()?;
-    let (what, options) = text.split_at(text.find(',').unwrap_or(text.len()));
-    match what.strip_prefix("file:") {
-        Some(path) => Ok(format!("file:{}{options}", absolute(path)?)),
-        None => Ok(text.to_owned()),
-    }
-}
-
-fn host_text(text: &str) -> Result<String, String> {
-    text.parse::<HostSettings>()?;
-    let parts = text.split(',').map(|part| match part.split_once('=') {
-        Some((name @ ("dhchap-key" | "dhchap-ctrl-key" | "tls-key"), file)) => {
-            Ok(format!("{name}={}", absolute(file)?))
-        }
-        _ => Ok(part.to_owned()),
-    });
-    Ok(parts.collect::<Result<Vec<_>, String>>()?.join(","))
-}
-
-fn size_text(text: &str) -> Result<String, String> {
-    size::parse(text).map(|_| text.to_owned())
-}
-
 impl CtlCommand {
     fn request(&self) -> anyhow::Result<Request> {
         Ok(match self {
@@ -400,36 +241,6 @@ fn ana_request(states: &[(String, String)], subsystem: &SubsystemArg) -> anyhow:
         }
     }
     Ok(Request::AnaSet { subsystem, states: by_group })
-}
-
-impl NamespaceCommand {
-    fn request(&self) -> Request {
-        match self {
-            Self::Add { namespace, subsystem } => {
-                Request::NamespaceAdd { subsystem: subsystem.name(), namespace: namespace.clone() }
-            }
-            Self::Remove { nsid, subsystem } => {
-                Request::NamespaceRemove { subsystem: subsystem.name(), nsid: *nsid }
-            }
-            Self::Resize { nsid, size, shrink, subsystem } => Request::NamespaceResize {
-                subsystem: subsystem.name(),
-                nsid: *nsid,
-                size: size.clone(),
-                shrink: *shrink,
-            },
-            Self::Hosts { nsid, hosts, any, subsystem, .. } => Request::NamespaceHosts {
-                subsystem: subsystem.name(),
-                nsid: *nsid,
-                hosts: (!any).then(|| hosts.iter().map(Nqn::to_string).collect()),
-            },
-            Self::Limit { nsid, iops, bytes_per_s, subsystem } => Request::NamespaceLimit {
-                subsystem: subsystem.name(),
-                nsid: *nsid,
-                iops: iops.value(),
-                bytes_per_s: bytes_per_s.value().map(size::short),
-            },
-        }
-    }
 }
 
 impl SubsystemCommand {
@@ -490,26 +301,4 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<ExitCode> {
         _ => print::report(&result),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: paths in requests are absolute, and the rest is unchanged.
-    #[test]
-    fn files_are_named_from_the_root() {
-        let here = |file: &str| std::path::absolute(file).unwrap().display().to_string();
-        let of = |text: &str| namespace_text(text).unwrap();
-        assert_eq!(of("file:disk,size=4G"), format!("file:{},size=4G", here("disk")));
-        for kept in ["file:/x", "/dev/x,read-only", "memory:1M,nsid=3"] {
-            assert_eq!(of(kept), kept);
-        }
-        let host = "nqn.2026-01.io.tsumugi:h";
-        let written = format!("{host},dhchap-key=k,dhchap-hash=sha384,tls-key=/t,tls-compat");
-        let expected =
-            format!("{host},dhchap-key={},dhchap-hash=sha384,tls-key=/t,tls-compat", here("k"));
-        assert_eq!(host_text(&written).unwrap(), expected);
-        assert!(namespace_text("disk").is_err() && host_text("h").is_err());
-    }
 }

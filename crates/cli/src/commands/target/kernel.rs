@@ -10,12 +10,13 @@ mod configfs;
 pub(crate) mod keeper;
 mod plan;
 
+use super::args::TargetArgs;
 use super::config::Settings;
-use super::{TargetArgs, hosts, size};
+use super::fabric::Fabric;
+use super::{hosts, size};
 use crate::signals::Signals;
 use anyhow::{Context, bail, ensure};
 use block::Backing;
-use clap::ValueEnum;
 use configfs::{ROOT, Tree};
 use keeper::Keeper;
 use plan::{Export, Exported, Store};
@@ -25,25 +26,6 @@ use signal_hook::consts::SIGUSR1;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
-
-/// The fabric that carries a target's commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Fabric {
-    /// NVMe/TCP.
-    Tcp,
-    /// NVMe/RDMA.
-    Rdma,
-}
-
-impl Fabric {
-    /// Returns its name in configfs, in nvme-cli and in the kernel's modules.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Rdma => "rdma",
-        }
-    }
-}
 
 /// Exports until SIGINT or SIGTERM.
 pub(super) fn run(settings: &Settings, args: &TargetArgs) -> anyhow::Result<ExitCode> {

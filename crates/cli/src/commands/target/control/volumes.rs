@@ -1,8 +1,8 @@
 //! Changes of volumes of a pool that the target has open because it exports some of them.
 
 use super::Control;
-use super::apply::Report;
 use super::difference::Wanted;
+use super::report::Report;
 use super::request::Request;
 use crate::commands::target::namespace::{OpenPool, open_pool};
 use crate::commands::volume::listing;

@@ -1,8 +1,8 @@
 //! The objects of the kernel's target, from the same settings as our own target.
 
-use super::Fabric;
 use super::configfs::{Tree, set, set_secret};
 use crate::commands::target::config::{Settings, SubsystemSettings};
+use crate::commands::target::fabric::Fabric;
 use crate::commands::target::hosts::HostSettings;
 use anyhow::{Context, bail, ensure};
 use nvme::Nqn;
