@@ -129,9 +129,13 @@ pub(crate) struct TargetArgs {
     /// the namespaces, see below]
     #[arg(long, value_name = "NQN")]
     pub(super) nqn: Option<Nqn>,
-    /// Namespace to export: file:PATH, memory:SIZE, volume:POOL/NAME or a block device, with
-    /// options after commas (see below); may be repeated
-    #[arg(long, value_name = "NAMESPACE")]
+    /// Namespace to export
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        help = "Namespace to export: file:PATH, memory:SIZE, volume:POOL/NAME or a block device, \
+                with options after commas (see below); may be repeated"
+    )]
     pub(super) namespace: Vec<NamespaceSettings>,
     /// State of an ANA group of the namespaces of --namespace at the start: optimized,
     /// non-optimized, inaccessible, persistent-loss or change; may be repeated [default: optimized;
