@@ -89,6 +89,16 @@ pub(crate) enum LinkState {
     Failed(Error),
 }
 
+/// A moment in the life of a controller's namespaces: what was found then holds until it changes.
+/// The default comes before the first link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sight {
+    /// The number of the link.
+    pub(crate) link: u64,
+    /// Number of changes of namespaces that the controller had reported.
+    namespace_changes: u64,
+}
+
 /// State that the supervisor and the handles share.
 pub(crate) struct Inner {
     pub(crate) options: ConnectOptions,
@@ -106,6 +116,8 @@ pub(crate) struct Inner {
     reconnects: Cell<u64>,
     /// Number of reported changes of asymmetric access.
     pub(crate) ana_changes: Cell<u64>,
+    /// Number of reported changes of namespaces.
+    namespace_changes: Cell<u64>,
     /// Whether there are other paths to the same namespace: then a silent path is given up after
     /// `keep_alive_tmo`.
     pub(crate) is_path: Cell<bool>,
@@ -153,6 +165,7 @@ impl Controller {
             events_changed: Notify::new(),
             reconnects: Cell::new(0),
             ana_changes: Cell::new(0),
+            namespace_changes: Cell::new(0),
             is_path: Cell::new(false),
         });
         let link = establish::establish(&inner, 1).await?;
@@ -225,6 +238,11 @@ impl Controller {
 }
 
 impl Inner {
+    /// Returns the present moment on a link.
+    pub(crate) fn sight(&self, link: &Link) -> Sight {
+        Sight { link: link.number, namespace_changes: self.namespace_changes.get() }
+    }
+
     /// Returns the live link if there is one, at little cost.
     pub(crate) fn live_link_now(&self) -> Result<Option<Rc<Link>>, Error> {
         match &*self.link.borrow() {

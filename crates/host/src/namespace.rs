@@ -20,7 +20,7 @@ mod split;
 pub use paths::{PATHS_MAX, PathStatus};
 pub use policy::IoPolicy;
 
-use crate::controller::{Controller, Link, NamespaceIdentity, NvmLimits};
+use crate::controller::{Controller, Link, NamespaceIdentity, NvmLimits, Sight};
 use crate::error::Error;
 use crate::queue_pair::{Data, Destination};
 use block::{DiscardEffect, Geometry};
@@ -52,7 +52,7 @@ struct Inner {
     limits: NvmLimits,
     is_write_zeroes_supported: bool,
     /// Number of the link on which the namespace was last verified.
-    checked_link: Cell<u64>,
+    checked: Cell<Sight>,
     check_turn: Semaphore,
     failed: RefCell<Option<Error>>,
     next_lane: Cell<usize>,
@@ -80,8 +80,9 @@ impl Namespace {
     /// its blocks carry metadata.
     pub async fn open(controller: &Controller, nsid: Nsid) -> Result<Self, Error> {
         let link = controller.link(None).await?;
+        let sight = controller.inner().sight(&link);
         let found = Found::look(&link, nsid).await?;
-        Ok(Self(Rc::new(Inner::new(controller, nsid, found, link.number, None))))
+        Ok(Self(Rc::new(Inner::new(controller, nsid, found, sight, None))))
     }
 
     /// Returns the controller; with several paths, the first one.
@@ -124,7 +125,7 @@ impl Namespace {
             }
             self.0.incarnation.set(Some(now.as_u128()));
             *failed = None;
-            self.0.checked_link.set(0);
+            self.0.checked.set(Sight::default());
         }
     }
 
@@ -233,9 +234,9 @@ impl Namespace {
             if let Some(error) = &*self.0.failed.borrow() {
                 return Err(error.clone());
             }
-            let live = self.0.controller.inner().live_link_now()?;
-            match live {
-                Some(link) if link.number == self.0.checked_link.get() => return Ok(link),
+            let controller = self.0.controller.inner();
+            match controller.live_link_now()? {
+                Some(link) if controller.sight(&link) == self.0.checked.get() => return Ok(link),
                 Some(link) => self.check_link(&link, deadline).await?,
                 None => drop(self.0.controller.link(deadline).await?),
             }
@@ -244,7 +245,8 @@ impl Namespace {
 
     async fn check_link(&self, link: &Rc<Link>, deadline: Option<Instant>) -> Result<(), Error> {
         let _turn = self.0.check_turn.acquire(1).await;
-        if self.0.checked_link.get() == link.number {
+        let sight = self.0.controller.inner().sight(link);
+        if self.0.checked.get() == sight {
             return Ok(());
         }
         let found = async {
@@ -264,7 +266,7 @@ impl Namespace {
                 if let Err(error) = &verdict {
                     *self.0.failed.borrow_mut() = Some(error.clone());
                 }
-                self.0.checked_link.set(link.number);
+                self.0.checked.set(sight);
                 verdict
             }
             // That link has ended too: the check repeats on the next one.
@@ -343,7 +345,7 @@ impl Inner {
         controller: &Controller,
         nsid: Nsid,
         found: Found,
-        checked_link: u64,
+        sight: Sight,
         paths: Option<Paths>,
     ) -> Self {
         Self {
@@ -356,7 +358,7 @@ impl Inner {
             transfer_bytes_max: found.transfer_bytes_max,
             limits: found.limits,
             is_write_zeroes_supported: found.is_write_zeroes_supported,
-            checked_link: Cell::new(checked_link),
+            checked: Cell::new(sight),
             check_turn: Semaphore::new(1),
             failed: RefCell::new(None),
             next_lane: Cell::new(0),

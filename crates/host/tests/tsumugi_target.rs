@@ -184,6 +184,43 @@ fn a_new_namespace_is_announced() {
     });
 }
 
+/// Goal: a handle never writes to another namespace that took its identifier, while the connection
+/// stays; one that grows, or that sees others come, is used on.
+#[test]
+fn a_replaced_namespace_is_noticed_on_a_living_connection() {
+    run(async {
+        let (target, server) = start(&memory(), any_port());
+        let subsystem = target.subsystem(&nqn()).unwrap();
+        let controller = Controller::connect(options(server.addresses()[0])).await.unwrap();
+        let namespace = Namespace::open(&controller, Nsid(1)).await.unwrap();
+        let write = |seed| namespace.write(0, pattern(seed, 4096).freeze());
+        write(1).await.unwrap();
+
+        let other = target::Namespace::new(Nsid(2), [6; 16], memory(), false);
+        subsystem.add_namespace(other).unwrap();
+        target.tell_controllers();
+        changed(&controller).await;
+        write(2).await.unwrap();
+
+        subsystem.remove_namespace(Nsid(1)).unwrap();
+        let foreign = memory();
+        let second = target::Namespace::new(Nsid(1), [7; 16], Arc::clone(&foreign), false);
+        subsystem.add_namespace(second).unwrap();
+        target.tell_controllers();
+        changed(&controller).await;
+        let error = write(3).await.unwrap_err();
+        assert!(matches!(error, Error::NamespaceReplaced(Nsid(1))), "{error}");
+        let bytes = foreign.attach().read(0, 4096).await.unwrap().into_shared();
+        assert!(bytes.iter().all(|byte| *byte == 0), "the new namespace was written to");
+        assert_eq!(controller.reconnects(), 0);
+    });
+}
+
+/// Waits until the controller has reported a change of namespaces.
+async fn changed(controller: &Controller) {
+    while !matches!(controller.next_event().await, ControllerEvent::NamespacesChanged(_)) {}
+}
+
 /// Goal: a load continues after the target's restart if the device is the same incarnation.
 #[test]
 fn a_load_survives_the_targets_restart() {

@@ -68,6 +68,10 @@ async fn listen(inner: Rc<Inner>, link: Rc<Link>) {
         };
         let event = AsyncEvent::from_dword(cqe.dword0());
         let event = if event == AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED {
+            // Namespaces are verified again before their next commands: another one may have the
+            // same identifier now.
+            inner.namespace_changes.set(inner.namespace_changes.get() + 1);
+            inner.link_changed.notify();
             match changed_namespaces(&link).await {
                 Ok(nsids) => ControllerEvent::NamespacesChanged(nsids),
                 Err(_) => ControllerEvent::NamespacesChanged(Vec::new()),

@@ -18,7 +18,7 @@ mod watch;
 
 use super::policy::{Candidate, IoPolicy, choose};
 use super::{Found, Inner, Namespace};
-use crate::controller::{Controller, Link};
+use crate::controller::{Controller, Link, Sight};
 use crate::error::Error;
 use nvme::log_page::AnaState;
 use nvme::{Nsid, Status};
@@ -44,7 +44,7 @@ const LOOK_PERIOD: Duration = Duration::from_millis(20);
 pub(super) struct Path {
     pub(super) controller: Controller,
     /// Number of the link on which the namespace was last verified.
-    checked_link: Cell<u64>,
+    checked: Cell<Sight>,
     /// Number of the link on which a connection was last lost.
     lost_link: Cell<u64>,
     access: Cell<AnaState>,
@@ -115,10 +115,15 @@ impl Drop for Route<'_> {
 pub(super) struct Trouble(Option<Instant>);
 
 impl Path {
-    fn new(controller: &Controller, link: &Link, found: &Found, access: AnaState) -> Self {
+    fn new(
+        controller: &Controller,
+        (link, sight): (&Link, Sight),
+        found: &Found,
+        access: AnaState,
+    ) -> Self {
         Self {
             controller: controller.clone(),
-            checked_link: Cell::new(link.number),
+            checked: Cell::new(sight),
             lost_link: Cell::new(0),
             access: Cell::new(access),
             ana_changes_seen: Cell::new(0),
@@ -138,8 +143,9 @@ impl Path {
 
     /// Returns the live link, if commands may use it.
     fn usable(&self) -> Option<Rc<Link>> {
-        let link = self.controller.inner().live_link_now().ok().flatten()?;
-        let is_checked = link.number == self.checked_link.get();
+        let controller = self.controller.inner();
+        let link = controller.live_link_now().ok().flatten()?;
+        let is_checked = controller.sight(&link) == self.checked.get();
         if !is_checked || link.number == self.lost_link.get() || self.fault.borrow().is_some() {
             return None;
         }
@@ -169,7 +175,7 @@ impl Path {
             return self.rests_until.set(Some(time::now() + REST_TIME));
         };
         // A later link was checked again since.
-        if link.number == self.checked_link.get() {
+        if link.number == self.checked.get().link {
             self.access.set(access);
             self.is_stale.set(true);
             self.wake_watcher();
@@ -219,7 +225,7 @@ impl Paths {
             if path.incarnation.get() == Some(was) {
                 path.incarnation.set(Some(now));
             }
-            path.checked_link.set(0);
+            path.checked.set(Sight::default());
             path.wake_watcher();
         }
     }
@@ -245,10 +251,11 @@ impl Namespace {
         let mut common: Option<Found> = None;
         for controller in controllers {
             let link = controller.link(None).await?;
+            let sight = controller.inner().sight(&link);
             let found = Found::look(&link, nsid).await?;
             let access = watch::access(&link, nsid, found.ana_group).await?;
             controller.inner().is_path.set(true);
-            paths.push(Path::new(controller, &link, &found, access));
+            paths.push(Path::new(controller, (&link, sight), &found, access));
             common = Some(match common {
                 None if found.identity.uuid.or(found.identity.nguid.map(uuid_of)).is_none() => {
                     return Err(mismatch(controller, "it has neither a UUID nor an NGUID"));
@@ -261,11 +268,12 @@ impl Namespace {
             return Err(no_paths());
         };
         let link = first.link(None).await?;
+        let sight = first.inner().sight(&link);
         let losses = controllers.iter().map(|it| it.options().ctrl_loss_tmo);
         let patience = losses.collect::<Option<Vec<_>>>().and_then(|it| it.into_iter().max());
         let paths =
             Paths { all: paths, policy, last: Cell::new(0), changed: Notify::new(), patience };
-        let inner = Rc::new(Inner::new(first, nsid, common, link.number, Some(paths)));
+        let inner = Rc::new(Inner::new(first, nsid, common, sight, Some(paths)));
         for index in 0..controllers.len() {
             watch::start(&inner, index);
         }

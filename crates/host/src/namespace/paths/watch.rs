@@ -53,7 +53,8 @@ async fn look(inner: &Weak<Inner>, index: usize) -> Option<Option<Duration>> {
         return Some(None);
     };
     let changes = controller.ana_changes.get();
-    let is_new = link.number != path.checked_link.get();
+    let sight = controller.sight(&link);
+    let is_new = sight != path.checked.get();
     let is_open = matches!(path.access.get(), AnaState::Optimized | AnaState::NonOptimized);
     let is_reported = changes == path.ana_changes_seen.get() && !path.is_stale.get();
     if !is_new && is_open && is_reported && path.fault.borrow().is_none() {
@@ -72,7 +73,7 @@ async fn look(inner: &Weak<Inner>, index: usize) -> Option<Option<Duration>> {
             path.access.set(access);
             path.is_local.set(link.is_local());
             *path.fault.borrow_mut() = None;
-            path.checked_link.set(link.number);
+            path.checked.set(sight);
             path.ana_changes_seen.set(changes);
         }
         Err(error @ Error::WritesLost { .. }) => {
