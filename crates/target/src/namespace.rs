@@ -8,8 +8,11 @@ use crate::subsystem::HostAccess;
 use block::{Backing, DiscardEffect, Geometry};
 use nvme::{Nqn, Nsid};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+
+/// The identity of the next namespace.
+static IDENTITY: AtomicU64 = AtomicU64::new(0);
 
 /// A block device that a subsystem exports under one identifier.
 pub struct Namespace {
@@ -19,6 +22,8 @@ pub struct Namespace {
     geometry: Geometry,
     ana_group: AnaGroupId,
     is_read_only: bool,
+    /// Number that only this namespace and its replacements have in this process.
+    identity: u64,
     /// State that a namespace shares with its replacement.
     common: Arc<Common>,
     reservations: Option<Arc<Reservations>>,
@@ -48,6 +53,7 @@ impl Namespace {
             geometry,
             ana_group: AnaGroupId::DEFAULT,
             is_read_only,
+            identity: IDENTITY.fetch_add(1, Ordering::Relaxed),
             common: Arc::new(Common {
                 is_write_protected: AtomicBool::new(is_read_only),
                 counters: Counters::default(),
@@ -95,6 +101,12 @@ impl Namespace {
     /// Returns its identifier in the subsystem.
     pub fn nsid(&self) -> Nsid {
         self.nsid
+    }
+
+    /// Returns a number that differs from that of each other namespace, also of a later one with
+    /// the same identifier. A namespace on a new backing keeps it.
+    pub(crate) fn identity(&self) -> u64 {
+        self.identity
     }
 
     /// Returns its UUID, which is its NGUID too.

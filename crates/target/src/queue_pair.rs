@@ -231,6 +231,12 @@ impl QueuePair {
         self.commands.get_mut(tag).is_aborted = true;
     }
 
+    /// Records the identity of a command's namespace at the command's first check. Returns whether
+    /// it is the recorded one.
+    pub(crate) fn is_for(&mut self, tag: Tag, namespace: u64) -> bool {
+        *self.commands.get_mut(tag).namespace.get_or_insert(namespace) == namespace
+    }
+
     /// Returns whether the command's data is complete.
     pub fn has_data(&self, tag: Tag) -> bool {
         self.commands.get(tag).data.is_some()

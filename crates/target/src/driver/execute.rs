@@ -270,6 +270,7 @@ impl Executor {
             Event::Reserved(_) | Event::Data(_) => self.decode(&sqe),
         };
         let allowed = decoded.and_then(|(open, command)| {
+            self.check_same_namespace(open, tag, pair)?;
             self.check_rights(open, &command, pair).map(|()| (open, command))
         });
         let is_aborted = pair.is_aborted(tag);

@@ -1,12 +1,12 @@
-//! Commands that wait because of their namespaces' limits. They hold no permit and no memory: a
+//! Commands that wait, above all because of their namespaces' limits. Limited commands hold no permit and no memory: a
 //! fence does not wait for them, and they take no memory from other connections.
 
-use super::execute::Executor;
+use super::execute::{Executor, Open};
 use super::io_command::IoCommand;
 use crate::admission::{Moment, Refusal};
 use crate::queue_pair::{Event, QueuePair, Tag};
 use crate::rate::{LOOK, Wait};
-use nvme::Nsid;
+use nvme::{Nsid, Status};
 use reactor::time::Instant;
 use std::task::Context;
 
@@ -14,10 +14,25 @@ use std::task::Context;
 pub(super) struct Limited {
     pub(super) tag: Tag,
     pub(super) nsid: Nsid,
+    /// The identity of the namespace.
+    namespace: u64,
     wait: Wait,
 }
 
 impl Executor {
+    /// Checks that a command which may have waited runs on the namespace for which it was checked
+    /// first. Another one may have its identifier now.
+    pub(super) fn check_same_namespace(
+        &self,
+        open: usize,
+        tag: Tag,
+        pair: &mut QueuePair,
+    ) -> Result<(), Status> {
+        let Some(Some(open)) = self.open.get(open) else { return Ok(()) };
+        let is_same = pair.is_for(tag, open.namespace.identity());
+        if is_same { Ok(()) } else { Err(Status::INVALID_NAMESPACE) }
+    }
+
     /// Makes a new command wait if the namespace's limits require it. Returns true if it waits.
     pub(super) fn limit(&mut self, open: usize, command: &IoCommand, tag: Tag) -> bool {
         if matches!(command, IoCommand::Reserve(_) | IoCommand::Report { .. }) {
@@ -29,9 +44,10 @@ impl Executor {
         else {
             return false;
         };
-        let nsid = open.namespace.nsid();
+        let (nsid, namespace) = (open.namespace.nsid(), open.namespace.identity());
+        let limited = Limited { tag, nsid, namespace, wait };
         self.limited_count += 1;
-        self.limited.insert((wait.until, self.limited_count), Limited { tag, nsid, wait });
+        self.limited.insert((limited.wait.until, self.limited_count), limited);
         true
     }
 
@@ -52,12 +68,16 @@ impl Executor {
     /// Drops the waiting commands, because the connection ends.
     pub(super) fn drop_limited(&mut self) {
         for limited in std::mem::take(&mut self.limited).into_values() {
-            if let Ok(index) = self.find(limited.nsid)
-                && let Some(open) = &self.open[index]
-            {
+            if let Some(open) = self.open_of(&limited) {
                 open.namespace.rate().give_back(&limited.wait);
             }
         }
+    }
+
+    /// Returns the namespace of a waiting command, unless it was removed.
+    fn open_of(&self, limited: &Limited) -> Option<&Open> {
+        let open = self.open[self.find(limited.nsid).ok()?].as_ref();
+        open.filter(|open| open.namespace.identity() == limited.namespace)
     }
 
     /// Returns the next command to continue: one that has waited long enough, or one whose
@@ -69,12 +89,9 @@ impl Executor {
             self.limited.remove(&key);
             return Some((tag, false));
         }
-        let has_changed = |limited: &Limited| match self.find(limited.nsid) {
-            Ok(index) => {
-                let open = self.open[index].as_ref();
-                open.is_none_or(|open| open.namespace.rate().has_changed(&limited.wait))
-            }
-            Err(_) => true,
+        let has_changed = |limited: &Limited| {
+            let open = self.open_of(limited);
+            open.is_none_or(|open| open.namespace.rate().has_changed(&limited.wait))
         };
         let key = *self.limited.iter().find(|(_, limited)| has_changed(limited))?.0;
         let limited = self.limited.remove(&key)?;

@@ -32,6 +32,8 @@ pub(crate) struct Command {
     pub(crate) received_bytes: u32,
     /// Buffer memory that is reserved for this command.
     pub(crate) reserved_bytes: usize,
+    /// The identity of the command's namespace as of its first check.
+    pub(crate) namespace: Option<u64>,
     /// Whether a data digest did not match: the command must fail.
     pub(crate) is_damaged: bool,
     /// Whether another host's Preempt and Abort arrived while the command waited for memory or
@@ -48,6 +50,7 @@ impl Command {
             expected_bytes: 0,
             received_bytes: 0,
             reserved_bytes: 0,
+            namespace: None,
             is_damaged: false,
             is_aborted: false,
         }
@@ -92,6 +95,7 @@ impl Commands {
         slot.expected_bytes = 0;
         slot.received_bytes = 0;
         slot.reserved_bytes = 0;
+        slot.namespace = None;
         slot.is_damaged = false;
         slot.is_aborted = false;
         Some(Tag(index))

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use target::{
-    AdmissionMode, Admissions, HostAccess, Limits, Namespace, Server, ServerOptions, Subsystem,
-    Target,
+    AdmissionMode, Admissions, HostAccess, Limits, Namespace, RateLimits, Server, ServerOptions,
+    Subsystem, Target,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -217,6 +217,60 @@ fn a_removed_namespace_is_closed_after_its_last_command() {
         other.store(true, Ordering::SeqCst);
         assert!(io.wait(beside).0.status().is_success());
         drop((admin, idle));
+        server.stop();
+    }
+}
+
+/// Goal: a write that waits for its data, for memory or because of a limit fails if its namespace
+/// is removed meanwhile. It does not reach another namespace that then has the same identifier.
+#[test]
+fn a_waiting_write_does_not_reach_a_namespace_of_the_same_identifier() {
+    let mib = (1 << 20) / BLOCK;
+    let data = pattern(1, mib);
+    let on_second = |opcode| {
+        let mut sqe = rw(opcode, 0, mib);
+        sqe.nsid.set(2);
+        sqe
+    };
+    // Memory is for one command, so the others wait for memory, or because of the limit.
+    let limits = Limits { data_bytes_in_flight_max: 1 << 20, ..Limits::default() };
+    for first in [RateLimits::default(), RateLimits { commands: Some(1), bytes: None }] {
+        let server = TestServer::with(limits.clone(), AdmissionMode::AnyHost, 1);
+        let (_admin, mut io) = pair(&server, &HostIdentity::number(1));
+        let add = |limits| {
+            let namespace = Namespace::new(Nsid(2), [2; 16], memory(512), false);
+            namespace.set_rate_limits(limits);
+            server.subsystem.add_namespace(namespace).unwrap();
+            server.target.tell_controllers();
+        };
+        add(first);
+        io.hold_r2ts = true;
+        let write = |io: &mut Client| {
+            io.submit(on_second(NvmOpcode::WRITE), Some((Transfer::R2t, &data)), 0)
+        };
+        let waiting: Vec<u16> = (0..8).map(|_| write(&mut io)).collect();
+        while io.r2ts.is_empty() {
+            io.receive();
+        }
+        // The target has received all of them.
+        assert!(io.command(SubmissionQueueEntry::flush(Nsid(1)), None, 0).0.status().is_success());
+        server.subsystem.remove_namespace(Nsid(2)).unwrap();
+        add(RateLimits::default());
+        let (cid, tag, offset, length) = io.r2ts[0];
+        io.answer_r2t(cid, tag, offset, length);
+        for cid in waiting {
+            let status = io.wait(cid).0.status();
+            assert!(status.is(Status::INVALID_NAMESPACE), "{cid}: {status}");
+            assert!(status.is_do_not_retry(), "{cid}: {status}");
+        }
+        assert_eq!(io.r2ts.len(), 1, "no other data is requested");
+        io.hold_r2ts = false;
+        let (cqe, back) = io.command(on_second(NvmOpcode::READ), None, 1 << 20);
+        assert!(cqe.status().is_success());
+        assert!(back.iter().all(|&byte| byte == 0), "the new namespace is untouched");
+        // The memory of the failed commands is free.
+        let last = write(&mut io);
+        assert!(io.wait(last).0.status().is_success());
         server.stop();
     }
 }
