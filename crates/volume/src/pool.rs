@@ -136,7 +136,12 @@ impl Pool {
     /// [`Error::NotAPool`], [`Error::Version`], [`Error::Damaged`], [`Error::BlockSize`],
     /// [`Error::Device`].
     pub async fn open(backing: Arc<dyn Backing>) -> Result<Self, Error> {
-        let (report, loaded) = walk(&*backing.attach()).await?;
+        let device = backing.attach();
+        // A process that died within a commit may have left the newest superblock in a cache alone. Without
+        // this flush a loss of power could bring the one before back, after its space was used again.
+        device.flush().await?;
+        let (report, loaded) = walk(&*device).await?;
+        drop(device);
         let damaged = |first: &str| Error::Damaged { first: first.into(), count: report.count };
         if let Some(finding) = report.fatal() {
             return Err(damaged(&finding.text));
