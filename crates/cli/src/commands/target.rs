@@ -195,9 +195,10 @@ fn control_socket(settings: &Settings) -> anyhow::Result<Option<Socket>> {
 }
 
 async fn open_subsystem(settings: &SubsystemSettings) -> anyhow::Result<Subsystem> {
-    let mut uuids = Vec::new();
+    let (mut uuids, mut pools) = (Vec::new(), Vec::new());
     for namespace in &settings.namespaces {
         namespace.prepare().await?;
+        pools.push(namespace.hold_pool().await?);
         uuids.push(namespace.uuid().await?);
     }
     let named = settings.namespaces.iter().zip(&uuids);
@@ -222,6 +223,7 @@ async fn open_subsystem(settings: &SubsystemSettings) -> anyhow::Result<Subsyste
 /// Opens a namespace, and creates its file if the settings ask for that.
 async fn open_namespace(settings: &NamespaceSettings, nsid: Nsid) -> anyhow::Result<Namespace> {
     settings.prepare().await?;
+    let _pool = settings.hold_pool().await?;
     let uuid = settings.uuid().await?;
     let backing = settings.open(uuid).await?;
     namespace_of(settings, nsid, uuid, backing).await

@@ -7,6 +7,7 @@ pub(super) use resize::Resized;
 pub(super) use volume::{OpenPool, open_pool, open_pools};
 
 use super::{identity, size};
+use ::volume::Pool;
 use anyhow::{Context, bail};
 use block::{Backing, FileBacking, FileOptions, Fill, Incarnation, MemoryBacking};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -243,6 +244,16 @@ impl NamespaceSettings {
             (None, Some(path)) => identity::of_path(path),
             (None, None) => Ok(identity::random()),
         }
+    }
+
+    /// Opens the pool of a volume, and keeps it open as long as the result exists, so that
+    /// [`Self::uuid`] and [`Self::open`] find the same pool.
+    ///
+    /// # Errors
+    /// If the pool cannot be opened.
+    pub(super) async fn hold_pool(&self) -> anyhow::Result<Option<Pool>> {
+        let Some(volume) = &self.volume else { return Ok(None) };
+        Ok(Some(volume::hold(volume, self.buffered).await?))
     }
 
     /// Creates and writes a missing file.

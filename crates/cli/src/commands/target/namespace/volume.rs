@@ -14,8 +14,6 @@ struct Known {
     path: PathBuf,
     is_buffered: bool,
     pool: WeakPool,
-    /// Keeps the pool open between the request for a volume's UUID and the opening of the volume.
-    kept: Option<Pool>,
 }
 
 static POOLS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
@@ -35,6 +33,15 @@ pub(super) fn split(text: &str) -> Result<(&Path, &str), String> {
     }
 }
 
+/// Opens the pool of a volume. It stays open as long as the result, or a volume of it, exists.
+///
+/// # Errors
+/// If the pool cannot be opened.
+pub(super) async fn hold(text: &str, is_buffered: bool) -> anyhow::Result<Pool> {
+    let (path, _) = split(text).map_err(anyhow::Error::msg)?;
+    pool(path, is_buffered).await
+}
+
 /// Returns the UUID of a volume, which is also that of its namespace.
 ///
 /// # Errors
@@ -43,7 +50,6 @@ pub(super) async fn uuid(text: &str, is_buffered: bool) -> anyhow::Result<Uuid> 
     let (path, name) = split(text).map_err(anyhow::Error::msg)?;
     let pool = pool(path, is_buffered).await?;
     let volume = pool.volume(name).with_context(|| format!("cannot open {text}"))?;
-    keep(path, Some(pool))?;
     Ok(volume.uuid())
 }
 
@@ -54,9 +60,8 @@ pub(super) async fn uuid(text: &str, is_buffered: bool) -> anyhow::Result<Uuid> 
 pub(super) async fn open(text: &str, is_buffered: bool) -> anyhow::Result<Arc<dyn Backing>> {
     let (path, name) = split(text).map_err(anyhow::Error::msg)?;
     let pool = pool(path, is_buffered).await?;
-    let volume = pool.volume(name);
-    keep(path, None)?;
-    Ok(Arc::new(volume.with_context(|| format!("cannot open {text}"))?))
+    let volume = pool.volume(name).with_context(|| format!("cannot open {text}"))?;
+    Ok(Arc::new(volume))
 }
 
 /// A pool that this process has open.
@@ -110,15 +115,6 @@ fn canonical(path: &Path) -> anyhow::Result<PathBuf> {
     path.canonicalize().with_context(|| format!("cannot examine {}", path.display()))
 }
 
-/// Sets or clears the handle that keeps a pool open.
-fn keep(path: &Path, pool: Option<Pool>) -> anyhow::Result<()> {
-    let path = canonical(path)?;
-    if let Some(known) = pools().iter_mut().find(|known| known.path == path) {
-        known.kept = pool;
-    }
-    Ok(())
-}
-
 /// Returns the pool at `path`, if this process has it open.
 fn known(path: &Path, is_buffered: bool) -> anyhow::Result<Option<Pool>> {
     let mut pools = pools();
@@ -155,6 +151,44 @@ async fn pool(path: &Path, is_buffered: bool) -> anyhow::Result<Pool> {
         eprintln!("tsumugi: pool {}: {warning}; a copy of it is used", path.display());
     }
     let pool_weak = pool.downgrade();
-    pools().push(Known { path, is_buffered, pool: pool_weak, kept: None });
+    pools().push(Known { path, is_buffered, pool: pool_weak });
     Ok(pool)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::Fill;
+
+    /// Goal: a pool is closed, and its lock released, when a change does not use its volume after
+    /// all.
+    #[test]
+    fn an_unused_pool_is_closed() {
+        reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().canonicalize().unwrap().join("pool");
+            block::create(&path, 16 << 20, false, Fill::Reserved, |_| {}).await.unwrap();
+            let options = FileOptions {
+                block_size: None,
+                direct: false,
+                preallocated: true,
+                incarnation: Incarnation::random(),
+            };
+            let backing: Arc<dyn Backing> = Arc::new(FileBacking::open(&path, &options).unwrap());
+            Pool::format(&*backing, 64 << 10).await.unwrap();
+            Pool::open(Arc::clone(&backing)).await.unwrap().create("a", 1 << 20).await.unwrap();
+            drop(backing);
+            let volume = |name: &str| format!("{}/{name}", path.display());
+            let is_open = || open_pools().contains(&path);
+            let held = hold(&volume("a"), true).await.unwrap();
+            uuid(&volume("a"), true).await.unwrap();
+            assert!(uuid(&volume("b"), true).await.is_err() && is_open());
+            let opened = open(&volume("a"), true).await.unwrap();
+            drop(held);
+            assert!(is_open());
+            drop(opened);
+            assert!(!is_open());
+            FileBacking::open(&path, &options).unwrap();
+        });
+    }
 }
