@@ -6,7 +6,8 @@
 use crate::client::Client;
 use crate::inode::{Inode, Own, State};
 use crate::lent::LentName;
-use crate::session::{Handler, PushReply};
+use crate::session::handler::Handler;
+use crate::session::handler::PushReply;
 use metrics::{Family, Point};
 use protocol::client::{
     Answer, Call, ChangeCall, Creation, Name, Push, PushAnswer, ReadCall, Response, SessionCall,

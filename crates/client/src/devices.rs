@@ -9,7 +9,7 @@ mod pool_device;
 mod remote;
 
 use crate::client::Client;
-use crate::session::SessionStamp;
+use crate::session::life::SessionStamp;
 use block::{Device, IoFuture};
 use contact::is_of_contact;
 use metrics::{Family, Point};

@@ -6,7 +6,7 @@ use crate::holds::{NamesHeld, Pin};
 use crate::inode::Inode;
 use crate::names::Setting;
 use crate::read::{Ahead, Asked};
-use crate::session::SessionStamp;
+use crate::session::life::SessionStamp;
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Call, ChangeCall, Creation, FallocateMode, SessionCall};
 use protocol::lease::Return;

@@ -21,7 +21,7 @@ use crate::locks::OwnLocks;
 use crate::neighbours::Siblings;
 use crate::pages::Pages;
 use crate::read::Ahead;
-use crate::session::SessionStamp;
+use crate::session::life::SessionStamp;
 use crate::sums::KnownSums;
 use protocol::client::Name;
 use protocol::lease::Grant;

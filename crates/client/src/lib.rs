@@ -64,5 +64,6 @@ pub use holds::{NamesHeld, Pin};
 pub use lent::{Lending, LentCounts, LentName};
 pub use names::{Listing, Renamed, Setting};
 pub use read::{AheadCounts, Scrubbed, WrongPlace};
-pub use session::{CallCounts, SessionConfig};
+pub use session::config::SessionConfig;
+pub use session::counts::CallCounts;
 pub use sums::{ChecksumCounts, ChecksumView, Damage};

@@ -17,7 +17,7 @@ use crate::client::Client;
 use crate::dirty::{Fill, FillState};
 use crate::extent_map::Run;
 use crate::inode::Inode;
-use crate::session::{ReadGuard, SessionStamp};
+use crate::session::life::{ReadGuard, SessionStamp};
 use crate::space::Allocated;
 use crate::sums::{Checks, KnownSums, blocks_at};
 pub use ahead::AheadCounts;

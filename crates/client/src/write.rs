@@ -8,7 +8,7 @@ use crate::dirty::{ADOPT_BYTES, At, Dirty, FILL_BYTES, Pieces, Sealed};
 use crate::files::Handle;
 use crate::inode::Inode;
 use crate::reservation::{Blocks, Memory, Reservation};
-use crate::session::SessionStamp;
+use crate::session::life::SessionStamp;
 use protocol::attr::Layout;
 use protocol::client::{Answer, Call, ChangeCall};
 use protocol::sums::Sums;

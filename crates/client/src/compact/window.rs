@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::extent_map::Run;
 use crate::inode::Inode;
 use crate::read::Committed;
-use crate::session::{ReadGuard, SessionStamp};
+use crate::session::life::{ReadGuard, SessionStamp};
 use crate::space::Allocated;
 use protocol::client::{Answer, Call, ChangeCall};
 use protocol::space::NewAllocation;

@@ -8,7 +8,7 @@
 
 use crate::client::Client;
 use crate::inode::Inode;
-use crate::session::Failure;
+use crate::session::call::Failure;
 use locks::Wish;
 use protocol::client::{Answer, Call, ChangeCall, Response, SessionCall};
 use protocol::lock::Lock;

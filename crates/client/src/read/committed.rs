@@ -4,7 +4,7 @@ use super::{AHEAD_BYTES, Asked, Part, Unread, Validity, command};
 use crate::client::Client;
 use crate::extent_map::Run;
 use crate::inode::Inode;
-use crate::session::ReadGuard;
+use crate::session::life::ReadGuard;
 use crate::sums::Checks;
 use protocol::{DeviceId, Errno, Place, Rights};
 use reactor::{Buffer, Chunk, Shared};

@@ -1,6 +1,6 @@
 //! Whether the session may still act, and which reads keep freed blocks from being used again.
 
-use super::pulse::Contact;
+use crate::session::contact::Contact;
 use protocol::times::Times;
 use protocol::{Errno, FreeEpoch};
 use reactor::local::Notify;

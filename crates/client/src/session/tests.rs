@@ -1,12 +1,18 @@
 //! Tests of a session against a service of their own.
 
+use super::call::Failure;
+use super::handler::PushReply;
 use super::*;
 use protocol::auth::Secret;
-use protocol::client::PushAnswer;
-use protocol::space::DeviceAddress;
-use protocol::{DeviceId, Incarnation};
+use protocol::client::{
+    Answer, Call, ChangeCall, Push, PushAnswer, Request, Response, SessionCall,
+};
+use protocol::space::{DeviceAddress, DeviceInfo};
+use protocol::{DeviceId, Errno, Incarnation, InodeId, Rights};
 use reactor::JoinHandle;
+use reactor::time::sleep;
 use rpc::{Acceptor, Credential, Guard, Limits, Listener};
+use std::net::SocketAddr;
 
 const SECRET: Secret = Secret([7; 32]);
 

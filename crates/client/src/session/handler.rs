@@ -1,0 +1,42 @@
+//! The interface between the session and the rest of the client.
+
+use protocol::client::{Call, Push, Response};
+use protocol::space::DeviceInfo;
+use protocol::{InodeId, Rights};
+use std::rc::Rc;
+
+/// What is told of the session, in the order of its stream.
+pub(crate) trait Handler {
+    /// An answer came to `call`, whose caller waits for it or has given it up.
+    fn answered(self: Rc<Self>, call: &Call, response: &Response, is_awaited: bool);
+    /// The service asks for something.
+    fn pushed(self: Rc<Self>, push: Push, reply: PushReply);
+    /// The connection is gone, the session may go on. READ rights are void.
+    fn disconnected(self: Rc<Self>);
+    /// What to reclaim after a resume.
+    fn held(&self) -> Vec<(InodeId, Rights)>;
+    /// The session is gone with everything it held.
+    fn lost(&self);
+    /// The pool's devices, at every start.
+    fn devices(&self, devices: Vec<DeviceInfo>);
+}
+
+/// The connection to the service.
+pub(crate) type Link = rpc::Connection<rpc::Connector<rpc::Client>>;
+
+/// The way back for the answer to a [`Push`].
+pub(crate) type PushReply = rpc::Reply<rpc::Connector<rpc::Client>>;
+
+/// Stands in until [`Session::start`] names the real one.
+pub(crate) struct NoHandler;
+
+impl Handler for NoHandler {
+    fn answered(self: Rc<Self>, _: &Call, _: &Response, _: bool) {}
+    fn pushed(self: Rc<Self>, _: Push, _: PushReply) {}
+    fn disconnected(self: Rc<Self>) {}
+    fn held(&self) -> Vec<(InodeId, Rights)> {
+        Vec::new()
+    }
+    fn lost(&self) {}
+    fn devices(&self, _: Vec<DeviceInfo>) {}
+}
