@@ -1,24 +1,26 @@
 //! Data of one inode that is written but not committed.
 //!
-//! Written bytes are gathered, in the order in which they come, in *fills*: up to 1 MiB of memory
-//! that goes to a device as one. A fill gets its blocks only when it is written out, so that a fill
-//! of 22 unaligned records becomes one aligned device write and one allocation, and nobody ever
-//! reads a block in order to change a part of it. Which bytes of which fill hold a byte of the file
-//! is kept in `runs`; what a later write covers is simply not committed.
+//! Written bytes are gathered, in the order in which they come, in *fills*: up to 1 MiB of memory that
+//! goes to a device as one. A fill gets its blocks only when it is written out, so that a fill of 22
+//! unaligned records becomes one aligned device write and one allocation, and no block has to be read
+//! in order to change a part of it. `runs` records which bytes of which fill hold a byte of the file.
+//! Bytes that a later write covers are simply not committed.
 
-mod named;
-mod small;
+pub(crate) mod deferral;
+pub(crate) mod failures;
+pub(crate) mod fill;
+mod gathered;
+pub(crate) mod named;
+pub(crate) mod parts;
 
-pub(crate) use named::Named;
-
-use crate::deferred::Deferral;
-use crate::extent_map::{ExtentMap, Place, Run};
-use crate::failures::Failures;
-use crate::reservation::{Blocks, Reservation};
-use crate::space::Allocated;
-use protocol::sums::SUMS_PER_MESSAGE_MAX;
-use protocol::{DeviceId, Errno, Extent, Timestamp};
-use reactor::{Buffer, Chunk, Shared};
+use crate::dirty::deferral::Deferral;
+use crate::dirty::failures::Failures;
+use crate::dirty::fill::{At, Fill, FillId, FillState, Pieces, Sealed};
+use crate::extent_map::{ExtentMap, Run};
+use crate::space::reservation::{Blocks, Reservation};
+use protocol::attr::AttrChanges;
+use protocol::{DeviceId, Errno, Timestamp};
+use reactor::{Buffer, Chunk};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,93 +37,6 @@ pub(crate) const RUNS_PER_COMMIT_MAX: usize = 1024;
 
 /// Most writes that one fill gathers: it fits into one commit.
 const WRITES_PER_FILL_MAX: u32 = RUNS_PER_COMMIT_MAX as u32;
-
-/// A fill of one inode. Higher numbers were begun later.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct FillId(u64);
-
-/// A part that has to cut a fill takes at most so many times what others do.
-const CUT_MAX: usize = 3;
-
-/// How far the parts of a commit have come: the next one begins at this fill, and at this place in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Cursor {
-    fill: FillId,
-    at: u32,
-}
-
-/// Where uncommitted bytes are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct At {
-    pub(crate) fill: FillId,
-    pub(crate) at: u32,
-}
-
-impl Place for At {
-    fn advance(self, skipped: u64) -> Self {
-        At { fill: self.fill, at: self.at + skipped as u32 }
-    }
-}
-
-/// How far a fill has come.
-#[derive(Debug)]
-pub(crate) enum FillState {
-    /// Bytes are added to it.
-    Gathering(Buffer),
-    /// It is on its way to the device; the bytes, padded to whole blocks.
-    Writing(Shared),
-    /// The device has acknowledged it.
-    Written,
-}
-
-/// Memory that goes out together.
-#[derive(Debug)]
-pub(crate) struct Fill {
-    pub(crate) device: DeviceId,
-    /// The device's.
-    block_size: u32,
-    pub(crate) state: FillState,
-    /// Bytes in it.
-    pub(crate) used: u32,
-    /// Memory and blocks set aside for it, while it gathers.
-    reservation: Option<Reservation>,
-    /// Once written out: the allocations it went to.
-    pub(crate) pieces: Pieces,
-    /// Once written out: the sum of each of its blocks, if sums are made.
-    sums: Vec<u32>,
-    /// Once written out: the number of the last of its writes to the device.
-    pub(crate) number: u64,
-    /// Its blocks that commits have named, ascending: they are not ours to give back.
-    named: Vec<Range<u32>>,
-    /// Held by reads of its blocks on the device.
-    pub(crate) readers: Rc<()>,
-    writes: u32,
-}
-
-impl Fill {
-    /// How many of runs, ascending in the fill, a part takes: `count_max`, and on to the end of a block.
-    fn cut(&self, runs: &[Run<At>], count_max: usize) -> usize {
-        let shares =
-            |at: usize| self.blocks_of(&runs[at - 1]).end > self.blocks_of(&runs[at]).start;
-        let most = runs.len().min(count_max * CUT_MAX);
-        (count_max..most).find(|at| !shares(*at)).unwrap_or(most)
-    }
-}
-
-/// The allocations of a fill, with the offset in the fill of each.
-pub(crate) type Pieces = SmallVec<[(u32, Allocated); 1]>;
-
-/// A fill that takes no more bytes and is to be written out.
-#[derive(Debug)]
-pub(crate) struct Sealed {
-    pub(crate) id: FillId,
-    pub(crate) device: DeviceId,
-    pub(crate) block_size: u32,
-    /// The bytes, padded to whole blocks.
-    pub(crate) bytes: Shared,
-    /// Memory and blocks set aside for it.
-    pub(crate) reservation: Reservation,
-}
 
 /// All that is uncommitted.
 #[derive(Debug, Default)]
@@ -163,7 +78,20 @@ impl Dirty {
         self.kill_privileges |= kills_privileges;
         self.deferral.written(kills_privileges);
     }
+}
 
+impl crate::dirty::Dirty {
+    /// Changes attributes after all that was written before.
+    pub(crate) fn set_attributes(&mut self, changes: &AttrChanges, now: Timestamp) {
+        self.deferral.add(changes, now);
+        if changes.mtime.is_some() {
+            // The time that was set counts, not that of the write before it.
+            self.take_mtime();
+        }
+    }
+}
+
+impl Dirty {
     /// Takes the time to be committed.
     pub(crate) fn take_mtime(&mut self) -> Option<Timestamp> {
         self.mtime.take()
@@ -379,102 +307,6 @@ impl Dirty {
         self.runs.iter().collect()
     }
 
-    /// Of the runs that a commit is asked for: those of its next part, ascending, and where the one after
-    /// it begins, if there may be more. Only runs whose bytes the devices have, and all of a fill in one
-    /// part, if it has no more than `count_max`. Else it is cut between blocks: once a part has named a
-    /// block, others may overwrite what it named, and then the block is gone. (The exception are blocks
-    /// with more runs than two further parts would take.) The extents of pieces count as runs. The blocks of
-    /// all fills of a part are as many as a message may have sums, or fewer.
-    pub(crate) fn committable(
-        &self,
-        asked: &[Run<At>],
-        from: Cursor,
-        count_max: usize,
-    ) -> (Vec<Run<At>>, Option<Cursor>) {
-        let mut by_fill: BTreeMap<FillId, Vec<Run<At>>> = BTreeMap::new();
-        for &run in asked {
-            let At { fill: id, at } = run.place;
-            let is_left = id > from.fill || (id == from.fill && at >= from.at);
-            let fill = self.fills.get(&id).filter(|_| is_left);
-            if fill.is_some_and(|fill| matches!(fill.state, FillState::Written)) {
-                by_fill.entry(id).or_default().push(run);
-            }
-        }
-        let mut part: Vec<Run<At>> = Vec::new();
-        let mut next = None;
-        let (mut count, mut blocks) = (0, 0);
-        for (id, mut runs) in by_fill {
-            let fill = &self.fills[&id];
-            count += runs.len() + fill.pieces.len();
-            blocks += fill.used.div_ceil(fill.block_size) as usize;
-            if (count > count_max || blocks > SUMS_PER_MESSAGE_MAX) && !part.is_empty() {
-                next = Some(Cursor { fill: id, at: 0 });
-                break;
-            }
-            if runs.len() > count_max {
-                runs.sort_unstable_by_key(|run| run.place.at);
-                let taken = fill.cut(&runs, count_max);
-                next = runs.get(taken).map(|run| Cursor { fill: id, at: run.place.at });
-                runs.truncate(taken);
-            }
-            part.append(&mut runs);
-            if next.is_some() {
-                break;
-            }
-        }
-        part.sort_unstable_by_key(|run| run.offset);
-        assert!(
-            part.len() <= count_max * CUT_MAX
-                && part.windows(2).all(|pair| pair[0].end() <= pair[1].offset),
-            "a commit of at most {count_max} runs would be of {part:?}"
-        );
-        assert!(next.is_none_or(|next| next > from), "a commit goes on at {next:?} after {from:?}");
-        (part, next)
-    }
-
-    /// The extents that a written run becomes: one for each allocation it lies in.
-    pub(crate) fn extents(&self, run: &Run<At>) -> SmallVec<[Extent; 1]> {
-        let mut extents = SmallVec::new();
-        let Some(fill) = self.fills.get(&run.place.fill) else { return extents };
-        let mut covered = 0;
-        for (start, allocated) in &fill.pieces {
-            let length = allocated.blocks * fill.block_size;
-            let from = run.place.at.max(*start);
-            let to = (run.place.at + run.length as u32).min(start + length);
-            if from < to {
-                covered += u64::from(to - from);
-                extents.push(Extent {
-                    offset: run.offset + u64::from(from - run.place.at),
-                    length: to - from,
-                    place: protocol::Place { allocation: allocated.allocation, at: from - start },
-                });
-            }
-        }
-        // A byte without a block would be committed as a hole. (What failed to be written has no blocks
-        // at all: it is not committed, and its failure is kept.)
-        assert!(
-            covered == run.length || fill.pieces.is_empty(),
-            "{run:?} is not all in {:?} of {}",
-            fill.pieces,
-            fill.device
-        );
-        extents
-    }
-
-    /// Removes runs that were committed, unless later writes took their place.
-    pub(crate) fn committed(&mut self, runs: &[Run<At>]) {
-        for run in runs {
-            let same: Vec<Run<At>> = self
-                .runs
-                .within(run.offset..run.end())
-                .filter(|now| now.place == run.place.advance(now.offset - run.offset))
-                .collect();
-            for now in same {
-                self.runs.remove(now.offset..now.end());
-            }
-        }
-    }
-
     /// Takes out written fills that no run needs any more, and no read: blocks that no commit has named
     /// are used again at once.
     pub(crate) fn take_done(&mut self) -> Vec<Fill> {
@@ -543,6 +375,3 @@ impl Dirty {
         self.fills.clear();
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -6,29 +6,28 @@
 //! than a recall that was already answered. Stamps decide where an answer was overtaken: what it
 //! carries is cached only if no later recall or invalidation of the inode has been seen.
 
+pub(crate) mod entries;
+pub(crate) mod habit;
 mod head;
-mod summed;
-
-pub(crate) use summed::Own;
+pub(crate) mod lent;
+pub(crate) mod own_locks;
+pub(crate) mod pages;
+pub(crate) mod siblings;
+pub(crate) mod state;
+pub(crate) mod summed;
 
 use crate::dirty::Dirty;
-use crate::entries::{Entries, Known};
-use crate::extent_map::{ExtentMap, RangeSet, Run};
-use crate::failures::Told;
-use crate::habit::Balance;
-use crate::lent::Lent;
-use crate::locks::OwnLocks;
-use crate::neighbours::Siblings;
-use crate::pages::Pages;
-use crate::read::Ahead;
-use crate::session::life::SessionStamp;
-use crate::sums::KnownSums;
+use crate::dirty::failures::Told;
+use crate::inode::habit::Balance;
+use crate::inode::lent::Lent;
+use crate::inode::own_locks::OwnLocks;
+use crate::inode::pages::Pages;
+use crate::inode::state::State;
 use protocol::client::Name;
 use protocol::lease::Grant;
-use protocol::{Attr, Errno, FileKind, Generation, InodeId, LeaseStamp, Place, Rights};
+use protocol::{Attr, Errno, FileKind, Generation, InodeId, LeaseStamp, Rights};
 use reactor::local::{Notify, Semaphore, WaitGroup};
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 
 /// One inode.
 #[derive(Debug)]
@@ -64,53 +63,6 @@ pub(crate) struct Inode {
     pub(crate) lent: Lent,
     /// How it is used.
     pub(crate) uses: Balance,
-}
-
-/// What is known.
-#[derive(Debug, Default)]
-pub(crate) struct State {
-    pub(crate) rights: Rights,
-    pub(crate) stamp: LeaseStamp,
-    /// Recalls that are not answered yet, with the rights that were held: what was done under these may
-    /// still be uncommitted, so they are reclaimed if the connection is lost meanwhile.
-    leaving: Vec<(LeaseStamp, Rights)>,
-    /// Attributes, valid under READ.
-    attr: Option<Attr>,
-    /// Newest truncate generation seen: what commits carry.
-    pub(crate) generation: Generation,
-    /// Committed extents, valid under READ, complete within `known`.
-    extents: ExtentMap<Place>,
-    /// What the service has of the file's first bytes, valid as `extents`: it counts where none is.
-    head: Rc<[u8]>,
-    known: RangeSet,
-    /// The sums of the blocks that the extents touch, complete for `known` if this client checks sums.
-    pub(crate) sums: KnownSums,
-    /// What was read ahead by these extents.
-    pub(crate) ahead: Ahead,
-    /// Entries of a directory, valid under READ.
-    entries: Entries,
-    /// It was made by this client and has no extended attributes, valid under READ.
-    pub(crate) has_no_xattrs: bool,
-    /// Target of a symbolic link; never changes.
-    pub(crate) target: Option<Rc<[u8]>>,
-    /// The small files beside it, as they were listed, and its place among them.
-    pub(crate) siblings: Option<(Rc<Siblings>, usize)>,
-    /// Open handles of this client.
-    pub(crate) opens: u32,
-    /// A create of it was answered, and its caller has yet to count the open.
-    pub(crate) being_opened: bool,
-    /// The service may count an open that is not in `rights`: its return was queued, and kept back when
-    /// the inode had been opened again. Whether it does is not known here.
-    pub(crate) may_be_told: bool,
-    /// References that the user of the library holds (the kernel's lookups).
-    pub(crate) references: u64,
-    /// Attributes that it had when its last name went: what it shows to those who still refer to it
-    /// when the service has forgotten it.
-    pub(crate) unnamed: Option<Attr>,
-    /// Data version that the kernel's page cache may hold.
-    pub(crate) kernel_data_version: Option<u64>,
-    /// The session after the last whose loss took uncommitted data along.
-    pub(crate) lost_in: SessionStamp,
 }
 
 impl Inode {
@@ -337,115 +289,6 @@ impl Inode {
         state.rights = state.rights - Rights::READ;
         state.drop_read();
         self.pages.expire();
-    }
-}
-
-impl State {
-    /// Whether this client has the inode open, or is about to.
-    pub(crate) fn is_open(&self) -> bool {
-        self.opens > 0 || self.being_opened
-    }
-
-    /// Whether some of these rights are not held and of use. OPEN is of use while this client has the
-    /// inode open: else a grant of it is returned at once.
-    pub(crate) fn lacks(&self, rights: Rights) -> bool {
-        let wanted = if self.is_open() { rights } else { rights - Rights::OPEN };
-        !self.rights.contains(wanted)
-    }
-
-    /// Drops cached extents.
-    pub(crate) fn forget_extents(&mut self) {
-        self.ahead.clear();
-        self.extents.clear();
-        self.head = Rc::default();
-        self.known.clear();
-        if !reactor::mutant!("old-sum-kept") {
-            self.sums.clear();
-        }
-    }
-
-    /// Drops cached attributes and extents.
-    pub(crate) fn forget_data(&mut self) {
-        self.attr = None;
-        self.forget_extents();
-    }
-
-    fn drop_read(&mut self) {
-        self.attr = None;
-        self.has_no_xattrs = false;
-        self.forget_extents();
-        if !reactor::mutant!("entries-outlive-read") {
-            self.entries = Entries::default();
-        }
-    }
-
-    fn may_cache(&self) -> bool {
-        self.rights.contains(Rights::READ)
-    }
-
-    /// What a cached directory says of a name.
-    pub(crate) fn entry(&self, name: &[u8]) -> Known {
-        self.entries.get(name)
-    }
-
-    /// The cached entries, if they may be added to.
-    pub(crate) fn entries_mut(&mut self) -> Option<&mut Entries> {
-        self.may_cache().then_some(&mut self.entries)
-    }
-
-    /// Committed extents of a range, if all of it is known.
-    pub(crate) fn extents(&self, start: u64, end: u64) -> Option<(Attr, Vec<Run<Place>>)> {
-        let attr = self.attr?;
-        let end = end.min(attr.size);
-        if start >= end {
-            return Some((attr, Vec::new()));
-        }
-        self.known
-            .contains(&(start..end))
-            .then(|| (attr, self.extents.within(start..end).collect()))
-    }
-
-    /// Caches extents that are complete within `start..end`.
-    pub(crate) fn set_extents(&mut self, start: u64, end: u64, extents: &[protocol::Extent]) {
-        if !self.may_cache() {
-            return;
-        }
-        self.ahead.clear();
-        self.extents.remove(start..end);
-        self.known.insert(start..end);
-        for extent in extents {
-            if let Some(part) = extent.clip(start, end) {
-                self.put_extent(&part);
-            }
-        }
-    }
-
-    /// Lays own committed extents over what is cached.
-    pub(crate) fn overlay_extents(&mut self, extents: &[protocol::Extent]) {
-        if !self.may_cache() {
-            return;
-        }
-        self.ahead.clear();
-        for extent in extents {
-            self.known.insert(extent.offset..extent.end());
-            self.put_extent(extent);
-        }
-    }
-
-    fn put_extent(&mut self, extent: &protocol::Extent) {
-        let length = u64::from(extent.length);
-        let run = Run { offset: extent.offset, length, place: extent.place };
-        self.extents.insert(run, |before, after| {
-            before.place.allocation == after.place.allocation
-                && u64::from(before.place.at) + before.length == u64::from(after.place.at)
-        });
-    }
-
-    /// The file had this size before it grew: what lies past it is known to be a hole.
-    pub(crate) fn know_hole_from(&mut self, size: u64) {
-        if self.may_cache() {
-            self.known.insert(size..protocol::FILE_SIZE_MAX_BYTES);
-        }
     }
 }
 

@@ -15,7 +15,6 @@ mod own;
 use crate::client::Client;
 use crate::inode::Inode;
 use locks::Wish;
-pub(crate) use own::OwnLocks;
 use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
 use protocol::lock::{Lock, LockFamily, LockOwner};
 use protocol::{Errno, InodeId};

@@ -6,6 +6,7 @@
 
 use crate::client::Client;
 use crate::inode::Inode;
+use crate::inode::siblings::Siblings;
 use protocol::client::{Call, ReadCall};
 use protocol::files::READ_FILES_MAX;
 use protocol::inline::INLINE_MAX_BYTES;
@@ -19,14 +20,6 @@ const BROUGHT: [usize; 3] = [0, 15, READ_FILES_MAX - 1];
 
 /// Bytes that a call brings at most, as far as known before.
 const BYTES_MAX: u64 = 256 << 10;
-
-/// Small files that one answer has listed, in its order.
-#[derive(Debug)]
-pub(crate) struct Siblings {
-    files: Vec<InodeId>,
-    /// Calls that had to ask for one of them.
-    asked: Cell<usize>,
-}
 
 /// Whether the metadata service may have all bytes of a file.
 fn may_be_inline(attr: &Attr) -> bool {

@@ -15,7 +15,7 @@ struct State {
     /// Of names of which it is not known what they name.
     unknown: usize,
     /// What the others name.
-    known: Vec<InodeId>,
+    pub(crate) known: Vec<InodeId>,
 }
 
 /// One removal, until it is dropped.

@@ -4,7 +4,9 @@
 //! `write` is called and not at close; they *allocate* when they know how much goes out together,
 //! so that allocations are as long as possible. Reservations are per device.
 
-use crate::reservation::{Blocks, Reserved};
+pub(crate) mod reservation;
+
+use crate::space::reservation::{Blocks, Reserved};
 use protocol::space::{ALLOCATION_MAX_BYTES, BlockRange, SpaceGrant};
 use protocol::{AllocationId, DeviceId, Incarnation};
 use std::collections::BTreeMap;

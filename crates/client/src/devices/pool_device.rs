@@ -1,7 +1,7 @@
 //! One device of the pool: what is known of it, the way to it, and which of its writes are durable.
 
-use super::contact::Contact;
-use super::remote;
+use crate::devices::contact::Contact;
+use crate::devices::remote::Remote;
 use block::Device;
 use protocol::space::DeviceInfo;
 use reactor::local::Semaphore;
@@ -13,13 +13,13 @@ use std::rc::Rc;
 const ACCESS_DENIED: i32 = 13;
 
 /// A way to a device.
-pub(super) enum Way {
+pub(crate) enum Way {
     Local(Rc<dyn Device>),
-    Remote(remote::Remote),
+    Remote(Remote),
 }
 
 impl Way {
-    pub(super) fn device(&self) -> Rc<dyn Device> {
+    pub(crate) fn device(&self) -> Rc<dyn Device> {
         match self {
             Way::Local(device) => Rc::clone(device),
             Way::Remote(remote) => remote.device(),
@@ -28,22 +28,22 @@ impl Way {
 }
 
 /// A device.
-pub(super) struct PoolDevice {
-    pub(super) info: RefCell<DeviceInfo>,
-    pub(super) way: RefCell<Option<Way>>,
-    pub(super) is_local: Cell<bool>,
-    pub(super) contact: Contact,
+pub(crate) struct PoolDevice {
+    pub(crate) info: RefCell<DeviceInfo>,
+    pub(crate) way: RefCell<Option<Way>>,
+    pub(crate) is_local: Cell<bool>,
+    pub(crate) contact: Contact,
     /// Held while a way to it is made.
-    pub(super) connecting: Semaphore,
+    pub(crate) connecting: Semaphore,
     /// Held while it is flushed.
-    pub(super) flushing: Semaphore,
+    pub(crate) flushing: Semaphore,
     /// Writes that the device has acknowledged, counted; and up to which of them it was flushed.
-    pub(super) writes: Cell<u64>,
-    pub(super) flushed: Cell<u64>,
+    pub(crate) writes: Cell<u64>,
+    pub(crate) flushed: Cell<u64>,
     /// Writes after the first and up to the second of these may be lost: a flush of them failed.
-    pub(super) lost: Cell<(u64, u64)>,
-    pub(super) read_bytes: Cell<u64>,
-    pub(super) written_bytes: Cell<u64>,
+    pub(crate) lost: Cell<(u64, u64)>,
+    pub(crate) read_bytes: Cell<u64>,
+    pub(crate) written_bytes: Cell<u64>,
 }
 
 impl PoolDevice {
@@ -69,7 +69,7 @@ impl PoolDevice {
     }
 
     /// Whether a flush of a write has failed, or might have been of a later incarnation.
-    pub(super) fn is_lost(&self, number: u64) -> bool {
+    pub(crate) fn is_lost(&self, number: u64) -> bool {
         let (after, to) = self.lost.get();
         after < number && number <= to
     }
@@ -96,14 +96,14 @@ impl PoolDevice {
         is_reborn
     }
 
-    pub(super) fn device(&self) -> Option<Rc<dyn Device>> {
+    pub(crate) fn device(&self) -> Option<Rc<dyn Device>> {
         self.way.borrow().as_ref().map(Way::device)
     }
 
     /// Whether a command that failed on `device` is worth another try, over a new way: the target
     /// has refused it, as it does when admissions lapsed while the metadata service was away, or
     /// the way was given up meanwhile.
-    pub(super) fn is_worth_retrying(&self, device: &Rc<dyn Device>, error: &block::Error) -> bool {
+    pub(crate) fn is_worth_retrying(&self, device: &Rc<dyn Device>, error: &block::Error) -> bool {
         let is_same = self.device().is_some_and(|present| Rc::ptr_eq(&present, device));
         let is_refused = error.to_errno() == ACCESS_DENIED
             || matches!(error, block::Error::Io { source, .. }
@@ -112,5 +112,21 @@ impl PoolDevice {
             self.way.take();
         }
         is_refused || !is_same
+    }
+
+    /// Notes that the device has answered.
+    pub(crate) fn regain_contact(&self) {
+        if self.contact.is_lost.replace(false) {
+            self.contact.named.borrow_mut().clear();
+            let info = self.info.borrow();
+            tracing::warn!(device = %info.device, node = info.node, "the device answers again");
+        }
+    }
+
+    /// Lets a way go whose commands find no contact, unless there is another one by now.
+    pub(crate) fn drop_way(&self, device: &Rc<dyn Device>) {
+        if self.device().is_some_and(|present| Rc::ptr_eq(&present, device)) {
+            self.way.take();
+        }
     }
 }

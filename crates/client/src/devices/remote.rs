@@ -29,7 +29,7 @@ fn tls(key: DataKey, hostnqn: &Nqn, subnqn: &Nqn) -> Result<TlsOptions, Obstacle
 
 /// Why there is no connection to a device's target.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Obstacle {
+pub(crate) enum Obstacle {
     /// What the service says of the device makes no sense.
     #[error("{0}")]
     Description(String),
@@ -40,12 +40,12 @@ pub(super) enum Obstacle {
 
 impl Obstacle {
     /// Whether the target did not answer.
-    pub(super) fn is_silence(&self) -> bool {
+    pub(crate) fn is_silence(&self) -> bool {
         matches!(self, Self::Host(error) if super::contact::is_silence(error))
     }
 
     /// Whether the connection broke while it was made: the target was there.
-    pub(super) fn is_break(&self) -> bool {
+    pub(crate) fn is_break(&self) -> bool {
         match self {
             Self::Description(_) => false,
             Self::Host(host::Error::Connect { error, .. }) => {
@@ -66,7 +66,7 @@ impl From<String> for Obstacle {
 }
 
 /// A connection to a device's target.
-pub(super) struct Remote {
+pub(crate) struct Remote {
     controller: Controller,
     device: Rc<dyn Device>,
 }
@@ -77,7 +77,7 @@ impl Remote {
     ///
     /// # Errors
     /// What stood in the way.
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         info: &DeviceInfo,
         host: HostId,
         key: Option<DataKey>,

@@ -1,7 +1,8 @@
 //! How uncommitted data goes out in parts.
 
 use super::*;
-use crate::reservation::{Memory, Reserved};
+use crate::space::reservation::Memory;
+use crate::space::reservation::Reserved;
 use protocol::{AllocationId, Incarnation};
 use reactor::local::Semaphore;
 
@@ -129,4 +130,62 @@ fn blocks_that_are_read_are_not_used_again() {
     assert!(dirty.take_done().is_empty());
     drop(reader);
     assert_eq!(dirty.take_done().len(), 1);
+}
+
+fn attr(mode: u16) -> Attr {
+    Attr {
+        inode: InodeId(7),
+        kind: FileKind::File,
+        mode,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        allocated_bytes: 0,
+        atime: Timestamp(0),
+        mtime: Timestamp(0),
+        ctime: Timestamp(0),
+        version: 1,
+        data_version: 1,
+        generation: Generation(0),
+        layout: Layout::NEAR,
+    }
+}
+
+/// Goal: of changes and writes in any order what came last counts: a mode that was set after a new
+/// owner stays, one before it loses its privileges; a write after a time that was set renews it.
+#[test]
+fn what_came_last_counts() {
+    let mode = |mode| AttrChanges { mode: Some(mode), ..AttrChanges::default() };
+    let owner = AttrChanges { uid: Some(5), ..AttrChanges::default() };
+    let time = AttrChanges { mtime: Some(Timestamp(3)), ..AttrChanges::default() };
+    let mut dirty = Dirty::default();
+    dirty.set_attributes(&mode(0o4755), Timestamp(1));
+    dirty.set_attributes(&owner, Timestamp(2));
+    let mut shown = attr(0o600);
+    dirty.deferral.show_waiting(&mut shown);
+    assert_eq!((shown.mode, shown.uid, shown.ctime), (0o755, 5, Timestamp(2)));
+    dirty.set_attributes(&mode(0o4755), Timestamp(3));
+    dirty.set_attributes(&time, Timestamp(3));
+    dirty.deferral.show_waiting(&mut shown);
+    assert_eq!((shown.mode, shown.mtime), (0o4755, Timestamp(3)));
+    dirty.touch(Timestamp(9), true);
+    let sent = dirty.deferral.send().unwrap();
+    assert_eq!((sent.changes.mode, sent.changes.mtime), (Some(0o755), None));
+    assert_eq!(dirty.take_mtime(), Some(Timestamp(9)));
+    assert!(!dirty.is_clean(), "what is on its way may still be lost");
+    dirty.deferral.answered();
+    assert!(dirty.is_clean() || dirty.kill_privileges);
+}
+
+/// Goal: a time that is set after a write is the one that counts.
+#[test]
+fn a_time_that_is_set_replaces_that_of_the_write() {
+    let time = AttrChanges { mtime: Some(Timestamp(3)), ..AttrChanges::default() };
+    let mut dirty = Dirty::default();
+    dirty.touch(Timestamp(9), false);
+    dirty.set_attributes(&time, Timestamp(10));
+    assert_eq!(dirty.take_mtime(), None);
+    assert_eq!(dirty.deferral.send().unwrap().changes.mtime, Some(Timestamp(3)));
 }

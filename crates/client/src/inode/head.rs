@@ -1,6 +1,6 @@
 //! The first bytes of a file as the service has them.
 
-use super::State;
+use crate::inode::state::State;
 use protocol::inline::InlineRun;
 use std::rc::Rc;
 

@@ -1,6 +1,6 @@
 //! The sums of the blocks that an inode's cached extents touch.
 
-use super::State;
+use crate::inode::state::State;
 use crate::sums::blocks_at;
 use protocol::space::NewAllocation;
 use protocol::sums::BlockSums;

@@ -8,14 +8,13 @@
 
 use crate::client::Client;
 use crate::inode::Inode;
+use crate::inode::own_locks::Decider;
 use crate::session::call::Failure;
 use locks::Wish;
 use protocol::client::{Answer, Call, ChangeCall, Response, SessionCall};
 use protocol::lock::Lock;
 use protocol::{Errno, InodeId, Rights, SessionId};
-use reactor::local::{Notify, Semaphore};
 use reactor::time::sleep;
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -27,57 +26,6 @@ const REPORT_PART: usize = 4096;
 
 /// Pause before a report is tried again that the service could not store.
 const RETRY: Duration = Duration::from_millis(100);
-
-/// Who decides about an inode's locks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Decider {
-    /// The service.
-    #[default]
-    Service,
-    /// This client.
-    Here {
-        /// The service has other locks stored.
-        is_changed: bool,
-    },
-    /// The service, as soon as it has the report.
-    Reporting,
-}
-
-/// Who decides about an inode's locks, and what is under way.
-#[derive(Debug)]
-pub(crate) struct OwnLocks {
-    decider: Cell<Decider>,
-    /// Notified when a report has ended.
-    reported: Notify,
-    /// Held by who reports.
-    turn: Semaphore,
-    /// Lock calls under way, with those that nobody waits for any more.
-    calls: Cell<u32>,
-}
-
-impl Default for OwnLocks {
-    fn default() -> OwnLocks {
-        OwnLocks {
-            decider: Cell::default(),
-            reported: Notify::new(),
-            turn: Semaphore::new(1),
-            calls: Cell::new(0),
-        }
-    }
-}
-
-impl OwnLocks {
-    /// Whether the service may not know which locks there are.
-    pub(crate) fn are_own(&self) -> bool {
-        self.decider.get() != Decider::Service
-    }
-
-    /// The service decides.
-    pub(crate) fn end(&self) {
-        self.decider.set(Decider::Service);
-        self.reported.notify();
-    }
-}
 
 /// This client has changed locks of an inode itself.
 fn note_change(inode: &Inode) {

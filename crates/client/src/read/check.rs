@@ -3,9 +3,11 @@
 //! A wrong block is read once more, to other memory: if it is right then, it was changed on the way here. If it is
 //! wrong again, the caller asks whether what it read by still holds. Wrong bytes are never handed over.
 
-use super::command::{Command, Fetched};
 use crate::client::Client;
-use crate::sums::{Checks, WrongBlock, blocks_at};
+use crate::fetched::Fetched;
+use crate::mismatches::WrongBlock;
+use crate::read::command::Command;
+use crate::sums::{Checks, blocks_at};
 use protocol::Errno;
 use protocol::sums::checksum;
 use reactor::{Buffer, RegionSlice, Shared};

@@ -1,8 +1,8 @@
 //! The device commands of a read: which there are, and which of them can read in place.
 
-use super::Part;
+use crate::read::plan::Part;
 use protocol::{DeviceId, Errno};
-use reactor::{Chunk, RegionSlice, Shared};
+use reactor::RegionSlice;
 use std::ops::Range;
 
 /// Largest read from a device as one command.
@@ -19,31 +19,6 @@ pub(super) struct Command {
     pub(super) range: Range<u64>,
     /// Where the bytes go, all of them; else to memory of their own.
     pub(super) room: Option<RegionSlice>,
-}
-
-/// What a command has read.
-#[derive(Debug)]
-pub(super) enum Fetched {
-    Own(Shared),
-    Placed(RegionSlice),
-}
-
-impl Fetched {
-    /// Bytes in all.
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Own(shared) => shared.len(),
-            Self::Placed(slice) => slice.len(),
-        }
-    }
-
-    /// A part of it.
-    pub(super) fn range(&self, start: usize, length: usize) -> Chunk {
-        match self {
-            Self::Own(shared) => Chunk::Shared(shared.slice(start..start + length)),
-            Self::Placed(slice) => Chunk::Region(slice.range(start, length)),
-        }
-    }
 }
 
 /// The commands that fetch all parts on devices: sorted, apart from each other.

@@ -1,9 +1,12 @@
 //! Reading committed data for a copy of it: what lies on devices, past what is dirty or read ahead.
 
-use super::{AHEAD_BYTES, Asked, Part, Unread, Validity, command};
 use crate::client::Client;
 use crate::extent_map::Run;
 use crate::inode::Inode;
+use crate::read::check::Unread;
+use crate::read::command;
+use crate::read::extents::{AHEAD_BYTES, Asked, Validity};
+use crate::read::plan::Part;
 use crate::session::life::ReadGuard;
 use crate::sums::Checks;
 use protocol::{DeviceId, Errno, Place, Rights};

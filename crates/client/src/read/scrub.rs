@@ -4,12 +4,15 @@
 //! nodes' reads take. Unlike a read it goes on after a wrong block, and hands no bytes over. Data that is not committed
 //! yet is not looked at.
 
-use super::command::{self, Command};
-use super::committed::Found;
-use super::{AHEAD_BYTES, Part};
 use crate::client::Client;
 use crate::extent_map::Run;
-use crate::sums::{Checks, WrongBlock, blocks_at};
+use crate::mismatches::WrongBlock;
+use crate::read::command;
+use crate::read::command::Command;
+use crate::read::committed::Found;
+use crate::read::extents::AHEAD_BYTES;
+use crate::read::plan::Part;
+use crate::sums::{Checks, blocks_at};
 use protocol::sums::checksum;
 use protocol::{DeviceId, Errno, InodeId, Place};
 use std::collections::BTreeSet;

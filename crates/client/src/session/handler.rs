@@ -1,6 +1,6 @@
 //! The interface between the session and the rest of the client.
 
-use protocol::client::{Call, Push, Response};
+use protocol::client::{Call, Push, PushAnswer, Response};
 use protocol::space::DeviceInfo;
 use protocol::{InodeId, Rights};
 use std::rc::Rc;
@@ -39,4 +39,10 @@ impl Handler for NoHandler {
     }
     fn lost(&self) {}
     fn devices(&self, _: Vec<DeviceInfo>) {}
+}
+
+pub(crate) fn answer(reply: PushReply, answer: &PushAnswer) {
+    if let Err((_, error)) = reply.send(answer) {
+        tracing::error!(%error, "an answer to the metadata service could not be sent");
+    }
 }

@@ -1,8 +1,8 @@
-//! What failed of one inode's writes and commits, and who was told.
+//! Failures of one inode's writes and commits, and which handles have reported them.
 //!
-//! Each handle is told once of what failed while it was open, however many others were told before,
-//! as Linux has it for its page cache (`errseq_t`). A failure that nobody was told of when a handle is
-//! opened is told to that too: the program that wrote may be gone.
+//! Each handle reports a failure from its time once, however many others reported it before, as Linux
+//! does for its page cache (`errseq_t`). A failure that no handle has reported when another one is
+//! opened is reported by that one too: the program that wrote may be gone.
 
 use protocol::Errno;
 use std::cell::Cell;

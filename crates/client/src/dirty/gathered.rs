@@ -1,6 +1,7 @@
-//! What small files have dirty in memory, which commits carry.
+//! Dirty bytes of small files, which commits carry.
 
-use super::{At, Dirty, FillId, FillState};
+use crate::dirty::Dirty;
+use crate::dirty::fill::{At, FillId, FillState};
 use crate::extent_map::Run;
 
 impl Dirty {

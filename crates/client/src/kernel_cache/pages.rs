@@ -1,16 +1,18 @@
-//! What the kernel's page cache may have of an inode, and how it is made to drop that.
+//! The kernel's page cache: when it holds, and how it is dropped.
 //!
-//! The kernel keeps pages of bytes that were read, and of bytes that were written through it. They hold as
-//! long as this client holds READ; when that is recalled they are dropped before the recall is answered, if
-//! that is possible soon: the kernel waits for pages that are being read or written ([`PATIENCE`]).
+//! The kernel keeps pages of bytes that were read, and of bytes that were written through it. They hold
+//! as long as this client holds READ. When the service recalls READ, the client has the kernel drop
+//! them before it answers, if that is possible soon: the kernel waits for pages that are being read or
+//! written ([`PATIENCE`]).
 
+use crate::change::Change;
 use crate::client::Client;
-use crate::coherence::Change;
 use crate::inode::Inode;
+use crate::inode::pages::ON_ITS_WAY;
+use protocol::inline::INLINE_MAX_BYTES;
 use protocol::{Attr, FileKind, InodeId, Rights};
-use reactor::local::{InFlight, WaitGroup};
+use reactor::local::InFlight;
 use reactor::time::{Instant, now, sleep, timeout};
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -20,79 +22,6 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Pause before the kernel is asked again to drop pages.
 const RETRY: Duration = Duration::from_millis(5);
-
-/// A request that the kernel has sent has arrived after so long.
-const ON_ITS_WAY: Duration = Duration::from_millis(100);
-
-/// What the kernel's page cache may have of an inode.
-#[derive(Debug, Default)]
-pub(crate) struct Pages {
-    /// Something was read or written since pages were last marked stale.
-    is_filled: Cell<bool>,
-    /// Counts the times that pages may have become stale.
-    stale: Cell<u64>,
-    /// All pages that were stale by this count are dropped.
-    dropped: Cell<u64>,
-    /// When the kernel was last told to drop pages.
-    told: Cell<Option<Instant>>,
-    /// When something was last read that the kernel may keep.
-    read: Cell<Option<Instant>>,
-    /// When the kernel last asked for bytes of its pages.
-    read_through: Cell<Option<Instant>>,
-    /// Something was written past the cache since the kernel dropped all pages.
-    pub(crate) is_passed_by: Cell<bool>,
-    /// Writes past the cache that are under way.
-    passing: WaitGroup,
-    /// Who has the file open to write it through the cache.
-    writers: WaitGroup,
-    /// Others may have changed the file since these opened it.
-    is_shared: Cell<bool>,
-}
-
-impl Pages {
-    /// Bytes are read or written that the kernel may keep.
-    pub(crate) fn fill(&self) {
-        self.is_filled.set(true);
-    }
-
-    /// Bytes are read that the kernel may keep.
-    pub(crate) fn note_read(&self) {
-        self.read.set(Some(now()));
-        self.fill();
-    }
-
-    /// Others may change the data from now on, without a word.
-    pub(crate) fn expire(&self) {
-        if self.have_writers() && !reactor::mutant!("sharing-unnoticed") {
-            self.is_shared.set(true);
-        }
-        self.mark_stale();
-    }
-
-    fn mark_stale(&self) {
-        if self.is_filled.replace(false) {
-            self.stale.set(self.stale.get() + 1);
-        }
-    }
-
-    /// Whether the kernel may have pages that are stale.
-    pub(crate) fn are_stale(&self) -> bool {
-        self.dropped.get() < self.stale.get()
-    }
-
-    /// Whether somebody has the file open to write it through the cache.
-    pub(crate) fn have_writers(&self) -> bool {
-        self.writers.count() > 0
-    }
-
-    /// Whether a page may have been read anew, without its bytes, while a write through the cache, which came
-    /// then, was on its way: it was dropped after the kernel had written to it.
-    fn may_lack_write(&self, came: Instant) -> bool {
-        let is_near = |told: &Instant| *told + ON_ITS_WAY > came;
-        let Some(told) = self.told.get().filter(is_near) else { return false };
-        self.read.get().is_some_and(|read| read >= told)
-    }
-}
 
 impl Client {
     /// Without READ nobody tells of changes: the kernel's pages of the inode are dropped.
@@ -242,5 +171,28 @@ impl Client {
             // Others may have been written to meanwhile.
             inode.pages.fill();
         }
+    }
+
+    /// All bytes of a small file, for the kernel to put into its pages as somebody opens it to read it: if they are
+    /// cached, the kernel knows where the file ends, and nobody else has it open here.
+    pub fn bytes_for_pages(&self, attr: &Attr) -> Option<Vec<u8>> {
+        let inode = self.known_inode(attr.inode)?;
+        let knows_end =
+            self.kernel_knows_end(inode.id) || reactor::mutant!("stored-past-known-end");
+        let state = inode.state.borrow();
+        // Pages of a file that is open may be locked, by reads that this thread would have to answer.
+        let is_alone = state.opens <= 1 || reactor::mutant!("stored-beside-others");
+        let (committed, extents) = state.extents(0, attr.size)?;
+        let is_whole = (1..=INLINE_MAX_BYTES).contains(&attr.size)
+            && extents.is_empty()
+            && committed == *attr
+            && inode.dirty.borrow().is_clean();
+        if !(is_alone && knows_end && is_whole && self.session.life.is_alive()) {
+            return None;
+        }
+        let mut bytes = state.head().to_vec();
+        bytes.resize(attr.size as usize, 0);
+        inode.pages.note_read();
+        Some(bytes)
     }
 }

@@ -1,7 +1,7 @@
-//! Making many small files with one call.
+//! Creating many small files with one call.
 
 use crate::client::Client;
-use crate::names::check_name;
+use crate::lookup::check_name;
 use protocol::client::{Answer, Call, ChangeCall, Name};
 use protocol::files::NewFile;
 use protocol::sums::checksum;

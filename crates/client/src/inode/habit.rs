@@ -1,8 +1,5 @@
 //! How the programs of this node use a file that they write: in small pieces, or in streams.
 
-use crate::client::Client;
-use crate::inode::Inode;
-use protocol::InodeId;
 use std::cell::Cell;
 
 /// A piece of this size or more is part of a stream.
@@ -31,31 +28,17 @@ pub enum Habit {
 pub(crate) struct Balance(Cell<i16>);
 
 impl Balance {
-    fn note(&self, length: usize) {
+    pub(crate) fn note(&self, length: usize) {
         let piece = if length >= LARGE_BYTES { LARGE_WEIGHT } else { -1 };
         self.0.set((self.0.get() + piece).clamp(-WEIGHT_MAX, WEIGHT_MAX));
     }
 
-    fn habit(&self) -> Habit {
+    pub(crate) fn habit(&self) -> Habit {
         match self.0.get() {
             0 => Habit::Unknown,
             ..0 => Habit::Small,
             1.. => Habit::Streams,
         }
-    }
-}
-
-impl Client {
-    /// Takes note that who may write a file has read or written a piece of it.
-    pub fn note_use(&self, id: InodeId, length: usize) {
-        if let Some(inode) = self.known_inode(id) {
-            inode.uses.note(length);
-        }
-    }
-
-    /// How a file was used lately.
-    pub fn habit(&self, id: InodeId) -> Habit {
-        self.known_inode(id).map_or(Habit::Unknown, |inode: std::rc::Rc<Inode>| inode.uses.habit())
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::extent_map::Run;
 use crate::inode::Inode;
-use crate::read::Committed;
+use crate::read::committed::Committed;
 use crate::session::life::{ReadGuard, SessionStamp};
 use crate::space::Allocated;
 use protocol::client::{Answer, Call, ChangeCall};
@@ -13,6 +13,9 @@ use protocol::{DeviceId, Errno, Extent, ExtentList, Generation, Place};
 use reactor::Shared;
 use std::ops::Range;
 use std::rc::Rc;
+
+/// One part in so many of the pool has to be free.
+const FREE_PARTS: u64 = 8;
 
 /// Most pieces that one compaction puts together: bounds a transaction of the metadata service.
 const PIECES_MAX: usize = 1024;
@@ -294,5 +297,16 @@ impl Client {
                 false
             }
         }
+    }
+}
+
+impl Client {
+    /// ENOSPC unless the pool keeps room beside a round of copies.
+    async fn find_room(self: &Rc<Self>) -> Result<(), Errno> {
+        let pool = self.pool_use().await?;
+        // What is leased and unused is returned when it is needed.
+        let spare = pool.free_bytes.saturating_sub(pool.dead_bytes);
+        let is_enough = spare >= pool.total_bytes / FREE_PARTS;
+        if is_enough { Ok(()) } else { Err(Errno::ENOSPC) }
     }
 }

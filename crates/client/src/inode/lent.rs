@@ -1,0 +1,175 @@
+//! Names and attributes of one inode that the kernel may use without asking.
+
+use protocol::InodeId;
+use protocol::client::Name;
+use reactor::time::{Instant, now};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How long a directory lends no names after others have changed some.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// A cache that runs has taken in an answer after so long.
+pub(crate) const ON_ITS_WAY: Duration = Duration::from_millis(100);
+
+/// Names that one directory lends before those that have expired are looked for.
+const NAMES_SWEPT: usize = 1024;
+
+/// How long a cache outside of this client may use what it is given, at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lending {
+    /// Attributes of inodes.
+    pub attributes: Duration,
+    /// Names of directories, and their absence.
+    pub names: Duration,
+}
+
+/// A name to be dropped by a cache outside of this client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LentName {
+    /// The name.
+    pub name: Name,
+    /// It names a directory, and nobody has changed it: only its validity is taken back, as other file
+    /// systems may be mounted below it.
+    pub expires_only: bool,
+}
+
+/// What was counted of all that is lent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct LentCounts {
+    /// Attributes given with a validity.
+    pub attributes_lent: u64,
+    /// Names, also absent ones, given with a validity.
+    pub names_lent: u64,
+    /// Attributes taken back before they expired.
+    pub attributes_taken_back: u64,
+    /// Names taken back before they expired.
+    pub names_taken_back: u64,
+    /// Times that all names were dropped at once.
+    pub epochs_raised: u64,
+    /// Times that something had to expire, as it could not be taken back.
+    pub expired: u64,
+}
+
+/// A name as it was lent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OfName {
+    pub(crate) until: Instant,
+    pub(crate) lent_at: Instant,
+    pub(crate) is_directory: bool,
+}
+
+/// What is lent of one inode.
+#[derive(Debug, Default)]
+pub(crate) struct Lent {
+    pub(crate) attributes_until: Cell<Option<Instant>>,
+    pub(crate) attributes_lent_at: Cell<Option<Instant>>,
+    /// When this client last changed the inode.
+    pub(crate) changed_here: Cell<Option<Instant>>,
+    pub(crate) names: RefCell<HashMap<Name, OfName>>,
+    /// When others last changed names of this directory.
+    changed_by_others: Cell<Option<Instant>>,
+    /// Counts changes of the directory's names, and losses of the right to know them.
+    pub(crate) names_version: Cell<u64>,
+    /// When that was.
+    pub(crate) names_changed_at: Cell<Option<Instant>>,
+    /// The version of the listing that the cache has, or has begun to read.
+    pub(crate) listing: Cell<Option<u64>>,
+}
+
+/// What has to be taken back of one inode.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) inode: InodeId,
+    pub(crate) attributes: bool,
+    pub(crate) names: Vec<LentName>,
+    pub(crate) until: Instant,
+    /// The youngest name of which only the validity is taken back.
+    pub(crate) youngest: Option<Instant>,
+}
+
+impl Lent {
+    /// Names of the directory have changed, or may change unheard.
+    pub(crate) fn names_change(&self) {
+        self.names_version.set(self.names_version.get() + 1);
+        self.names_changed_at.set(Some(now()));
+    }
+
+    /// Takes back the attributes, and such names as others change.
+    pub(crate) fn take_names(&self, inode: InodeId, changed: &[Name]) -> Option<Taken> {
+        self.names_change();
+        self.changed_by_others.set(Some(now()));
+        let mut lent = self.names.borrow_mut();
+        let names = changed.iter().filter_map(|name| lent.remove_entry(name));
+        let names = names.map(|(name, of)| (name, OfName { is_directory: false, ..of })).collect();
+        drop(lent);
+        self.taken(inode, names)
+    }
+
+    /// Takes back names that this client itself has made without the cache's knowledge.
+    pub(crate) fn take_own_names(&self, inode: InodeId, made: &[Name]) -> Option<Taken> {
+        let mut lent = self.names.borrow_mut();
+        let names: Vec<_> = made.iter().filter_map(|name| lent.remove_entry(name)).collect();
+        drop(lent);
+        (!names.is_empty()).then(|| self.taken(inode, names)).flatten()
+    }
+
+    /// Takes everything back.
+    pub(crate) fn take_all(&self, inode: InodeId) -> Option<Taken> {
+        self.names_change();
+        let names = self.names.take();
+        if !names.is_empty() {
+            self.changed_by_others.set(Some(now()));
+        }
+        self.taken(inode, names.into_iter().collect())
+    }
+
+    pub(crate) fn taken(&self, inode: InodeId, names: Vec<(Name, OfName)>) -> Option<Taken> {
+        let now = now();
+        let attributes_until = self.attributes_until.take().filter(|until| *until > now);
+        let attributes = attributes_until.is_some();
+        let names: Vec<_> = names.into_iter().filter(|(_, of)| of.until > now).collect();
+        let until = names.iter().map(|(_, of)| of.until).chain(attributes_until).max()?;
+        let youngest = names.iter().filter(|(_, of)| of.is_directory).map(|(_, of)| of.lent_at);
+        let youngest = youngest.max();
+        let names = names.into_iter();
+        let names =
+            names.map(|(name, of)| LentName { name, expires_only: of.is_directory }).collect();
+        Some(Taken { inode, attributes, names, until, youngest })
+    }
+
+    /// Whether a cache has the attributes, as they are.
+    pub(crate) fn has_attributes(&self) -> bool {
+        self.attributes_until.get().is_some_and(|until| until > now())
+    }
+
+    /// This client has changed the attributes. An answer that is on its way to the cache may carry older ones,
+    /// which the cache takes if it does not count its own change as one (a create in a directory).
+    pub(crate) fn changed_here(&self, inode: InodeId) -> Option<Taken> {
+        let present = now();
+        self.changed_here.set(Some(present));
+        let is_on_its_way = self.attributes_lent_at.get()?.elapsed() < ON_ITS_WAY;
+        // They stay lent: whoever recalls them has the cache told once more.
+        let until = self.attributes_until.get()?.min(present + ON_ITS_WAY);
+        let names = Vec::new();
+        let taken = Taken { inode, attributes: true, names, until, youngest: None };
+        (is_on_its_way && until > present).then_some(taken)
+    }
+
+    pub(crate) fn lend_name(&self, name: &[u8], of: OfName) {
+        let mut names = self.names.borrow_mut();
+        if names.len() >= NAMES_SWEPT && names.len() == names.capacity() {
+            let now = now();
+            names.retain(|_, of| of.until > now);
+        }
+        let before = names.insert(name.to_vec(), of);
+        if let (Some(before), Some(after)) = (before, names.get_mut(name)) {
+            after.until = after.until.max(before.until);
+        }
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.changed_by_others.get().is_none_or(|changed| changed.elapsed() >= QUIET)
+    }
+}
