@@ -35,11 +35,11 @@ const PIECES_PER_WINDOW: u64 = 2;
 /// How far requests that were sent together may overtake each other.
 const STRAY_BYTES_MAX: u64 = 1 << 20;
 
-/// Who leaves out so many times what it reads, each time, still goes through the file in order: to read
-/// what lies between is faster than a command for each record.
+/// Longest gap between two records that still counts as order, in lengths of a record. To read what
+/// lies between them is faster than a command for each record.
 const GAP_RECORDS: u64 = 3;
 
-/// Most bytes of order that count: so many strays end it.
+/// Most bytes of order that count. It bounds how many strays it takes to end the order.
 const STREAK_BYTES_MAX: u64 = 8 << 20;
 
 /// How a file is read, and what was read ahead.
@@ -49,12 +49,12 @@ pub(crate) struct Ahead {
     next: u64,
     /// Bytes read in order so far.
     streak: u64,
-    /// In the order of the file, apart from each other.
+    /// Pieces in the order of the file; they do not overlap.
     pub(crate) pieces: VecDeque<Rc<Piece>>,
 }
 
 impl Ahead {
-    /// Forgets what was read ahead: the extents that it was read by are not known to hold any more.
+    /// Drops what was read ahead, because its extents may no longer hold.
     pub(crate) fn clear(&mut self) {
         if reactor::mutant!("ahead-kept") {
             return;
@@ -62,7 +62,7 @@ impl Ahead {
         self.pieces.clear();
     }
 
-    /// Takes note of a read; answers what is to be read ahead now, in pieces.
+    /// Notes a read. Returns the ranges to read ahead now, one for each piece.
     pub(crate) fn note(&mut self, read: &Range<u64>) -> Vec<Range<u64>> {
         let length = read.end - read.start;
         let gap = read.start.checked_sub(self.next);
@@ -88,7 +88,7 @@ impl Ahead {
         wanted
     }
 
-    /// A read out of order: one that was overtaken by its neighbours, or the end of the order.
+    /// Notes a read out of order: its neighbours have overtaken it, or the order ends here.
     fn note_stray(&mut self, read: &Range<u64>) {
         let is_near = read.start.abs_diff(self.next) <= STRAY_BYTES_MAX;
         if is_near && self.streak >= STRAY_BYTES_MAX {
@@ -101,7 +101,8 @@ impl Ahead {
         }
     }
 
-    /// The pieces that have all of a range, if there are such; those before its end are given up.
+    /// Returns the pieces that together hold all of a range, if they do. Drops the pieces that end
+    /// within or before the range.
     pub(crate) fn take(&mut self, range: &Range<u64>, last_commit: u64) -> Option<Vec<Rc<Piece>>> {
         let mut at = range.start;
         let mut found = Vec::new();
@@ -119,18 +120,18 @@ impl Ahead {
     }
 }
 
-/// A range that is read ahead.
+/// A range of a file that is read ahead.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) range: Range<u64>,
-    /// The inode's last commit when it was planned.
+    /// The inode's last commit when the piece was planned.
     pub(crate) last_commit: u64,
     pub(crate) content: RefCell<Content>,
-    /// Told when the content is there, or has failed.
+    /// Notified when the content has come, or has failed.
     pub(crate) done: Notify,
-    /// Where its bytes lie, if it is large.
+    /// Memory of its bytes, if the piece is large.
     pub(crate) room: Option<Region>,
-    /// The client's, which this is part of while it lives.
+    /// The client's memory for read-ahead, which counts this piece while it lives.
     pub(crate) memory: Rc<Memory>,
 }
 
@@ -138,12 +139,13 @@ pub(crate) struct Piece {
 pub(crate) enum Content {
     Coming,
     Here(Vec<Fetched>),
-    /// It could not be read, or may not be used: the reader reads for itself, and is told why.
+    /// It could not be read, or may not be used. The reader then reads for itself and gets the
+    /// error.
     Failed,
 }
 
 impl Piece {
-    /// The part of it that lies in `range`, once it is there.
+    /// Waits for the content and returns its part that lies in `range`.
     pub(crate) async fn part(&self, range: &Range<u64>) -> Option<Vec<Chunk>> {
         while matches!(&*self.content.borrow(), Content::Coming) {
             self.done.notified().await;
@@ -170,15 +172,15 @@ impl Drop for Piece {
     }
 }
 
-/// A chunk that can be answered from more than once.
+/// Turns a chunk into one that several answers can refer to.
 pub(crate) fn lasting(chunk: Chunk) -> Fetched {
     match chunk {
         Chunk::Region(slice) => Fetched::Placed(slice),
-        chunk => Fetched::Own(chunk.into_shared()),
+        chunk => Fetched::OwnCommit(chunk.into_shared()),
     }
 }
 
-/// A range of what a list of chunks holds.
+/// Returns a range of the bytes in a list of chunks.
 fn cut(chunks: &[Fetched], range: Range<usize>) -> Vec<Chunk> {
     let mut at = 0;
     let mut parts = Vec::new();
@@ -201,8 +203,8 @@ mod tests {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
 
-    /// Reads blocks of 256 KiB of these numbers; answers the last one's pieces, in blocks, which are
-    /// kept as if they were being read.
+    /// Notes reads of the 256 KiB blocks with these numbers. Returns the pieces, in blocks, that
+    /// the last read asks for. All pieces are kept as if they were being read.
     fn read(ahead: &mut Ahead, blocks: &[u64]) -> Vec<Range<u64>> {
         let mut wanted = Vec::new();
         for block in blocks {
@@ -220,12 +222,13 @@ mod tests {
         Rc::new(Piece { range, last_commit: 0, content, done, room: None, memory })
     }
 
-    /// Bytes in chunks of three.
+    /// Cuts bytes into chunks of three.
     fn in_threes(bytes: &[u8]) -> Vec<Fetched> {
-        bytes.chunks(3).map(|part| Fetched::Own(Buffer::copy_from(part).freeze())).collect()
+        bytes.chunks(3).map(|part| Fetched::OwnCommit(Buffer::copy_from(part).freeze())).collect()
     }
 
-    /// Goal: the window grows with what was read in order, up to its most, each byte asked for once.
+    /// Goal: the window grows with what was read in order, up to its maximum, and covers each byte
+    /// once.
     #[test]
     fn a_reader_in_order_is_preceded_by_a_growing_window() {
         let mut ahead = Ahead::default();
@@ -240,8 +243,8 @@ mod tests {
         assert!(ahead.pieces.iter().zip(ahead.pieces.iter().skip(1)).all(follow));
     }
 
-    /// Goal: records with gaps between them are an order too, and what is read ahead covers the gaps; records
-    /// that are far apart are none.
+    /// Goal: records with gaps between them count as order, and read-ahead covers the gaps. Records
+    /// that are far apart do not.
     #[test]
     fn a_reader_of_records_is_preceded() {
         let record = |stride: u64, index: u64| index * stride..index * stride + 47_008;
@@ -259,7 +262,7 @@ mod tests {
         assert!((0..100).all(|index| far.note(&record(20 * 47_008, index)).is_empty()));
     }
 
-    /// Goal: who reads here and there gets nothing read ahead, and nothing is kept for them.
+    /// Goal: for a reader without order nothing is read ahead, and nothing is kept.
     #[test]
     fn a_reader_without_order_is_left_alone() {
         let mut ahead = Ahead::default();
@@ -270,8 +273,8 @@ mod tests {
         assert!(ahead.pieces.is_empty());
     }
 
-    /// Goal: requests of one read that overtake each other do not end the order; wandering about
-    /// near by does.
+    /// Goal: requests of one read may overtake each other without ending the order. Wandering about
+    /// near by ends it.
     #[test]
     fn neighbours_may_overtake_each_other() {
         let mut ahead = Ahead::default();
@@ -286,8 +289,8 @@ mod tests {
         assert!(ahead.streak < MIB && ahead.pieces.is_empty());
     }
 
-    /// Goal: only a range that pieces of the present state of the file cover is taken; what lies
-    /// before its end is dropped then.
+    /// Goal: a range is taken only if pieces of the present state of the file cover all of it. What
+    /// lies before its end is then dropped.
     #[test]
     fn a_range_is_taken_whole_or_not_at_all() {
         let pieces = [piece(0..10, &[]), piece(10..20, &[]), piece(30..40, &[])];
@@ -303,7 +306,7 @@ mod tests {
         assert!(ahead.take(&(12..15), 0).is_none());
     }
 
-    /// Goal: a part of a piece is the bytes of that part, however they are cut into chunks.
+    /// Goal: a part of a piece has the bytes of that part, wherever the chunks are cut.
     #[test]
     fn parts_are_cut_at_any_byte() {
         let bytes: Vec<u8> = (0..20).collect();
@@ -321,7 +324,8 @@ mod tests {
         }
     }
 
-    /// Goal: memory is used again once nobody sends from it, and not before; small pieces get none.
+    /// Goal: memory serves again once no answer refers to it, and not before. Small pieces get
+    /// none.
     #[test]
     fn rooms_are_used_again_when_they_are_free() {
         let memory = Memory::default();
@@ -339,7 +343,7 @@ mod tests {
         assert!(rooms.iter().any(|room| address(room) == first));
     }
 
-    /// Goal: a piece that is dropped gives its memory back, as much as is kept.
+    /// Goal: a dropped piece returns its memory, up to the number of rooms that are kept.
     #[test]
     fn dropped_pieces_leave_a_few_rooms() {
         let memory = Rc::new(Memory::default());

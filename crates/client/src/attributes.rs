@@ -7,7 +7,7 @@ use protocol::client::{Answer, Call, ReadCall};
 use protocol::{Attr, Errno, InodeId};
 use std::rc::Rc;
 
-/// The attributes an answer carries.
+/// Returns the attributes that an answer carries.
 pub(crate) fn attr_of(answer: &Answer) -> Result<Attr, Errno> {
     match answer {
         Answer::Attr(attr) | Answer::Entry(attr) => Ok(*attr),
@@ -16,7 +16,7 @@ pub(crate) fn attr_of(answer: &Answer) -> Result<Attr, Errno> {
 }
 
 impl Client {
-    /// Attributes, with this client's own uncommitted writes.
+    /// Returns attributes, with this client's own uncommitted writes.
     ///
     /// # Errors
     /// ESTALE, those of a call.
@@ -39,19 +39,20 @@ impl Client {
                 self.session.call(Call::Read(ReadCall::GetAttr(inode.id))).await,
                 inode.unnamed_attr(),
             ) {
-                // A removed directory is still somebody's working directory, for example.
+                // A process may have a removed directory as its working directory, for example.
                 (Err(Errno::ESTALE), Some(attr)) => attr,
                 (answer, _) => attr_of(&answer?)?,
             };
             if inode.last_commit.get() <= before {
                 return Ok(inode.local_attr(attr));
             }
-            // What was dirty may be committed since, after these attributes: it would be in neither.
+            // A commit may have ended since: dirty data then is neither here nor in these
+            // attributes.
         }
     }
 
-    /// As this client's users see them: attributes that were asked for when the commit numbered
-    /// `before` was the last to have ended.
+    /// Returns attributes as this client's users see them. The service was asked for `attr` when
+    /// the commit numbered `before` was the last that had ended.
     pub(crate) async fn shown(self: &Rc<Self>, attr: Attr, before: u64) -> Result<Attr, Errno> {
         let inode = self.inode(attr.inode);
         if inode.last_commit.get() <= before {

@@ -9,20 +9,21 @@ use reactor::mailbox::Sender;
 pub enum Change {
     /// Data or attributes of an inode changed.
     Inode(InodeId),
-    /// Data of an inode may have changed: a message is sent once what is cached of it is dropped.
+    /// Data of an inode may have changed. The cache sends a message when it has dropped that data.
     Pages(InodeId, Sender<()>),
-    /// Attributes of an inode are not to be used any more. To be answered without waiting for anything.
+    /// Attributes of an inode are no longer valid. The cache answers without waiting for anything.
     Attributes {
-        /// Which one.
+        /// The inode.
         inode: InodeId,
-        /// It is known to be a directory.
+        /// Whether it is known to be a directory.
         is_directory: bool,
-        /// Where to say whether the cache knows the inode.
+        /// Gets whether the cache knows the inode.
         known: Sender<bool>,
     },
-    /// Names of a directory are not to be used any more: a message is sent once they are dropped.
+    /// Names of a directory are no longer valid. The cache sends a message when it has dropped
+    /// them.
     Names(InodeId, Vec<LentName>, Sender<()>),
-    /// No name of any directory is to be used any more, and no name that an answer on its way carries: the
-    /// message says whether that was possible. To be answered without waiting for anything.
+    /// No name of any directory is valid any more, nor is a name in an answer on its way. The
+    /// message says whether the cache could drop all. It is sent without waiting for anything.
     AllNames(Sender<bool>),
 }

@@ -7,26 +7,28 @@ use protocol::sums::{Sums, checksum};
 use protocol::{DeviceId, InodeId};
 
 impl Client {
-    /// What was found wrong, for other threads to look at.
+    /// Returns a view of the wrong checksums found, for other threads.
     pub fn checksums(&self) -> ChecksumView {
         self.mismatches.counts.clone()
     }
 
-    /// The sums of blocks that are about to be written; none if none are made.
+    /// Computes the checksums of blocks that are about to be written; none if this client makes
+    /// none.
     pub(crate) fn make_sums(&self, bytes: &[u8], block_size: u32) -> Sums {
         if self.checksum { Sums::of_blocks(bytes, block_size as usize) } else { Sums::default() }
     }
 
-    /// Takes note of a block whose bytes were wrong, and right when they were read again.
+    /// Counts a block whose bytes were wrong, and right when they were read again.
     pub(crate) fn note_repaired(&self, device: DeviceId, block: u64) {
         self.mismatches.count(|counts| counts.checksum_repaired += 1);
-        if self.mismatches.may_tell_of_repair() {
+        if self.mismatches.may_log_repair() {
             let so_far = self.mismatches.counts().checksum_repaired;
             tracing::warn!(%device, block, so_far, "data did not have its checksum, and has it when it is read again: it was changed on the way; check network and memory");
         }
     }
 
-    /// Takes note of a read that fails because a block is damaged. The log names each block of a file once.
+    /// Counts a read that fails because a block is damaged. The log names each block of a file
+    /// once.
     pub(crate) fn note_wrong(&self, inode: InodeId, wrong: WrongBlock) {
         let WrongBlock { device, block } = wrong;
         self.mismatches.count(|counts| {
@@ -40,7 +42,7 @@ impl Client {
         }
     }
 
-    /// Returns whether inline bytes have their sum.
+    /// Returns whether inline bytes have their checksum.
     pub(crate) fn is_right(&self, inode: InodeId, bytes: &Bytes, sum: u32) -> bool {
         let is_right = !self.checksum || checksum(&bytes.0) == sum;
         if !is_right {
@@ -49,7 +51,8 @@ impl Client {
         is_right
     }
 
-    /// Takes note of inline bytes that were wrong, and right when they were asked for again, or not.
+    /// Counts inline bytes that were wrong at first. `is_repaired` says whether they were right
+    /// when the service was asked again.
     pub(crate) fn note_inline(&self, inode: InodeId, is_repaired: bool) {
         if is_repaired {
             self.mismatches.count(|counts| counts.checksum_repaired += 1);

@@ -1,4 +1,4 @@
-//! The client itself: its parts.
+//! The parts of a client.
 
 use crate::ahead::memory::{AheadCounts, Memory};
 use crate::change::Change;
@@ -23,21 +23,22 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// How to make a client.
+/// Configuration of a client.
 pub struct ClientConfig {
     /// The metadata service.
     pub session: SessionConfig,
     /// Devices that this process reaches without a socket.
     pub local: LocalDevices,
-    /// Connect in the clear to targets that take no TLS; without it they are not used.
+    /// Whether to connect in the clear to targets that take no TLS. Otherwise the client does not
+    /// use them.
     pub plain_data: bool,
-    /// Called with changes that others made, for whoever caches outside of this client (the
-    /// kernel); always after the recall that told of it was answered.
+    /// Receives changes that others made, for a cache outside of this client (the kernel). It is
+    /// called after the client has answered the recall that announced the change.
     pub changes: Option<Box<dyn Fn(Change)>>,
-    /// Data of files that are no longer than this travels in commits and lies with the service; at most
-    /// [`protocol::inline::INLINE_MAX_BYTES`], 0 for none.
+    /// Files up to this size travel in commits and lie with the service. At most
+    /// [`protocol::inline::INLINE_MAX_BYTES`]; 0 for none.
     pub inline_bytes: u64,
-    /// Make checksums of what is written, and check those of what is read.
+    /// Whether to compute checksums of written data, and to check those of data that is read.
     pub checksum: bool,
 }
 
@@ -47,7 +48,7 @@ impl std::fmt::Debug for ClientConfig {
     }
 }
 
-/// What a client has counted since its start.
+/// Counts of a client since its start.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct ClientCounts {
     /// Calls to the metadata service.
@@ -55,16 +56,16 @@ pub struct ClientCounts {
     pub meta: CallCounts,
     /// Bytes and commands, by device.
     pub devices: Vec<DeviceUse>,
-    /// What was lent to the kernel.
+    /// What the client lent to the kernel.
     #[serde(flatten)]
     pub lent: LentCounts,
     /// What was read ahead.
     #[serde(flatten)]
     pub ahead: AheadCounts,
-    /// What was put together.
+    /// Compactions.
     #[serde(flatten)]
     pub compaction: CompactCounts,
-    /// What did not have its checksum.
+    /// Wrong checksums.
     #[serde(flatten)]
     pub checksums: ChecksumCounts,
 }
@@ -75,7 +76,7 @@ pub struct Client {
     pub(crate) inodes: RefCell<BTreeMap<InodeId, Rc<Inode>>>,
     pub(crate) space: RefCell<Space>,
     pub(crate) devices: Devices,
-    /// Permits stand for bytes of dirty data in memory.
+    /// Each permit stands for one byte of dirty data in memory.
     pub(crate) dirty_budget: Semaphore,
     /// Inodes that have uncommitted data.
     pub(crate) dirty_inodes: RefCell<BTreeMap<InodeId, Rc<Inode>>>,
@@ -84,32 +85,32 @@ pub struct Client {
     pub(crate) inline_bytes: u64,
     /// See [`ClientConfig::checksum`].
     pub(crate) checksum: bool,
-    /// Checksums that were wrong.
+    /// Wrong checksums that were found.
     pub(crate) mismatches: Mismatches,
-    /// Inodes of which inline bytes are cached, the oldest first; some more than once.
+    /// Inodes whose inline bytes are cached, the oldest first. Some appear more than once.
     pub(crate) heads: RefCell<VecDeque<InodeId>>,
-    /// Rights of forgotten inodes, to be given back together.
+    /// Rights of forgotten inodes, which go back to the service together.
     pub(crate) returns: RefCell<Vec<Return>>,
     /// Open handles.
     pub(crate) open_files: Cell<usize>,
     pub(crate) removals: Removals,
-    /// The locks that this client decides about itself.
+    /// The locks that this client decides about.
     pub(crate) own_locks: RefCell<LockTable>,
-    /// The inodes that they are of.
+    /// The inodes with such locks.
     pub(crate) locked_inodes: RefCell<BTreeSet<InodeId>>,
-    /// Commits that have ended: numbers the last one.
+    /// The number of the last commit that has ended.
     pub(crate) commits: Cell<u64>,
-    /// Whole directories that were fetched: numbers the next one.
+    /// The number of the last listing of a whole directory.
     pub(crate) listings: Cell<u64>,
-    /// What may be lent to a cache outside of this client, what was, and until when at most.
+    /// What may be lent to the kernel, what was lent, and until when at most.
     pub(crate) lending: Cell<Lending>,
     pub(crate) lent_counts: Cell<LentCounts>,
     pub(crate) lent_until: Cell<Instant>,
-    /// What is being taken back as this client has changed it.
+    /// Changes of this client itself that it is taking back from the kernel.
     pub(crate) own_taking_back: WaitGroup,
-    /// Memory of what is read ahead of readers.
+    /// Memory for read-ahead.
     pub(crate) read_ahead: Rc<Memory>,
-    /// Files that lie in pieces.
+    /// Files that were written in small pieces.
     pub(crate) compaction: Compaction,
     pub(crate) closed: Cell<bool>,
 }
@@ -121,22 +122,22 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Whether the session is ended.
+    /// Returns whether the session has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
-    /// The session's number.
+    /// Returns the session's number.
     pub fn session_id(&self) -> Option<SessionId> {
         self.session.identity().session
     }
 
-    /// The file system's identity.
+    /// Returns the file system's identity.
     pub fn file_system(&self) -> uuid::Uuid {
         self.session.identity().file_system
     }
 
-    /// What was counted.
+    /// Returns what was counted so far.
     pub fn counts(&self) -> ClientCounts {
         ClientCounts {
             meta: self.session.counts(),
@@ -148,7 +149,7 @@ impl Client {
         }
     }
 
-    /// `statfs(2)`.
+    /// Returns the use of the pool, for `statfs(2)`.
     ///
     /// # Errors
     /// Those of a call.

@@ -8,7 +8,7 @@ mod inline;
 mod part;
 
 use crate::client::Client;
-use crate::commit::part::Part;
+use crate::commit::part::PartOutcome;
 use crate::dirty::fill::{Fill, FillState};
 use crate::dirty::parts::Cursor;
 use crate::inode::Inode;
@@ -17,9 +17,9 @@ use protocol::client::{Call, SessionCall};
 use std::rc::Rc;
 
 impl Client {
-    /// Commits all that was written to the inode before this call; with `durable` it survives power
-    /// loss then, also what another commit has meanwhile left nothing of to commit here. What fails
-    /// stays with the inode, too, to be told to each handle.
+    /// Commits everything that was written to the inode before this call. With `durable` it
+    /// survives power loss then, also the part that another commit has meanwhile taken. A failure
+    /// stays with the inode, too, for each handle to report.
     ///
     /// # Errors
     /// The first failure of this commit: EIO, ENOSPC, ETIMEDOUT.
@@ -31,7 +31,7 @@ impl Client {
         if inode.dirty.borrow().is_clean() && !durable {
             return Ok(());
         }
-        // Boxed, or every request of the mount would carry (and move) the state that this needs.
+        // Boxed: otherwise every request of the mount would carry (and move) this state.
         Box::pin(self.commit_dirty(inode, durable)).await
     }
 
@@ -49,7 +49,7 @@ impl Client {
         {
             dirty.failures.note(errno);
         }
-        // Also of what was being written out.
+        // This includes failures of fills that were being written out.
         dirty.failures.since(before)
     }
 
@@ -58,8 +58,9 @@ impl Client {
             return result;
         }
         self.write_out_inode(inode);
-        // What is dirty now, also where it is overwritten while it goes to its device: others would
-        // see neither the old bytes nor the new, which a later commit brings.
+        // All runs that are dirty now, also if they are overwritten while they go to their device.
+        // Otherwise others would see neither the old bytes nor the new ones, which a later commit
+        // brings.
         let (asked, limit) = {
             let dirty = inode.dirty.borrow();
             (dirty.present(), dirty.limit())
@@ -79,20 +80,21 @@ impl Client {
         let mut is_durable = false;
         while let Some(cursor) = from {
             from = match self.commit_part(inode, &asked, cursor, durable).await? {
-                Part::Done(next) => next,
-                Part::Nothing => break,
+                PartOutcome::Done(next) => next,
+                PartOutcome::Nothing => break,
             };
             is_durable = from.is_none();
         }
         if durable && !is_durable && !reactor::mutant!("overtaken-fsync-skipped") {
-            // Another commit took what was left, which this one waited for.
+            // Another commit, which this one waited for, took what was left.
             self.session.call(Call::Session(SessionCall::Sync(Some(inode.id)))).await?;
         }
         Ok(())
     }
 
-    /// Publishes changes of attributes that wait for a commit, as another session is to see the inode. The
-    /// data, and a commit that waits for it, may have to wait for a device; this does not.
+    /// Publishes changes of attributes that wait for a commit, because another session is about to
+    /// see the inode. Unlike the data, and a commit that waits for the data, this never waits for a
+    /// device.
     pub(crate) async fn publish_attributes(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
@@ -113,7 +115,7 @@ impl Client {
         result.map(drop)
     }
 
-    /// Makes all of the inode's uncommitted data that devices have acknowledged durable.
+    /// Makes the inode's uncommitted data durable, as far as devices have acknowledged it.
     async fn flush_dirty(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
         let mut result = Ok(());
         let writes = inode.dirty.borrow().writes();
@@ -123,7 +125,7 @@ impl Client {
         result
     }
 
-    /// Gives back blocks of written fills that no commit named.
+    /// Returns blocks of written fills that no commit has named to the leased space.
     fn give_back_done(&self, inode: &Inode) {
         let done = inode.dirty.borrow_mut().take_done();
         let mut space = self.space.borrow_mut();
@@ -132,7 +134,7 @@ impl Client {
         }
     }
 
-    /// Drops uncommitted data that nobody can reach any more.
+    /// Drops uncommitted data that no name and no handle leads to any more.
     pub(crate) fn discard_dirty(&self, inode: &Rc<Inode>) {
         inode.dirty.borrow_mut().discard_gathering();
         inode.dirty.borrow_mut().forget_runs();

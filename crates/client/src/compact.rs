@@ -14,7 +14,7 @@
 mod copy;
 
 use crate::client::Client;
-use crate::compact::copy::{Copied, Look};
+use crate::compact::copy::{Copied, CopyOutcome};
 use crate::inode::Inode;
 use crate::small_pieces::{QUIET, RETRY_PAUSE, Task, WINDOW_BYTES};
 use protocol::Errno;
@@ -29,11 +29,11 @@ const WINDOWS_PER_ROUND: usize = 8;
 /// Shortest pause between rounds.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
-/// A pause is so many times as long as the round before it, while the client is used.
+/// While the client is used, a pause is this many times as long as the round before it.
 const BUSY_PAUSES: u32 = 8;
 
 impl Client {
-    /// Begins to compact what is due, unless that is under way.
+    /// Starts to compact files that are due, unless a compaction is running.
     pub(crate) fn compact_due(self: &Rc<Self>) {
         if self.compaction.is_running.get() {
             return;
@@ -57,7 +57,7 @@ impl Client {
                 return;
             }
             let (begun, uses) = (now(), self.compaction.uses.get());
-            // Boxed: it is large, and waits for nothing most of the time.
+            // Boxed: the state is large, and most of the time nothing is compacted.
             let done = Box::pin(self.compact_windows(task, round)).await;
             match done {
                 Ok(()) => {}
@@ -81,7 +81,7 @@ impl Client {
         let mut result = Ok(true);
         for window in windows {
             let range = window * WINDOW_BYTES..(window + 1) * WINDOW_BYTES;
-            result = self.copy_window((&inode, task.is_quiet), range, &mut copies).await;
+            result = self.copy_window(&inode, task.is_quiet, range, &mut copies).await;
             match result {
                 Ok(true) => {}
                 Ok(false) => later.push(*window),
@@ -98,11 +98,12 @@ impl Client {
         result.map(|_| ())
     }
 
-    /// Copies what is worth it of a window, each stripe to a place of its own; false if some of it should be
-    /// looked at when the file is quiet.
+    /// Copies the parts of a window that are worth it, each stripe to a place of its own. Returns
+    /// false if some of it should be looked at again when the file is quiet.
     async fn copy_window(
         self: &Rc<Self>,
-        (inode, is_quiet): (&Rc<Inode>, bool),
+        inode: &Rc<Inode>,
+        is_quiet: bool,
         window: Range<u64>,
         copies: &mut Vec<Copied>,
     ) -> Result<bool, Errno> {
@@ -115,7 +116,7 @@ impl Client {
         let mut is_done = true;
         while from < window.end {
             let end = (from / stripe + 1) * stripe;
-            let Look { end, copied, is_left } =
+            let CopyOutcome { end, copied, is_left } =
                 self.copy_pieces(inode, from..end.min(window.end), is_quiet).await?;
             copies.extend(copied);
             is_done &= !is_left;

@@ -4,6 +4,7 @@ mod reach;
 mod update;
 
 use crate::client::Client;
+use crate::devices::CommandKind;
 use crate::devices::contact::is_of_contact;
 use crate::session::life::SessionStamp;
 use block::{Device, IoFuture};
@@ -11,7 +12,7 @@ use protocol::{DeviceId, Errno};
 use reactor::{Chunk, RegionSlice, Segment, Segments, Shared};
 use std::rc::Rc;
 
-/// Tries of a command that is refused, or whose way is given up.
+/// Tries of a command that the target refuses, or whose connection is given up.
 const TRIES_MAX: u32 = 3;
 
 impl Client {
@@ -24,13 +25,13 @@ impl Client {
     ) -> Result<Shared, Errno> {
         let session = self.session.life.stamp();
         let read = |device: &dyn Device| device.read(offset, length);
-        let chunk = self.command(id, session, ("a read", length as u64), read).await?;
+        let chunk = self.command(id, session, CommandKind::Read, length as u64, read).await?;
         let pool_device = self.devices.get(id)?;
         pool_device.read_bytes.set(pool_device.read_bytes.get() + length as u64);
         Ok(freeze(chunk))
     }
 
-    /// Reads whole blocks to where they are wanted.
+    /// Reads whole blocks straight into `room`.
     pub(crate) async fn read_device_into(
         self: &Rc<Self>,
         id: DeviceId,
@@ -40,14 +41,14 @@ impl Client {
         let session = self.session.life.stamp();
         let segments = || Segments::from_iter([Segment::Region(room.clone())]);
         let read = |device: &dyn Device| device.read_into(offset, segments());
-        self.command(id, session, ("a read", room.len() as u64), read).await?;
+        self.command(id, session, CommandKind::Read, room.len() as u64, read).await?;
         let pool_device = self.devices.get(id)?;
         pool_device.read_bytes.set(pool_device.read_bytes.get() + room.len() as u64);
         Ok(())
     }
 
-    /// Writes whole blocks that `session` has leased. Answers the write's
-    /// number, for [`Client::flush_device`].
+    /// Writes whole blocks that `session` has leased. Returns the number of the write, for
+    /// [`Client::flush_device`].
     pub(crate) async fn write_device(
         self: &Rc<Self>,
         id: DeviceId,
@@ -57,7 +58,7 @@ impl Client {
     ) -> Result<u64, Errno> {
         let length = bytes.len() as u64;
         let write = |device: &dyn Device| device.write(offset, Chunk::Shared(bytes.clone()));
-        self.command(id, session, ("a write", length), write).await?;
+        self.command(id, session, CommandKind::Write, length, write).await?;
         let pool_device = self.devices.get(id)?;
         pool_device.written_bytes.set(pool_device.written_bytes.get() + length);
         let number = pool_device.writes.get() + 1;
@@ -65,20 +66,21 @@ impl Client {
         Ok(number)
     }
 
-    /// Runs a command on a device on behalf of a session; a refused one is tried again once the
-    /// session is admitted anew.
+    /// Runs a command on a device on behalf of a session. If the target refuses it, tries again
+    /// once the session is admitted anew.
     async fn command<T: 'static>(
         self: &Rc<Self>,
         id: DeviceId,
         session: SessionStamp,
-        (what, bytes): (&str, u64),
+        kind: CommandKind,
+        bytes: u64,
         command: impl Fn(&dyn Device) -> IoFuture<T>,
     ) -> Result<T, Errno> {
         let mut tries = 0;
         loop {
             let device = self.reach(id, false).await?;
             self.session.life.check(session)?;
-            let mut counted = self.devices.count(id, what);
+            let mut counted = self.devices.count(id, kind);
             let error = match counted.during(command(&*device)).await {
                 Ok(done) => {
                     counted.carried(bytes);
@@ -92,14 +94,14 @@ impl Client {
             let pool_device = self.devices.get(id)?;
             tries += 1;
             if tries == TRIES_MAX || !pool_device.is_worth_retrying(&device, &error) {
-                return Err(self.failed(&pool_device, what, &error, is_of_contact(&error)));
+                return Err(self.failed(&pool_device, kind.name(), &error, is_of_contact(&error)));
             }
-            tracing::info!(device = %id, %error, "{what} is tried again");
+            tracing::info!(device = %id, %error, "{} is tried again", kind.name());
         }
     }
 
-    /// Makes a device's acknowledged writes up to this number durable. Calls that wait together share
-    /// a flush; what a flush failed for stays failed.
+    /// Makes a device's acknowledged writes up to this number durable. Calls that wait together
+    /// share a flush. A write that a flush failed for stays failed.
     pub(crate) async fn flush_device(
         self: &Rc<Self>,
         id: DeviceId,
@@ -125,9 +127,15 @@ impl Client {
         let device = self.reach(id, false).await;
         let result = match device {
             Ok(device) => {
-                let failed =
-                    |error| self.failed(&pool_device, "a flush", &error, is_of_contact(&error));
-                let counted = self.devices.count(id, "a flush");
+                let failed = |error| {
+                    self.failed(
+                        &pool_device,
+                        CommandKind::Flush.name(),
+                        &error,
+                        is_of_contact(&error),
+                    )
+                };
+                let counted = self.devices.count(id, CommandKind::Flush);
                 let flushed = counted.during(device.flush()).await;
                 counted.end(flushed.as_ref().map_or_else(block::Error::to_errno, |()| 0));
                 flushed.map_err(failed)
@@ -142,7 +150,7 @@ impl Client {
         result
     }
 
-    /// Whether a device's write of this number is known to be durable.
+    /// Returns whether a device's write of this number is known to be durable.
     pub(crate) fn is_flushed(&self, id: DeviceId, number: u64) -> bool {
         self.devices
             .get(id)
@@ -150,7 +158,7 @@ impl Client {
     }
 }
 
-/// Memory of a device in this process may change under a chunk that refers to it: copied.
+/// Copies a chunk if it refers to a device's memory in this process, which may change.
 fn freeze(chunk: Chunk) -> Shared {
     chunk.into_lasting().into_shared()
 }

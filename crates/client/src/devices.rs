@@ -4,7 +4,7 @@ pub(crate) mod contact;
 pub(crate) mod pool_device;
 pub(crate) mod remote;
 
-use crate::devices::pool_device::{PoolDevice, Way};
+use crate::devices::pool_device::{Connection, PoolDevice};
 use block::Device;
 use metrics::{Family, Point};
 use protocol::space::DeviceInfo;
@@ -15,25 +15,47 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Gives access to a device of this very process, if it is one: past the socket, but with the same
+/// Returns a device of this same process, if it is one: without a socket, but with the same
 /// admission check and counts as over it.
 pub type LocalDevices = Box<dyn Fn(&DeviceInfo, HostId, Epoch) -> Option<Rc<dyn Device>>>;
 
-/// What a client has done on one device.
+/// Use of one device by a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DeviceUse {
     /// The device.
     pub device: DeviceId,
-    /// The node it is part of.
+    /// Its node.
     pub node: String,
-    /// Whether it is reached past the socket.
+    /// Whether the client reaches it without a socket.
     pub is_local: bool,
     /// Bytes read, in whole blocks.
     pub read_bytes: u64,
     /// Bytes written, in whole blocks.
     pub written_bytes: u64,
-    /// Whether it does not answer this client.
+    /// Whether it has stopped answering this client.
     pub is_out_of_contact: bool,
+}
+
+/// A kind of command to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommandKind {
+    /// Reads blocks.
+    Read,
+    /// Writes blocks.
+    Write,
+    /// Makes acknowledged writes durable.
+    Flush,
+}
+
+impl CommandKind {
+    /// Returns the name of the command for the log.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            CommandKind::Read => "a read",
+            CommandKind::Write => "a write",
+            CommandKind::Flush => "a flush",
+        }
+    }
 }
 
 /// All devices.
@@ -45,7 +67,7 @@ pub(crate) struct Devices {
     node: RefCell<String>,
     known: RefCell<BTreeMap<DeviceId, Rc<PoolDevice>>>,
     losses: Cell<u64>,
-    /// Told when the service has said something new of the pool.
+    /// Notified when the service has reported news of the pool.
     pub(crate) changed: Notify,
 }
 
@@ -55,13 +77,12 @@ impl Devices {
         Devices { local, plain_data, node, known, losses: Cell::new(0), changed: Notify::new() }
     }
 
-    /// Whether any target is in contact with the service.
+    /// Returns whether any target is in contact with the service.
     pub(crate) fn is_any_online(&self) -> bool {
         self.known.borrow().values().any(|device| device.info.borrow().online)
     }
 
-    /// Takes in what the service says of the pool. Answers the devices that have another incarnation
-    /// than before.
+    /// Applies the service's report of the pool. Returns the devices whose incarnation has changed.
     pub(crate) fn update(&self, infos: Vec<DeviceInfo>) -> Vec<(DeviceId, Incarnation)> {
         let mut devices = self.known.borrow_mut();
         let mut reborn = Vec::new();
@@ -80,30 +101,31 @@ impl Devices {
         reborn
     }
 
-    /// How often a device has come back with another incarnation: extents that were known before
-    /// may name data that is lost.
+    /// Returns how often a device has come back with another incarnation. Extents that were known
+    /// before may name lost data.
     pub(crate) fn losses(&self) -> u64 {
         self.losses.get()
     }
 
-    /// What is known of a device.
+    /// Returns what is known of a device.
     pub(crate) fn info(&self, device: DeviceId) -> Option<DeviceInfo> {
         self.known.borrow().get(&device).map(|device| device.info.borrow().clone())
     }
 
-    /// The block size of a device, in bytes.
+    /// Returns the block size of a device, in bytes.
     pub(crate) fn block_size(&self, device: DeviceId) -> Option<u32> {
         self.known.borrow().get(&device).map(|device| device.info.borrow().block_size)
     }
 
-    /// What is known of a device that takes new data: the service and this client are in contact with it.
+    /// Returns what is known of a device that takes new data: both the service and this client are
+    /// in contact with it.
     pub(crate) fn usable(&self, device: DeviceId) -> Option<DeviceInfo> {
         let known = self.known.borrow();
         known.get(&device).filter(|device| device.is_usable()).map(|it| it.info.borrow().clone())
     }
 
-    /// Devices to try for new data: the wanted one, else those of this node, then the others,
-    /// beginning at a place that differs from node to node.
+    /// Returns the devices to try for new data: the wanted one, then those of this node, then the
+    /// others, which start at a place that differs from node to node.
     pub(crate) fn preferred(&self, wanted: Option<DeviceId>) -> Vec<DeviceId> {
         let node = self.node.borrow();
         let devices = self.known.borrow();
@@ -123,8 +145,8 @@ impl Devices {
         order
     }
 
-    /// The device of a file's stripe: `count` devices (−1 = all), beginning at one that differs from
-    /// file to file.
+    /// Returns the device of a file's stripe. The file uses `count` devices (−1 = all), starting at
+    /// one that differs from file to file.
     pub(crate) fn of_stripe(&self, stripe: u64, count: i32, inode: InodeId) -> Option<DeviceId> {
         let devices = self.known.borrow();
         let online: Vec<DeviceId> = devices
@@ -145,22 +167,23 @@ impl Devices {
     pub(crate) async fn close(&self) {
         let devices: Vec<Rc<PoolDevice>> = self.known.borrow().values().cloned().collect();
         for device in devices {
-            let way = device.way.take();
-            if let Some(Way::Remote(remote)) = way {
+            let connection = device.connection.take();
+            if let Some(Connection::Remote(remote)) = connection {
                 remote.close().await;
             }
         }
     }
 
-    /// Drops all ways, and what was found of contact: they were of a session that is lost.
+    /// Drops all connections, and what was found of contact: they belonged to a session that is
+    /// lost.
     pub(crate) fn forget_connections(&self) {
         for device in self.known.borrow().values() {
-            device.way.take();
+            device.connection.take();
             device.contact.begin_anew();
         }
     }
 
-    /// What was counted.
+    /// Returns what was counted so far.
     pub(crate) fn counts(&self) -> Vec<DeviceUse> {
         let devices = self.known.borrow();
         let counts = devices.values().map(|device| {
@@ -177,17 +200,17 @@ impl Devices {
         counts.collect()
     }
 
-    /// Counts a command on a device from now on.
-    pub(crate) fn count(&self, id: DeviceId, what: &str) -> metrics::Operation {
+    /// Starts to count and time a command on a device.
+    pub(crate) fn count(&self, id: DeviceId, kind: CommandKind) -> metrics::Operation {
         let device = self.known.borrow().get(&id).cloned();
         let is_local = device.is_some_and(|device| device.is_local.get());
-        let (index, name) = match (what, is_local) {
-            ("a read", true) => (0, "read_local"),
-            ("a read", false) => (1, "read_remote"),
-            ("a write", true) => (2, "write_local"),
-            ("a write", false) => (3, "write_remote"),
-            (_, true) => (4, "flush_local"),
-            (_, false) => (5, "flush_remote"),
+        let (index, name) = match (kind, is_local) {
+            (CommandKind::Read, true) => (0, "read_local"),
+            (CommandKind::Read, false) => (1, "read_remote"),
+            (CommandKind::Write, true) => (2, "write_local"),
+            (CommandKind::Write, false) => (3, "write_remote"),
+            (CommandKind::Flush, true) => (4, "flush_local"),
+            (CommandKind::Flush, false) => (5, "flush_remote"),
         };
         metrics::start(Point::new(Family::Client, index, name), u64::from(id.0))
     }

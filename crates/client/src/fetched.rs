@@ -2,26 +2,26 @@
 
 use reactor::{Chunk, RegionSlice, Shared};
 
-/// What a command has read.
+/// Bytes of one command.
 #[derive(Debug)]
 pub(super) enum Fetched {
-    Own(Shared),
+    OwnCommit(Shared),
     Placed(RegionSlice),
 }
 
 impl Fetched {
-    /// Bytes in all.
+    /// Returns how many bytes there are.
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Own(shared) => shared.len(),
+            Self::OwnCommit(shared) => shared.len(),
             Self::Placed(slice) => slice.len(),
         }
     }
 
-    /// A part of it.
+    /// Returns a part of the bytes.
     pub(super) fn range(&self, start: usize, length: usize) -> Chunk {
         match self {
-            Self::Own(shared) => Chunk::Shared(shared.slice(start..start + length)),
+            Self::OwnCommit(shared) => Chunk::Shared(shared.slice(start..start + length)),
             Self::Placed(slice) => Chunk::Region(slice.range(start, length)),
         }
     }

@@ -1,12 +1,12 @@
 //! Handles of open files.
 
-use crate::dirty::failures::Told;
+use crate::dirty::failures::ReportedFailures;
 use crate::inode::Inode;
 use crate::session::life::SessionStamp;
 use protocol::InodeId;
 use std::rc::Rc;
 
-/// What a file is opened for.
+/// The purpose of an open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenMode {
     /// Data will be written.
@@ -23,14 +23,15 @@ pub struct Handle {
     pub(crate) inode: Rc<Inode>,
     /// What it was opened for.
     pub mode: OpenMode,
-    /// Session in which it was opened for writing: what was written before a loss is lost.
+    /// The session in which it was opened for writing. What was written before a loss of the
+    /// session is lost.
     pub(crate) session: SessionStamp,
-    /// What failed and need not be told any more.
-    pub(crate) told: Told,
+    /// Failures that this handle has reported, or need not report.
+    pub(crate) reported: ReportedFailures,
 }
 
 impl Handle {
-    /// The inode.
+    /// Returns the inode.
     pub fn inode(&self) -> InodeId {
         self.inode.id
     }

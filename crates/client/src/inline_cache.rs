@@ -4,11 +4,12 @@ use crate::client::Client;
 use crate::inode::Inode;
 use std::rc::Rc;
 
-/// Inodes of which inline bytes are cached at most: 32 MiB of the longest.
+/// Most inodes whose inline bytes are cached: 32 MiB of the longest.
 const HEADS_MAX: usize = 2048;
 
 impl Client {
-    /// Inline bytes of an inode are cached: those of the oldest go when there are many.
+    /// Notes that inline bytes of an inode are cached. If there are many, drops those of the oldest
+    /// inode.
     pub(crate) fn note_head(&self, inode: &Rc<Inode>) {
         if inode.state.borrow().head().is_empty() {
             return;

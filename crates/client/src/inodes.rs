@@ -7,27 +7,27 @@ use protocol::lease::Return;
 use protocol::{InodeId, Rights};
 use std::rc::Rc;
 
-/// Inodes kept without anybody using them.
+/// Most inodes that are kept without a use.
 const IDLE_INODES_MAX: usize = 200_000;
 
 impl Client {
-    /// The inode, known or new to this client.
+    /// Returns the inode, and creates it if this client does not know it.
     pub(crate) fn inode(&self, id: InodeId) -> Rc<Inode> {
         let mut inodes = self.inodes.borrow_mut();
         Rc::clone(inodes.entry(id).or_insert_with(|| Rc::new(Inode::new(id))))
     }
 
-    /// The inode, if this client knows it.
+    /// Returns the inode, if this client knows it.
     pub(crate) fn known_inode(&self, id: InodeId) -> Option<Rc<Inode>> {
         self.inodes.borrow().get(&id).cloned()
     }
 
-    /// Takes a reference to an inode, to be given back by [`Client::forget`].
+    /// Takes a reference to an inode, which [`Client::forget`] returns.
     pub fn refer(&self, id: InodeId) {
         self.inode(id).state.borrow_mut().references += 1;
     }
 
-    /// The user of the library has forgotten `count` of its references to an inode.
+    /// Drops `count` of the references that the user of the library holds to an inode.
     pub fn forget(&self, id: InodeId, count: u64) {
         let Some(inode) = self.known_inode(id) else { return };
         let unused = {
@@ -40,30 +40,30 @@ impl Client {
         }
     }
 
-    /// Returns how many references the user of the library holds, to all inodes together.
+    /// Returns how many references the user of the library holds to all inodes together.
     pub fn references(&self) -> u64 {
         self.inodes.borrow().values().map(|inode| inode.state.borrow().references).sum()
     }
 
-    /// Forgets an inode if nobody uses it.
+    /// Forgets an inode if it is not in use.
     pub(crate) fn drop_if_idle(&self, inode: &Inode) {
         if inode.is_unused() {
             self.drop_inode(inode.id);
         }
     }
 
-    /// Drops an unused inode and queues its rights to be given back.
+    /// Drops an unused inode and queues the return of its rights.
     pub(crate) fn drop_inode(&self, id: InodeId) {
         let Some(inode) = self.inodes.borrow_mut().remove(&id) else { return };
         let state = inode.state.borrow();
         if !state.rights.is_empty() {
-            // The service may count more than an answer that was lost told of.
+            // The service may count a right of an answer that was lost.
             let rights = state.rights | Rights::OPEN | Rights::SOLE;
             self.returns.borrow_mut().push(Return { inode: id, rights, stamp: state.stamp });
         }
     }
 
-    /// Forgets inodes that nobody uses when there are very many.
+    /// Forgets unused inodes when there are very many.
     pub(crate) fn evict(&self) {
         let surplus = self.inodes.borrow().len().saturating_sub(IDLE_INODES_MAX);
         if surplus == 0 {
@@ -79,7 +79,7 @@ impl Client {
         }
     }
 
-    /// Gives rights of forgotten and closed inodes back now.
+    /// Returns the rights of forgotten and closed inodes to the service now.
     pub(crate) async fn give_back(self: &Rc<Self>) {
         let returns = self.returns.take();
         for part in returns.chunks(1024) {
@@ -94,17 +94,17 @@ impl Client {
         }
     }
 
-    /// What is given back, but not OPEN if the inode was opened again since it was closed: a recall may
-    /// have been answered meanwhile, by which the service knows of that open.
+    /// Takes OPEN out of a return if the inode was opened again since it was closed. The answer to
+    /// a recall may have reported that open to the service meanwhile.
     fn still_due(&self, mut back: Return) -> Option<Return> {
         if let Some(inode) = self.known_inode(back.inode)
             && back.rights.contains(Rights::OPEN)
         {
             let mut state = inode.state.borrow_mut();
-            // One that was forgotten in between, and knows of no stamp, tells of its open anew.
+            // An inode that was forgotten in between has no stamp, and reports its open anew.
             if state.is_open() && state.stamp >= back.stamp {
                 back.rights = back.rights - Rights::OPEN;
-                state.may_be_told = true;
+                state.may_be_counted = true;
             }
         }
         (!back.rights.is_empty()).then_some(back)

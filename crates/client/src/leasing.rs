@@ -5,11 +5,11 @@ use protocol::client::{Answer, Call, ChangeCall};
 use protocol::{DeviceId, Errno};
 use std::rc::Rc;
 
-/// Bytes of space asked for at once at least.
+/// Fewest bytes that a lease asks for.
 const LEASE_BYTES_MIN: u64 = 1 << 20;
 
 impl Client {
-    /// Leases more space, on a device or, if that is full, another. Answers which.
+    /// Leases more space, on a device or, if that is full, on another one. Returns which.
     pub(crate) async fn lease_space(
         self: &Rc<Self>,
         device: DeviceId,
@@ -32,7 +32,7 @@ impl Client {
         }
     }
 
-    /// Gives back what was leased and is not in use.
+    /// Returns leased space that is not in use.
     pub(crate) async fn return_unused_space(self: &Rc<Self>) {
         let unused = self.space.borrow_mut().take_unused();
         for (device, free) in unused {

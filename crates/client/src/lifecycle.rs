@@ -13,14 +13,14 @@ use reactor::time::{now, sleep};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Bytes of written data that may wait in memory for their devices.
+/// Most bytes of written data that wait in memory for their devices.
 const DIRTY_BYTES_MAX: usize = 128 << 20;
 
 impl Client {
-    /// Starts a session. Must be called on a `reactor` runtime, which the client then stays on.
+    /// Starts a session. Must be called on a `reactor` runtime; the client stays on it.
     ///
     /// # Errors
-    /// In words what stood in the way.
+    /// A text that says what failed.
     pub async fn start(config: ClientConfig) -> Result<Rc<Client>, String> {
         let session = Session::new(config.session.clone());
         let client = Rc::new(Client {
@@ -59,7 +59,7 @@ impl Client {
     /// Commits everything, makes it durable, and ends the session.
     ///
     /// # Errors
-    /// The first failure; the session is ended all the same.
+    /// The first failure; the session ends all the same.
     pub async fn end(self: &Rc<Self>) -> Result<(), Errno> {
         let result = self.sync_all().await;
         self.return_unused_space().await;
@@ -72,7 +72,7 @@ impl Client {
     /// Commits all dirty data and makes it durable.
     ///
     /// # Errors
-    /// The first failure, after all were tried.
+    /// The first failure, after all inodes were tried.
     pub async fn sync_all(self: &Rc<Self>) -> Result<(), Errno> {
         let dirty: Vec<Rc<Inode>> = self.dirty_inodes.borrow().values().cloned().collect();
         let mut result = Ok(());
@@ -82,14 +82,14 @@ impl Client {
         result
     }
 
-    /// Commits what has been dirty for long, gives rights back, keeps the table of inodes bounded.
+    /// Commits what has been dirty for long, returns rights, and bounds the table of inodes.
     async fn write_back(self: Rc<Self>) {
         while !self.closed.get() {
-            // Half of the time, as the service takes the other half to have the devices flushed.
+            // Half of the time: the service takes the other half to have the devices flushed.
             sleep(self.session.times().writeback / 2).await;
             let dirty: Vec<Rc<Inode>> = self.dirty_inodes.borrow().values().cloned().collect();
             for inode in dirty {
-                // A failure stays with the inode and is told at close or fsync.
+                // A failure stays with the inode; close or fsync reports it.
                 let _ = self.commit(&inode, false).await;
             }
             self.compact_due();

@@ -7,23 +7,23 @@ use protocol::client::{Answer, Call, Entry, ReadCall};
 use protocol::{Attr, Errno, InodeId};
 use std::rc::Rc;
 
-/// Entries asked for at once when a directory is listed.
+/// Entries that one call of a listing asks for.
 const LISTING_ENTRIES: u32 = 1024;
 
-/// Entries fetched of a directory in which many names are looked up.
+/// Most entries fetched of a directory in which many names are looked up.
 const FETCHED_ENTRIES_MAX: usize = 32768;
 
 /// A part of a directory's listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// Entries in the order of their cookies; `.` and `..` are not among them.
+    /// Entries in the order of their cookies, without `.` and `..`.
     pub entries: Vec<Entry>,
-    /// No entry comes after these.
+    /// Whether no entry comes after these.
     pub end: bool,
 }
 
 impl Client {
-    /// The inode that a directory has under a name; takes a reference to it.
+    /// Returns the inode that a directory has under a name, and takes a reference to it.
     ///
     /// # Errors
     /// ENOENT, ENOTDIR, ENAMETOOLONG, those of a call.
@@ -48,8 +48,8 @@ impl Client {
         Ok(attr)
     }
 
-    /// What is known of a name; nothing without contact to the service, as the session may have ended
-    /// and others have changed it.
+    /// Returns what is known of a name. Without contact to the service that is nothing, because the
+    /// session may have ended and others may have changed the name.
     pub(crate) fn cached_entry(&self, parent: InodeId, name: &[u8]) -> Known {
         match self.known_inode(parent) {
             Some(directory)
@@ -61,7 +61,7 @@ impl Client {
         }
     }
 
-    /// Counts a lookup that had to ask; after a few in one directory all of it is fetched.
+    /// Counts a lookup that needed a call. After a few in one directory, fetches all of it.
     fn note_miss(self: &Rc<Self>, parent: InodeId) {
         let Some(directory) = self.known_inode(parent) else { return };
         let number = self.listings.get() + 1;
@@ -74,7 +74,7 @@ impl Client {
         }
     }
 
-    /// Lists a directory from start to end, for the cache that the answers fill.
+    /// Lists a directory from start to end; the answers fill the cache.
     async fn fetch_entries(self: Rc<Self>, directory: Rc<Inode>, number: u64) {
         let mut after = 0;
         let mut fetched = 0;
@@ -92,7 +92,8 @@ impl Client {
         }
     }
 
-    /// A part of a directory's listing, after a cookie (0 = from the start). Takes no references.
+    /// Returns a part of a directory's listing, after a cookie (0 = from the start). Takes no
+    /// references.
     ///
     /// # Errors
     /// ENOTDIR, those of a call.
@@ -117,7 +118,7 @@ impl Client {
         }
     }
 
-    /// Target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// EINVAL if it is none, those of a call.

@@ -1,4 +1,4 @@
-//! Counts of wrong checksums, and the memory of what the log has named.
+//! Counts of wrong checksums, and the record of those that the log has named.
 
 use protocol::{DeviceId, InodeId};
 use reactor::time::{Instant, now};
@@ -8,20 +8,20 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Wrong blocks that the log has named and does not name again.
+/// Most wrong blocks that are remembered as named in the log.
 const NAMED_MAX: usize = 1024;
 
 /// Shortest time between two lines in the log about bytes that were changed on the way.
 const REPAIRED_EVERY: Duration = Duration::from_secs(1);
 
-/// A block whose bytes twice did not have their sum.
+/// A block whose bytes did not have their checksum, twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WrongBlock {
     pub(crate) device: DeviceId,
     pub(crate) block: u64,
 }
 
-/// A block that was found damaged, as it is shown.
+/// A damaged block, as reports show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Damage {
     /// The device.
@@ -32,29 +32,30 @@ pub struct Damage {
     pub inode: InodeId,
 }
 
-/// What one client has found wrong.
+/// Counts of the wrong checksums that one client has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ChecksumCounts {
-    /// Blocks, or inline bytes, that were wrong, and right when they were read again: changed on the way.
+    /// Blocks, or inline bytes, that were wrong at first and right when read again: they were
+    /// changed on the way.
     pub checksum_repaired: u64,
     /// Reads that failed because of a wrong checksum.
     pub checksum_wrong: u64,
-    /// The last block that one of them failed for.
+    /// The last block that such a read failed for.
     pub checksum_last: Option<Damage>,
 }
 
-/// What one client has found wrong, for other threads to look at.
+/// A view of one client's counts, for other threads.
 #[derive(Clone, Debug, Default)]
 pub struct ChecksumView(Arc<Mutex<ChecksumCounts>>);
 
 impl ChecksumView {
-    /// What was counted so far.
+    /// Returns what was counted so far.
     pub fn counts(&self) -> ChecksumCounts {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What one client remembers of checksums that were wrong.
+/// One client's record of wrong checksums.
 #[derive(Debug, Default)]
 pub(crate) struct Mismatches {
     pub(crate) counts: ChecksumView,
@@ -63,7 +64,7 @@ pub(crate) struct Mismatches {
 }
 
 impl Mismatches {
-    /// What was counted so far.
+    /// Returns what was counted so far.
     pub(crate) fn counts(&self) -> ChecksumCounts {
         self.counts.counts()
     }
@@ -72,8 +73,9 @@ impl Mismatches {
         change(&mut self.counts.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Returns whether the log is to say that bytes were changed on the way, which it does not for each of many.
-    pub(crate) fn may_tell_of_repair(&self) -> bool {
+    /// Returns whether the log may report that bytes were changed on the way. It reports only some
+    /// of many.
+    pub(crate) fn may_log_repair(&self) -> bool {
         let last = self.repaired_logged.get();
         let is_due = last.is_none_or(|last| now() - last >= REPAIRED_EVERY);
         if is_due {

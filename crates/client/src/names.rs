@@ -9,10 +9,10 @@ use protocol::client::{Answer, Call, ChangeCall, Creation, OpenTold, ReadCall, R
 use protocol::{Attr, Errno, InodeId, Rights};
 use std::rc::Rc;
 
-/// Who makes something new, and with which permission bits.
+/// Owner and permission bits of a new inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Permission bits (`07777`), umask already taken off.
+    /// Permission bits (`07777`), after the umask.
     pub mode: u16,
     /// Owner.
     pub uid: u32,
@@ -20,17 +20,18 @@ pub struct Setting {
     pub gid: u32,
 }
 
-/// What a rename has moved.
+/// The outcome of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renamed {
     /// The inode that has the new name now.
     pub moved: InodeId,
-    /// With an exchange: the one that has the old name.
+    /// The inode that has the old name after an exchange.
     pub other: Option<InodeId>,
 }
 
 impl Client {
-    /// Makes a directory, symbolic link, FIFO, socket or device node; takes a reference to it.
+    /// Creates a directory, symbolic link, FIFO, socket or device node, and takes a reference to
+    /// it.
     ///
     /// # Errors
     /// EEXIST, ENOENT, ENOTDIR, ENAMETOOLONG, those of a call.
@@ -63,7 +64,7 @@ impl Client {
         Ok(attr)
     }
 
-    /// `link(2)`; takes a reference to the inode.
+    /// Creates a hard link (`link(2)`), and takes a reference to the inode.
     ///
     /// # Errors
     /// EEXIST, EPERM for a directory, EMLINK, those of a call.
@@ -83,7 +84,7 @@ impl Client {
         Ok(attr)
     }
 
-    /// `unlink(2)`.
+    /// Removes a name (`unlink(2)`).
     ///
     /// # Errors
     /// ENOENT, EISDIR, those of a call.
@@ -92,12 +93,13 @@ impl Client {
         let mut removal = self.removals.begin();
         let told = self.register_open(&mut removal, parent, name).await?;
         let call = Call::Change(ChangeCall::Unlink { parent, name: name.to_vec(), told });
-        self.removed(call).await
+        self.call_removal(call).await
     }
 
-    /// Before a name goes: if this client has what it names open, the service must know, for it asks
-    /// only the others. Who opens it from now on sees that its `removal` is under way. Answers what has
-    /// been told: if the name names something else by the time it goes, this client is asked.
+    /// Prepares for the loss of a name. If this client has the named inode open, the service must
+    /// know, because it asks only the other sessions. A task that opens the inode from now on sees
+    /// that its `removal` is under way. Returns what was reported: if the name names another inode
+    /// by the time it goes, the service asks this client.
     async fn register_open(
         self: &Rc<Self>,
         removal: &mut Removal<'_>,
@@ -121,26 +123,26 @@ impl Client {
         if let Some(inode) = self.known_inode(id) {
             let is_open = inode.state.borrow().opens > 0;
             if is_open && !reactor::mutant!("removal-untold") {
-                match self.tell_open(&inode).await {
-                    // It is gone: nothing of it has to be kept.
+                match self.report_open(&inode).await {
+                    // The inode is gone; nothing of it has to be kept.
                     Err(Errno::ESTALE) => {}
-                    told => told?,
+                    reported => reported?,
                 }
             }
         }
         Ok(OpenTold::Of(id))
     }
 
-    /// `rmdir(2)`.
+    /// Removes a directory (`rmdir(2)`).
     ///
     /// # Errors
     /// ENOENT, ENOTDIR, ENOTEMPTY, those of a call.
     pub async fn rmdir(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
         check_name(name)?;
-        self.removed(Call::Change(ChangeCall::Rmdir { parent, name: name.to_vec() })).await
+        self.call_removal(Call::Change(ChangeCall::Rmdir { parent, name: name.to_vec() })).await
     }
 
-    async fn removed(self: &Rc<Self>, call: Call) -> Result<(), Errno> {
+    async fn call_removal(self: &Rc<Self>, call: Call) -> Result<(), Errno> {
         match self.session.call(call).await? {
             Answer::Removed { inode, left } => {
                 self.lost_name(inode, left.is_none());
@@ -150,7 +152,8 @@ impl Client {
         }
     }
 
-    /// An inode lost a name, perhaps its last: data that nobody can reach need not be written.
+    /// Drops dirty data after an inode has lost its last name: data that cannot be reached need not
+    /// be written.
     fn lost_name(&self, id: InodeId, was_last: bool) {
         if !was_last {
             return;
@@ -162,7 +165,7 @@ impl Client {
         }
     }
 
-    /// `renameat2(2)`.
+    /// Renames (`renameat2(2)`).
     ///
     /// # Errors
     /// ENOENT, EEXIST, ENOTEMPTY, EINVAL for a directory into itself, those of a call.

@@ -22,20 +22,20 @@ pub struct NamesHeld {
 }
 
 impl NamesHeld {
-    /// The directory.
+    /// Returns the directory.
     pub fn directory(&self) -> InodeId {
         self.directory
     }
 }
 
 impl Client {
-    /// Keeps others from adding names to a directory; waits for holders before.
+    /// Keeps others from adding names to a directory. Waits for earlier holders first.
     ///
     /// # Errors
     /// ENOENT or ESTALE if the directory is gone, ETIMEDOUT, those of a call.
     pub async fn hold_names(self: &Rc<Self>, directory: InodeId) -> Result<NamesHeld, Errno> {
         let inode = self.inode(directory);
-        // One at a time: a second one that waits for the service could else keep this client from
+        // One at a time: a second holder that waits for the service could keep this client from
         // answering the recall that the service waits for.
         let turn = inode.append_lock.acquire(1).await;
         let rounds = self.rounds();

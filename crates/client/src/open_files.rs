@@ -21,14 +21,14 @@ impl Client {
         mode: OpenMode,
     ) -> Result<(Handle, Attr), Errno> {
         let inode = self.inode(id);
-        // Counted before anything is asked, so that a recall meanwhile says that it is open, and a
+        // Counted before any call: a recall meanwhile reports the file as open, and so does a
         // removal by this client that begins from now on.
         let pin = self.begin_pin(&inode);
         let is_removing = self.removals.may_concern(id);
-        let told = inode.told();
+        let reported = inode.reported_at_open();
         let session = self.session.life.stamp();
         if mode.write {
-            // READ is not always granted; WRITE is what a writer needs.
+            // The service does not always grant READ; a writer needs WRITE.
             self.acquire_with(&inode, Rights::WRITE, Rights::READ).await?;
         }
         let attr = self.attr(id).await?;
@@ -37,14 +37,14 @@ impl Client {
             FileKind::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::EINVAL),
         }
-        if is_untold(&inode, &attr, is_removing) {
+        if must_report_open(&inode, &attr, is_removing) {
             self.acquire(&inode, Rights::OPEN).await?;
         }
         pin.keep();
-        Ok((Handle { inode, mode, session, told }, attr))
+        Ok((Handle { inode, mode, session, reported }, attr))
     }
 
-    /// Opens a directory: it is kept while the answer lives, also without a name.
+    /// Opens a directory. It is kept, even without a name, until the returned value is dropped.
     ///
     /// # Errors
     /// ENOTDIR if it is none, those of a call.
@@ -55,17 +55,17 @@ impl Client {
         if attr.kind != FileKind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        if is_untold(&inode, &attr, false) {
-            match self.tell_open(&inode).await {
-                // This client removed it: what it shows of it is kept here.
+        if must_report_open(&inode, &attr, false) {
+            match self.report_open(&inode).await {
+                // This client removed it, and keeps what it shows of it.
                 Err(Errno::ESTALE) if attr.nlink == 0 => {}
-                told => told?,
+                reported => reported?,
             }
         }
         Ok(pin)
     }
 
-    /// Makes a regular file and opens it; takes a reference to it.
+    /// Creates a regular file and opens it; takes a reference to it.
     ///
     /// # Errors
     /// EEXIST, ENOENT, those of a call.
@@ -80,8 +80,8 @@ impl Client {
         self.create_now(parent, name, setting, mode).await
     }
 
-    /// As [`Client::create`], by the holder of the directory's names: no other node has made the name
-    /// since they are held.
+    /// Creates a file as [`Client::create`] does, for the holder of the directory's names: no other
+    /// node has created the name since they are held.
     ///
     /// # Errors
     /// As [`Client::create`].
@@ -110,43 +110,43 @@ impl Client {
         let inode = self.inode(attr.inode);
         self.begin_open(&inode);
         inode.state.borrow_mut().being_opened = false;
-        let told = inode.told();
-        Ok((Handle { inode, mode, session: self.session.life.stamp(), told }, attr))
+        let reported = inode.reported_at_open();
+        Ok((Handle { inode, mode, session: self.session.life.stamp(), reported }, attr))
     }
 
-    /// Commits what was written through any handle of the file, and tells this one what has failed
-    /// since it was last told: `close(2)`, before [`Client::release`].
+    /// Commits what was written through any handle of the file. Returns the failures that this
+    /// handle has not reported yet. For `close(2)`, before [`Client::release`].
     ///
     /// # Errors
-    /// EIO, ENOSPC and what else a write may have met.
+    /// EIO, ENOSPC and other errors of a write.
     pub async fn flush(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
         if !handle.mode.write || reactor::mutant!("close-commits-nothing") {
             return Ok(());
         }
         let result = self.commit(&handle.inode, false).await;
-        handle.inode.tell(&handle.told).and(result)
+        handle.inode.report_failures(&handle.reported).and(result)
     }
 
-    /// `fsync(2)` of an open file: what was written through any handle is committed and survives power
-    /// loss.
+    /// Commits what was written through any handle of a file and makes it survive power loss, for
+    /// `fsync(2)`.
     ///
     /// # Errors
     /// As [`Client::flush`].
     pub async fn fsync_file(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
         let result = self.make_durable(&handle.inode).await;
-        handle.inode.tell(&handle.told).and(result)
+        handle.inode.report_failures(&handle.reported).and(result)
     }
 
-    /// As [`Client::fsync_file`], of any inode, by a caller without a handle: it is told what nobody was
-    /// told.
+    /// Syncs any inode as [`Client::fsync_file`] does, for a caller without a handle. Returns
+    /// failures that no handle has reported.
     ///
     /// # Errors
     /// As [`Client::flush`].
     pub async fn fsync(self: &Rc<Self>, id: InodeId) -> Result<(), Errno> {
         let inode = self.inode(id);
-        let told = inode.told();
+        let reported = inode.reported_at_open();
         let result = self.make_durable(&inode).await;
-        inode.tell(&told).and(result)
+        inode.report_failures(&reported).and(result)
     }
 
     async fn make_durable(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
@@ -154,7 +154,7 @@ impl Client {
             if reactor::mutant!("clean-fsync-skipped") {
                 return Ok(());
             }
-            // What was committed without a flush, here or elsewhere, the service has flushed.
+            // The service has flushed what was committed without a flush, here or elsewhere.
             return self
                 .session
                 .call(Call::Session(SessionCall::Sync(Some(inode.id))))
@@ -164,10 +164,11 @@ impl Client {
         self.commit(inode, true).await
     }
 
-    /// Ends an open, once for each handle. Commits first: the kernel may release without a flush.
+    /// Ends an open, once for each handle. Commits first, because the kernel may release without a
+    /// flush.
     ///
     /// # Errors
-    /// As [`Client::flush`]; the open has ended all the same.
+    /// As [`Client::flush`]; the open ends all the same.
     pub async fn release(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
         let result = self.flush(handle).await;
         self.end_sole(&handle.inode);
@@ -175,15 +176,15 @@ impl Client {
         result
     }
 
-    /// Whether a write that is not committed yet clears suid and sgid.
+    /// Returns whether an uncommitted write clears suid and sgid.
     pub fn kills_privileges(&self, id: InodeId) -> bool {
         self.known_inode(id).is_some_and(|inode| inode.dirty.borrow().kill_privileges)
     }
 }
 
-/// Whether the service has to be told of an open: nobody asks whether it is open here before its last
-/// name goes, or nobody has asked.
-fn is_untold(inode: &Inode, attr: &Attr, is_removing: bool) -> bool {
+/// Returns whether the service has to learn of an open, because it will not ask this client before
+/// the inode loses its last name, or has not asked.
+fn must_report_open(inode: &Inode, attr: &Attr, is_removing: bool) -> bool {
     let is_removing = is_removing && !reactor::mutant!("own-removal-untold");
     attr.nlink == 0 || is_removing || inode.state.borrow().rights.is_empty()
 }

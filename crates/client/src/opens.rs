@@ -11,7 +11,7 @@ use protocol::lease::Return;
 use protocol::{Errno, InodeId, Rights};
 use std::rc::Rc;
 
-/// Keeps an inode alive, whatever happens to its names.
+/// Keeps an inode alive, even when it loses its names.
 pub struct Pin {
     client: Rc<Client>,
     inode: Rc<Inode>,
@@ -25,7 +25,7 @@ impl std::fmt::Debug for Pin {
 }
 
 impl Pin {
-    /// The inode.
+    /// Returns the inode.
     pub fn inode(&self) -> InodeId {
         self.inode.id
     }
@@ -62,9 +62,9 @@ impl Client {
             return;
         }
         state.ahead = Ahead::default();
-        let may_be_told = std::mem::take(&mut state.may_be_told);
-        // Without READ no recall would ask whether it is still open: say that it is not.
-        if may_be_told
+        let may_be_counted = std::mem::take(&mut state.may_be_counted);
+        // Without READ no recall would ask whether it is still open: report that it is not.
+        if may_be_counted
             || state.rights.contains(Rights::OPEN)
             || !state.rights.contains(Rights::READ)
         {
@@ -76,7 +76,7 @@ impl Client {
         self.drop_if_idle(inode);
     }
 
-    /// Counts an open of an inode until the answer is dropped.
+    /// Counts an open of an inode until the returned pin is dropped.
     pub(crate) fn begin_pin(self: &Rc<Self>, inode: &Rc<Inode>) -> Pin {
         self.begin_open(inode);
         Pin { client: Rc::clone(self), inode: Rc::clone(inode), is_kept: false }
@@ -88,12 +88,12 @@ impl Client {
     /// ESTALE if it is gone, those of a call.
     pub async fn pin(self: &Rc<Self>, id: InodeId) -> Result<Pin, Errno> {
         let pin = self.begin_pin(&self.inode(id));
-        self.tell_open(&pin.inode).await?;
+        self.report_open(&pin.inode).await?;
         Ok(pin)
     }
 
-    /// Has the service know that an inode of any kind is open here.
-    pub(crate) async fn tell_open(self: &Rc<Self>, inode: &Inode) -> Result<(), Errno> {
+    /// Reports to the service that an inode of any kind is open here.
+    pub(crate) async fn report_open(self: &Rc<Self>, inode: &Inode) -> Result<(), Errno> {
         let rounds = self.rounds();
         while inode.state.borrow().lacks(Rights::OPEN) {
             rounds.begin()?;

@@ -3,17 +3,17 @@
 use crate::client::Client;
 use crate::handle::Handle;
 use crate::inode::Inode;
-use crate::read::extents::Asked;
+use crate::read::extents::ExtentsAnswer;
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Call, ChangeCall, FallocateMode};
 use protocol::{Attr, Errno, FILE_SIZE_MAX_BYTES, InodeId};
 use std::rc::Rc;
 
-/// Up to so many bytes are copied by reading and writing them: a call to the service that takes rights
-/// from all writers costs more.
+/// Most bytes that a copy reads and writes here. Beyond that, a call to the service is cheaper,
+/// although it takes rights from all writers.
 pub const COPIED_HERE_BYTES: u64 = 64 << 10;
 
-/// What `lseek(2)` looks for.
+/// The target of `lseek(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
     /// `SEEK_DATA`.
@@ -37,12 +37,12 @@ impl Client {
             return Err(Errno::EFBIG);
         }
         let inode = self.inode(id);
-        self.alone(&inode, Call::Change(ChangeCall::SetAttr { inode: id, changes })).await?;
+        self.call_alone(&inode, Call::Change(ChangeCall::SetAttr { inode: id, changes })).await?;
         inode.dirty.borrow_mut().truncate(size);
         self.attr(id).await
     }
 
-    /// `fallocate(2)`.
+    /// Allocates or deallocates a range (`fallocate(2)`).
     ///
     /// # Errors
     /// ENOSPC, EFBIG, those of a call and of a commit.
@@ -60,23 +60,28 @@ impl Client {
             return Err(Errno::EFBIG);
         }
         let inode = self.inode(id);
-        self.alone(&inode, Call::Change(ChangeCall::Fallocate { inode: id, offset, length, mode }))
-            .await
-            .map(drop)
+        self.call_alone(
+            &inode,
+            Call::Change(ChangeCall::Fallocate { inode: id, offset, length, mode }),
+        )
+        .await
+        .map(drop)
     }
 
-    /// Makes a call that must see all of this client's writes and none that come after: keeps writers
-    /// out until the answer is there, and commits. The commit lock is not held meanwhile: the call may
-    /// wait for another session whose commit waits for a right that is recalled from this one.
-    async fn alone(self: &Rc<Self>, inode: &Rc<Inode>, call: Call) -> Result<Answer, Errno> {
+    /// Makes a call that must see all of this client's writes and none that come after: commits,
+    /// and keeps writers out until the answer is there. The commit lock is not held meanwhile,
+    /// because the call may wait for another session whose commit waits for a right that this one
+    /// has to return.
+    async fn call_alone(self: &Rc<Self>, inode: &Rc<Inode>, call: Call) -> Result<Answer, Errno> {
         let _change = (!reactor::mutant!("change-not-alone")).then(|| inode.changes.enter());
         self.commit(inode, false).await?;
-        // The service takes these rights from everybody: they come back with the next write.
+        // The service takes these rights from all sessions; they come back with the next write.
         self.session.call(call).await
     }
 
-    /// Copies a range of one file to another, as far as the source reaches. Answers the bytes. A little is
-    /// read and written here, and goes with the next commit; of more the service shares the blocks.
+    /// Copies a range of one file to another, as far as the source reaches. Returns the number of
+    /// bytes. A short range is read and written here and goes with the next commit. For a longer
+    /// one the service shares the blocks.
     ///
     /// # Errors
     /// As [`Client::copy_range`], and those of reading and writing.
@@ -91,7 +96,7 @@ impl Client {
         let is_small = length.min(available) <= COPIED_HERE_BYTES;
         if !is_small || source.0 == to.inode() {
             match self.copy_range(source, (to.inode(), at), length).await {
-                // The first bytes of the source lie with the service, and cannot be shared.
+                // The service has the first bytes of the source inline, and cannot share them.
                 Err(Errno::EXDEV) => {}
                 copied => return copied,
             }
@@ -106,7 +111,8 @@ impl Client {
         Ok(copied)
     }
 
-    /// Shares a range of one file with another, as far as the source reaches. Answers the bytes.
+    /// Shares a range of one file with another, as far as the source reaches. Returns the number of
+    /// bytes.
     ///
     /// # Errors
     /// EINVAL for ranges of one file that overlap, ENOSPC, those of a call and of a commit.
@@ -128,14 +134,14 @@ impl Client {
             destination_offset: destination.1,
             length,
         });
-        match self.alone(&to, call).await {
+        match self.call_alone(&to, call).await {
             Ok(Answer::Copied { length, .. }) => Ok(length),
             Ok(_) => Err(Errno::EPROTO),
             Err(errno) => Err(errno),
         }
     }
 
-    /// `lseek(2)` with `SEEK_DATA` or `SEEK_HOLE`.
+    /// Returns the offset that `lseek(2)` finds with `SEEK_DATA` or `SEEK_HOLE`.
     ///
     /// # Errors
     /// ENXIO past the end, or if no data follows; those of a call.
@@ -148,7 +154,7 @@ impl Client {
         }
         loop {
             let length = FILE_SIZE_MAX_BYTES - at;
-            let Asked { extents, covered_to, inline, attr, .. } =
+            let ExtentsAnswer { extents, covered_to, inline, attr, .. } =
                 self.ask_extents(&inode, at, length).await?;
             if at >= attr.size {
                 return Err(Errno::ENXIO);

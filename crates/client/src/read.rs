@@ -26,8 +26,8 @@ use std::rc::Rc;
 impl Client {
     /// Reads up to `length` bytes at an offset; fewer only at the end of the file.
     ///
-    /// Bytes may be put into `room`, each where it belongs if the answer were to begin there; its
-    /// other bytes are arbitrary afterwards. The chunks of the answer tell what lies there.
+    /// Some bytes may be read into `room`, each at its offset from the start of the read. The other
+    /// bytes of `room` are arbitrary afterwards; the returned chunks show which lie there.
     ///
     /// # Errors
     /// EIO, also where the bytes do not have their checksum; ETIMEDOUT, ESTALE, those of a call.
@@ -52,7 +52,7 @@ impl Client {
             let last_commit = inode.last_commit.get();
             let held = self.hold_extents(&inode, offset, length as u64).await?;
             if inode.last_commit.get() != last_commit && !reactor::mutant!("own-commit-unseen") {
-                // What was dirty may be committed since, after these extents: it would be in neither.
+                // A commit may have ended since the extents came: dirty data then is in neither.
                 continue;
             }
             let size = held.size.max(inode.dirty.borrow().end());
@@ -72,11 +72,11 @@ impl Client {
             }
             drop(held);
             if !inode.state.borrow().rights.contains(Rights::READ) {
-                // No recall says when these bytes become old.
+                // No recall will say when these bytes become old.
                 inode.pages.fill();
                 inode.pages.expire();
                 if inode.pages.have_writers() {
-                    self.tell_of_pages(&inode);
+                    self.send_pages_invalidation(&inode);
                 }
             }
             let is_same = validity.losses == self.devices.losses();
@@ -93,7 +93,7 @@ impl Client {
                     self.note_wrong(id, wrong);
                     return Err(Errno::EIO);
                 }
-                // What was read by holds no more.
+                // What the read was planned by holds no more.
                 Ok(_) | Err(_) => {}
             }
         }

@@ -7,12 +7,13 @@ use protocol::{Errno, FileKind, Rights};
 use std::rc::Rc;
 
 impl Client {
-    /// Takes rights over a regular file unless they are held. A grant may be gone before it can be
-    /// used, recalled or, of OPEN, returned because the last handle was closed meanwhile: then it
-    /// asks again, for OPEN only while a handle is open.
+    /// Acquires rights over a regular file unless they are held. A grant may be gone before the
+    /// client can use it: recalled, or, for OPEN, returned because the last handle was closed
+    /// meanwhile. Then this asks again, for OPEN only while a handle is open.
     ///
     /// # Errors
-    /// ETIMEDOUT if the rights are not kept in time, EINVAL if it is no regular file, those of a call.
+    /// ETIMEDOUT if the rights are not kept in time, EINVAL if it is no regular file, those of a
+    /// call.
     pub(crate) async fn acquire(
         self: &Rc<Self>,
         inode: &Inode,
@@ -21,7 +22,8 @@ impl Client {
         self.acquire_with(inode, rights, Rights::NONE).await
     }
 
-    /// As [`Client::acquire`]; asks for what is wished too, and is content without it.
+    /// Acquires rights as [`Client::acquire`] does; asks also for the `wished` rights, but does
+    /// without them.
     ///
     /// # Errors
     /// As [`Client::acquire`].

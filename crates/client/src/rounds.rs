@@ -18,14 +18,14 @@ impl Rounds {
     /// Begins a round, the first included.
     ///
     /// # Errors
-    /// ETIMEDOUT if all of them together have taken as long as a call may.
+    /// ETIMEDOUT if all rounds together have taken as long as a call may.
     pub(crate) fn begin(&self) -> Result<(), Errno> {
         if now() < self.deadline { Ok(()) } else { Err(Errno::ETIMEDOUT) }
     }
 }
 
 impl Client {
-    /// Rounds from now on.
+    /// Returns the rounds of an operation that begins now.
     pub(crate) fn rounds(&self) -> Rounds {
         Rounds { deadline: now() + self.session.times().request_deadline }
     }

@@ -49,18 +49,18 @@ pub(crate) struct Session {
     pub(crate) life: Life,
     identity: Cell<Identity>,
     closed: Cell<bool>,
-    /// Whether the service takes inline data, as it said last.
+    /// Whether the service takes inline data, by its last answer.
     pub(crate) takes_inline: Cell<bool>,
-    /// What is being taken back since the connection was lost: the service counts it as dropped once the
-    /// session goes on.
+    /// What is being taken back since the connection was lost. The service counts it as dropped
+    /// once the session goes on.
     pub(crate) taking_back: WaitGroup,
-    /// It is being ended: that the service says so is no loss.
+    /// Whether the session is being ended: then the service's answer that it has ended is no loss.
     ending: Cell<bool>,
-    /// Of calls sent and of connections lost.
+    /// Counts of calls sent, and of the traffic of lost connections.
     counts: RefCell<CallCounts>,
 }
 
-/// Who this client is to the service and to targets.
+/// This client's identity towards the service and targets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) session: Option<SessionId>,
@@ -98,7 +98,7 @@ impl Session {
         })
     }
 
-    /// What was counted so far.
+    /// Returns what was counted so far.
     pub(crate) fn counts(&self) -> CallCounts {
         let mut counts = self.counts.borrow().clone();
         if let Some(link) = &*self.link.borrow() {
@@ -111,7 +111,7 @@ impl Session {
         self.identity.get()
     }
 
-    /// The times that the pool goes by.
+    /// Returns the times that apply in the pool.
     pub(crate) fn times(&self) -> &Times {
         &self.config.times
     }
@@ -120,7 +120,7 @@ impl Session {
         &self.config.sockets
     }
 
-    /// Whether the session was ended in order.
+    /// Returns whether the session was ended in order.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
@@ -129,7 +129,7 @@ impl Session {
         self.handler.borrow().upgrade()
     }
 
-    /// The newest free epoch that an answer carried.
+    /// Notes the newest free epoch that an answer carried.
     pub(crate) fn note_epoch(&self, epoch: FreeEpoch) {
         self.life.note_epoch(epoch);
     }

@@ -27,8 +27,8 @@ impl Client {
         if let Some(attr) = self.defer(&inode, &changes) {
             return Ok(attr);
         }
-        // Times of uncommitted writes must not come after, and overwrite, what is set now, nor may the
-        // suid and sgid that they clear.
+        // Times of uncommitted writes must not come later and overwrite what is set now; nor may
+        // their clearing of suid and sgid.
         let (clean, kills, waits) = {
             let dirty = inode.dirty.borrow();
             (dirty.is_clean(), dirty.kill_privileges, !dirty.deferral.is_empty())
@@ -43,9 +43,10 @@ impl Client {
         self.shown(attr_of(&answer)?, before).await
     }
 
-    /// Lets changes wait for the next commit if they may: the attributes with them then.
+    /// Lets changes wait for the next commit, if they may. Returns the attributes with these
+    /// changes then.
     pub(crate) fn defer(&self, inode: &Rc<Inode>, changes: &AttrChanges) -> Option<Attr> {
-        // The service answers for what is refused, and for data and layout.
+        // The service decides what is refused, and about data and layout.
         let is_plain = changes.size.is_none()
             && changes.layout.is_none()
             && changes.mode.is_none_or(|mode| mode & !0o7777 == 0);
@@ -68,7 +69,7 @@ impl Client {
         Some(inode.local_attr(attr))
     }
 
-    /// The file's last writer here closes it, and no commit has ended SOLE: it is given back.
+    /// Returns SOLE when the file's last writer here closes it and no commit has ended it.
     pub(crate) fn end_sole(&self, inode: &Inode) {
         let mut state = inode.state.borrow_mut();
         if !state.rights.contains(Rights::SOLE) || !inode.dirty.borrow().is_clean() {
@@ -79,7 +80,7 @@ impl Client {
         self.returns.borrow_mut().push(protocol::lease::Return { inode, rights, stamp });
     }
 
-    /// Whether changes of an inode's attributes wait for a commit.
+    /// Returns whether changes of an inode's attributes wait for a commit.
     pub fn defers(&self, id: InodeId) -> bool {
         self.known_inode(id).is_some_and(|inode| inode.dirty.borrow().deferral.is_waiting())
     }

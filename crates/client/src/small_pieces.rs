@@ -9,32 +9,33 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What is put together: an allocation is no longer.
+/// Bytes of a window, which is compacted as one: the longest allocation.
 pub(crate) const WINDOW_BYTES: u64 = protocol::space::ALLOCATION_MAX_BYTES;
 
 /// An extent shorter than this is a small piece.
 const PIECE_BYTES: u32 = 32 << 10;
 
-/// So many small pieces in a window are worth a look.
+/// Fewest small pieces that make a window worth a look.
 const PIECES_MIN: u16 = 4;
 
-/// Windows that are remembered, of all files. What is not is looked at when it is written again.
+/// Most windows that are remembered, of all files. Others are looked at when they are written
+/// again.
 const WINDOWS_MAX: usize = 1 << 16;
 
-/// A file that was not written for so long is not likely to be written at once.
+/// A file is quiet if it was not written for this long.
 pub(crate) const QUIET: Duration = Duration::from_secs(2);
 
 /// A file that is written all the time is looked at this often.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// When what could not be compacted is tried again, and how often.
+/// Pause before a compaction that failed is tried again, and how often it is.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(30);
 const TRIES_MAX: u8 = 10;
 
-/// What one client knows of pieces.
+/// One client's record of small pieces.
 #[derive(Debug, Default)]
 pub(crate) struct Compaction {
-    files: RefCell<BTreeMap<InodeId, Worn>>,
+    files: RefCell<BTreeMap<InodeId, FileRecord>>,
     windows: Cell<usize>,
     pub(crate) is_running: Cell<bool>,
     /// Reads and writes so far.
@@ -44,7 +45,7 @@ pub(crate) struct Compaction {
 
 /// A file that was written in small pieces.
 #[derive(Debug)]
-struct Worn {
+struct FileRecord {
     /// Windows, by number, and the small pieces that were written there.
     windows: BTreeMap<u64, u16>,
     first: Instant,
@@ -53,7 +54,7 @@ struct Worn {
     tries: u8,
 }
 
-/// What is to be done about a file.
+/// A file to compact.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Task {
     pub(crate) id: InodeId,
@@ -61,42 +62,43 @@ pub(crate) struct Task {
     pub(crate) windows: Vec<u64>,
     /// How often they were tried.
     tries: u8,
-    /// Nobody writes to the file. Else only what holds too much is compacted: the rest is soon in pieces
-    /// again.
+    /// Whether the file was not written lately. Otherwise only windows that hold too many blocks
+    /// are compacted, because the rest is soon in pieces again.
     pub(crate) is_quiet: bool,
 }
 
-/// What was counted of compaction.
+/// Counts of compactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CompactCounts {
-    /// Bytes that lie in one place now.
+    /// Bytes that now lie in one place.
     pub compacted_bytes: u64,
-    /// In how many pieces they lay.
+    /// The number of pieces that they lay in before.
     pub compacted_pieces: u64,
-    /// Windows that were written, cut off or moved meanwhile: their copies were thrown away.
+    /// Windows that were written, truncated or moved meanwhile: their copies were thrown away.
     pub compactions_overtaken: u64,
 }
 
-/// The windows into which small pieces are committed, one for each piece.
+/// Returns the windows into which small pieces are committed, one for each piece.
 pub(crate) fn small_pieces(extents: &[Extent]) -> Vec<u64> {
     let small = extents.iter().filter(|extent| extent.length < PIECE_BYTES);
     small.map(|extent| extent.offset / WINDOW_BYTES).collect()
 }
 
 impl Compaction {
-    /// Takes note that the client is used.
+    /// Notes that the client is used.
     pub(crate) fn note_use(&self) {
         self.uses.set(self.uses.get() + 1);
     }
 
-    /// Takes note of small pieces that were committed.
+    /// Notes small pieces that were committed.
     pub(crate) fn note(&self, id: InodeId, pieces: &[u64]) {
         if pieces.is_empty() {
             return;
         }
         let now = now();
         let mut files = self.files.borrow_mut();
-        let new = Worn { windows: BTreeMap::new(), first: now, last: now, due: now, tries: 0 };
+        let new =
+            FileRecord { windows: BTreeMap::new(), first: now, last: now, due: now, tries: 0 };
         let worn = files.entry(id).or_insert(new);
         worn.last = now;
         worn.due = (now + QUIET).min(worn.first + PATIENCE).max(now);
@@ -115,14 +117,14 @@ impl Compaction {
         let now = now();
         let mut files = self.files.borrow_mut();
         let id = files.iter().find(|(_, worn)| worn.due <= now).map(|(id, _)| *id)?;
-        let Worn { windows, last, tries, .. } = files.remove(&id)?;
+        let FileRecord { windows, last, tries, .. } = files.remove(&id)?;
         self.windows.set(self.windows.get() - windows.len());
         let is_quiet = now - last >= QUIET;
         let windows = windows.into_iter().filter(|(_, pieces)| *pieces >= PIECES_MIN);
         Some(Task { id, windows: windows.map(|(window, _)| window).collect(), tries, is_quiet })
     }
 
-    /// Looks at windows of a task again, after a pause.
+    /// Schedules windows of a task again, after a pause.
     pub(crate) fn put_off(&self, task: &Task, windows: &[u64], pause: Duration) {
         if task.tries >= TRIES_MAX {
             return;
@@ -141,7 +143,7 @@ impl Compaction {
         self.counts.set(counts);
     }
 
-    /// What was counted so far.
+    /// Returns what was counted so far.
     pub(crate) fn counts(&self) -> CompactCounts {
         self.counts.get()
     }
@@ -159,8 +161,8 @@ mod tests {
         Extent { offset, length, place: Place { allocation, at: 0 } }
     }
 
-    /// Goal: only windows that several small pieces were written to are looked at, after the file has been
-    /// quiet, and once.
+    /// Goal: windows that got several small pieces are looked at after the file has been quiet, and
+    /// once.
     #[test]
     fn windows_of_many_small_pieces_are_due_when_the_file_is_quiet() {
         let scene = async {
@@ -201,7 +203,7 @@ mod tests {
         Simulation::new(1).run(scene).unwrap();
     }
 
-    /// Goal: what could not be done is tried again later, and not for ever.
+    /// Goal: a compaction that failed is tried again later, but not for ever.
     #[test]
     fn what_could_not_be_done_is_put_off() {
         let scene = async {

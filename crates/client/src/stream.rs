@@ -19,7 +19,7 @@ use std::rc::Rc;
 
 impl Handler for Client {
     fn answered(self: Rc<Self>, call: &Call, response: &Response, is_awaited: bool) {
-        // Inodes of which this answer may be cached.
+        // Inodes whose part of this answer may be cached.
         let mut fresh = HashSet::new();
         for grant in &response.grants {
             if self.inode(grant.inode).grant(grant) {
@@ -79,7 +79,7 @@ impl Handler for Client {
     fn disconnected(self: Rc<Self>) {
         for inode in self.inodes.borrow().values() {
             inode.drop_read_right();
-            self.tell_kernel(inode);
+            self.invalidate_kernel_pages(inode);
         }
         self.take_back_all();
     }
@@ -96,7 +96,7 @@ impl Handler for Client {
         for inode in self.inodes.borrow().values() {
             inode.lose_rights();
             self.lose_dirty(inode);
-            self.tell_kernel(inode);
+            self.invalidate_kernel_pages(inode);
         }
         self.dirty_inodes.borrow_mut().clear();
         self.lose_locks();
@@ -109,18 +109,18 @@ impl Handler for Client {
 }
 
 impl Client {
-    /// Drops what an inode's users wrote in the session that is lost: they are told.
+    /// Drops what was written in the session that is lost; the inode's handles report it.
     fn lose_dirty(&self, inode: &Inode) {
         let mut dirty = inode.dirty.borrow_mut();
-        // What failed just before, as targets refused it, is lost with the session as well.
-        // So is a lock: what was read under it must not be written back under none.
+        // Failures from just before, when targets refused writes, belong to the lost session as
+        // well. So does a lock: data read under it must not be written back without it.
         if reactor::mutant!("lost-data-untold") {
             dirty.lose_all(Errno::EIO);
             dirty.failures = Failures::default();
             return;
         }
         if !dirty.is_clean()
-            || dirty.failures.is_untold()
+            || dirty.failures.has_unreported()
             || (inode.was_locked.take() && !reactor::mutant!("lock-loss-unnoted"))
         {
             inode.state.borrow_mut().lost_in = self.session.life.stamp();
@@ -128,7 +128,7 @@ impl Client {
         dirty.lose_all(Errno::EIO);
         assert!(dirty.is_clean(), "{} has dirty data of a session that is lost", inode.id);
         drop(dirty);
-        // Commits that wait for the fills go on, and find nothing.
+        // Commits that wait for the fills continue, and find nothing.
         inode.written.notify();
     }
 }

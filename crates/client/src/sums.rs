@@ -10,12 +10,12 @@ use protocol::DeviceId;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// The blocks that an address range touches on a device with blocks of this size.
+/// Returns the blocks that an address range touches on a device with blocks of this size.
 pub(crate) fn blocks_at(address: u64, length: u64, block_size: u64) -> Range<u64> {
     address / block_size..(address + length).div_ceil(block_size)
 }
 
-/// What a read has to find: the sums of blocks.
+/// Checksums of blocks that a read compares with.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Checks(SmallVec<[(DeviceId, u64, u32); 2]>);
 
@@ -25,7 +25,7 @@ impl Checks {
         self.0.push((device, block, sum));
     }
 
-    /// Puts the blocks into order, each once, as [`Checks::within`] needs them.
+    /// Sorts the blocks, each once, as [`Checks::within`] needs them.
     pub(crate) fn sort(&mut self) {
         if !self.0.is_sorted_by(|a, b| (a.0, a.1) < (b.0, b.1)) {
             self.0.sort_unstable();
@@ -33,29 +33,29 @@ impl Checks {
         }
     }
 
-    /// The sums of those of a range of blocks that have one, ascending.
+    /// Returns the checksums of the blocks in a range that have one, ascending.
     pub(crate) fn within(&self, device: DeviceId, blocks: Range<u64>) -> &[(DeviceId, u64, u32)] {
         let from = self.0.partition_point(|check| (check.0, check.1) < (device, blocks.start));
         let to = self.0.partition_point(|check| (check.0, check.1) < (device, blocks.end));
         &self.0[from..to]
     }
 
-    /// Adds those of a range of blocks.
+    /// Adds those of a range of blocks from another set.
     pub(crate) fn extend_from(&mut self, other: &Checks, device: DeviceId, blocks: Range<u64>) {
         self.0.extend_from_slice(other.within(device, blocks));
     }
 
-    /// Adds others; [`Checks::sort`] is due then.
+    /// Adds another set; [`Checks::sort`] is due then.
     pub(crate) fn extend(&mut self, others: Checks) {
         self.0.extend(others.0);
     }
 
-    /// How many blocks there are.
+    /// Returns how many blocks there are.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is nothing to check.
+    /// Returns whether there is nothing to compare.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -65,7 +65,7 @@ impl Checks {
 mod tests {
     use super::*;
 
-    /// Goal: a block that several pieces of a read touch is looked up once.
+    /// Goal: a block that several pieces of a read touch is compared once.
     #[test]
     fn checks_are_in_order_and_once() {
         let mut checks = Checks::default();

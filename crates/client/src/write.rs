@@ -27,7 +27,7 @@ use std::rc::Rc;
 
 impl Client {
     /// Writes bytes at an offset (ignored if the handle appends). `kill_privileges` says that the
-    /// writer may not keep suid and sgid. Answers the offset written to.
+    /// write clears suid and sgid. Returns the offset of the first written byte.
     ///
     /// # Errors
     /// EFBIG, ENOSPC, EIO, ESTALE, those of a call.
@@ -63,12 +63,12 @@ impl Client {
     ) -> Result<(), Errno> {
         let session = self.check_handle(handle).await?;
         self.acquire(&handle.inode, Rights::WRITE).await?;
-        self.take(&handle.inode, offset, bytes, session, kill_privileges).await?;
+        self.write_striped(&handle.inode, offset, bytes, session, kill_privileges).await?;
         self.sync_if_asked(handle).await
     }
 
-    /// What was uncommitted when a session was lost is lost: handles from before stay broken. Answers
-    /// the session that a write through the handle belongs to from here on.
+    /// Returns the session that a write through the handle belongs to from here on. Fails for a
+    /// handle whose data was lost with a session: such handles stay broken.
     async fn check_handle(&self, handle: &Handle) -> Result<SessionStamp, Errno> {
         self.session.life.alive().await?;
         let lost_in = handle.inode.state.borrow().lost_in;
@@ -79,9 +79,9 @@ impl Client {
         }
     }
 
-    /// Whether the bytes of a write that began in `session` may be placed now. One that was under way
-    /// when its session was lost fails: its bytes must not appear in the next session, after the
-    /// error, over what others wrote meanwhile.
+    /// Fails if the session in which a write began is no longer the present one. The caller gets an
+    /// error then, so the bytes must not appear in the next session, over what others wrote
+    /// meanwhile.
     fn may_place(&self, session: SessionStamp) -> Result<(), Errno> {
         if self.session.life.is_present(session) || reactor::mutant!("old-write-placed") {
             Ok(())
@@ -95,10 +95,10 @@ impl Client {
             return Ok(());
         }
         let result = Box::pin(self.commit(&handle.inode, true)).await;
-        handle.inode.tell(&handle.told).and(result)
+        handle.inode.report_failures(&handle.reported).and(result)
     }
 
-    /// Writes at the end of the file, of which no other session can make an append meanwhile.
+    /// Appends to the file. Meanwhile no other session can append.
     async fn append(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
@@ -107,14 +107,14 @@ impl Client {
         kill_privileges: bool,
     ) -> Result<u64, Errno> {
         let _lock = inode.append_lock.acquire(1).await;
-        let plan = self.reserve(bytes.len(), None).await?;
+        let reserved = self.reserve(bytes.len(), None).await?;
         let size =
             if reactor::mutant!("append-without-size") { Rights::NONE } else { Rights::SIZE };
         let rights = Rights::WRITE | size;
         let rounds = self.rounds();
         loop {
             rounds.begin()?;
-            self.admit(inode, rights).await?;
+            self.wait_until_writable(inode, rights).await?;
             let attr = self.inode_attr(inode).await?;
             self.may_place(session)?;
             let may_extend = inode.state.borrow().rights.contains(rights);
@@ -124,15 +124,19 @@ impl Client {
                 if end.is_none_or(|end| end > FILE_SIZE_MAX_BYTES) {
                     return Err(Errno::EFBIG);
                 }
-                // No await from here: the size holds.
-                self.place(inode, offset, bytes, plan, kill_privileges);
+                // No await from here on: the size holds.
+                self.gather(inode, offset, bytes, reserved, kill_privileges);
                 return Ok(offset);
             }
         }
     }
 
-    /// Waits until rights over an inode are held and bytes may be placed in it.
-    async fn admit(self: &Rc<Self>, inode: &Inode, rights: Rights) -> Result<(), Errno> {
+    /// Waits until rights over an inode are held and bytes may be added to it.
+    async fn wait_until_writable(
+        self: &Rc<Self>,
+        inode: &Inode,
+        rights: Rights,
+    ) -> Result<(), Errno> {
         let rounds = self.rounds();
         loop {
             rounds.begin()?;
@@ -144,7 +148,7 @@ impl Client {
         }
     }
 
-    async fn take(
+    async fn write_striped(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
         offset: u64,
@@ -161,11 +165,11 @@ impl Client {
         }
         let layout = self.layout(inode).await?;
         if layout.stripe_count == 0 || bytes.len() <= 1 {
-            let plan = self.reserve(bytes.len(), None).await?;
-            // WRITE may have been recalled while space was sought.
-            self.admit(inode, Rights::WRITE).await?;
+            let reserved = self.reserve(bytes.len(), None).await?;
+            // WRITE may have been recalled while space was reserved.
+            self.wait_until_writable(inode, Rights::WRITE).await?;
             self.may_place(session)?;
-            self.place(inode, offset, bytes, plan, kill_privileges);
+            self.gather(inode, offset, bytes, reserved, kill_privileges);
             return Ok(());
         }
         let mut done = 0;
@@ -175,12 +179,12 @@ impl Client {
             let left = (stripe - at % stripe) as usize;
             let part = done..(done + left).min(bytes.len());
             let device = self.devices.of_stripe(at / stripe, layout.stripe_count, inode.id);
-            let plan = self.reserve(part.len(), device).await?;
-            self.admit(inode, Rights::WRITE).await?;
+            let reserved = self.reserve(part.len(), device).await?;
+            self.wait_until_writable(inode, Rights::WRITE).await?;
             self.may_place(session)?;
             done = part.end;
             let piece = Chunk::from(bytes.copy_part(part));
-            self.place(inode, at, piece, plan, kill_privileges);
+            self.gather(inode, at, piece, reserved, kill_privileges);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use std::rc::Rc;
 
 impl Client {
-    /// Seals every gathering fill of an inode and begins to write it out.
+    /// Seals every gathering fill of an inode and starts to write it out.
     pub(crate) fn write_out_inode(self: &Rc<Self>, inode: &Rc<Inode>) {
         let gathering = inode.dirty.borrow().gathering_fills();
         for id in gathering {
@@ -34,7 +34,7 @@ impl Client {
         let result = self.write_pieces(&mut sealed, session).await;
         let mut dirty = inode.dirty.borrow_mut();
         if dirty.fill(sealed.id).is_none() {
-            // The loss of the session has dropped the fill and told the inode's users.
+            // The loss of the session has dropped the fill and noted the failure.
             return;
         }
         let (pieces, number) = match result {
@@ -42,8 +42,8 @@ impl Client {
             Err(errno) => {
                 tracing::error!(inode = inode.id.0, device = sealed.device.0, %errno, "write-out failed");
                 dirty.lose(sealed.id, errno);
-                // The kernel may have them.
-                self.tell_kernel(&inode);
+                // The kernel may have the lost bytes in its pages.
+                self.invalidate_kernel_pages(&inode);
                 (SmallVec::new(), 0)
             }
         };
@@ -51,7 +51,8 @@ impl Client {
         inode.written.notify();
     }
 
-    /// Answers where the fill went, and the number of the last write to the device.
+    /// Allocates blocks and writes a fill to them. Returns where it went, and the number of the
+    /// last write to the device.
     async fn write_pieces(
         self: &Rc<Self>,
         sealed: &mut Sealed,

@@ -6,7 +6,7 @@ use protocol::{CAPABILITY_XATTR, Errno, InodeId};
 use std::rc::Rc;
 
 impl Client {
-    /// One extended attribute.
+    /// Returns one extended attribute.
     ///
     /// # Errors
     /// ENODATA, those of a call.
@@ -21,20 +21,20 @@ impl Client {
         }
     }
 
-    /// Whether an inode is known to have no extended attributes. (The kernel asks for the file
-    /// capabilities of each file that is truncated or changes its owner.)
+    /// Returns whether an inode is known to have no extended attributes. (The kernel asks for the
+    /// file capabilities of each file that is truncated or changes its owner.)
     fn has_no_xattrs(&self, id: InodeId) -> bool {
         let inode = self.known_inode(id);
         inode.is_some_and(|inode| inode.state.borrow().has_no_xattrs)
             && self.session.life.is_alive()
     }
 
-    /// Whether data was written that is not committed: its commit removes file capabilities.
+    /// Returns whether there is uncommitted data; its commit removes file capabilities.
     fn has_written(&self, id: InodeId) -> bool {
         self.known_inode(id).is_some_and(|inode| !inode.dirty.borrow().is_clean())
     }
 
-    /// Names of all extended attributes.
+    /// Returns the names of all extended attributes.
     ///
     /// # Errors
     /// Those of a call.
@@ -66,7 +66,7 @@ impl Client {
     ) -> Result<(), Errno> {
         if let Some(inode) = self.known_inode(id) {
             if name == CAPABILITY_XATTR {
-                // What was written before must not remove it.
+                // Earlier writes must not remove it when they are committed.
                 self.commit(&inode, false).await?;
             }
             inode.state.borrow_mut().has_no_xattrs = false;

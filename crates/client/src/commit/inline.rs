@@ -4,7 +4,7 @@
 //! the bytes with the answer that would otherwise name the file's extents.
 
 use crate::client::Client;
-use crate::dirty::fill::At;
+use crate::dirty::fill::FillPlace;
 use crate::extent_map::Run;
 use crate::inode::Inode;
 use protocol::inline::{Bytes, InlineRun};
@@ -15,7 +15,10 @@ const RUNS_MAX: usize = 64;
 
 impl Client {
     /// What is dirty of an inode, with its bytes, if all of it is in memory and the file is small.
-    pub(crate) fn small_runs(&self, inode: &Inode) -> Option<(Vec<Run<At>>, Vec<InlineRun>)> {
+    pub(crate) fn small_runs(
+        &self,
+        inode: &Inode,
+    ) -> Option<(Vec<Run<FillPlace>>, Vec<InlineRun>)> {
         let dirty = inode.dirty.borrow();
         if !self.session.takes_inline.get() {
             return None;

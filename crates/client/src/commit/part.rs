@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::dirty::RUNS_PER_COMMIT_MAX;
-use crate::dirty::fill::At;
+use crate::dirty::fill::FillPlace;
 use crate::dirty::named::Named;
 use crate::dirty::parts::Cursor;
 use crate::extent_map::Run;
@@ -15,7 +15,7 @@ use protocol::{Errno, Extent, ExtentList};
 use std::rc::Rc;
 
 /// What a part of a commit was.
-pub(crate) enum Part {
+pub(crate) enum PartOutcome {
     /// There was nothing left to commit.
     Nothing,
     /// One after which there may be more from here on, if anything.
@@ -24,8 +24,8 @@ pub(crate) enum Part {
 
 /// The data that a commit makes part of the file.
 #[derive(Default)]
-struct Cargo {
-    runs: Vec<Run<At>>,
+struct CommitData {
+    runs: Vec<Run<FillPlace>>,
     extents: Vec<Extent>,
     named: Named,
     inline: Vec<InlineRun>,
@@ -40,8 +40,8 @@ impl Client {
     ) -> Option<Result<(), Errno>> {
         let _lock = inode.part_lock.acquire(1).await;
         let (runs, inline) = self.small_runs(inode)?;
-        let cargo = Cargo { runs, inline, ..Cargo::default() };
-        let result = self.send_commit(inode, cargo, durable).await;
+        let data = CommitData { runs, inline, ..CommitData::default() };
+        let result = self.send_commit(inode, data, durable).await;
         inode.dirty.borrow_mut().drop_gathered();
         Some(result)
     }
@@ -50,17 +50,17 @@ impl Client {
     pub(crate) async fn commit_part(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
-        asked: &[Run<At>],
+        asked: &[Run<FillPlace>],
         from: Cursor,
         durable: bool,
-    ) -> Result<Part, Errno> {
+    ) -> Result<PartOutcome, Errno> {
         let _lock = inode.part_lock.acquire(1).await;
-        let (cargo, next) = {
+        let (data, next) = {
             let mut dirty = inode.dirty.borrow_mut();
             let (runs, next) = dirty.committable(asked, from, RUNS_PER_COMMIT_MAX);
             let is_timed = dirty.mtime().is_some() || dirty.deferral.is_waiting();
             if runs.is_empty() && !is_timed {
-                return Ok(Part::Nothing);
+                return Ok(PartOutcome::Nothing);
             }
             let mut extents = Vec::with_capacity(runs.len());
             for run in &runs {
@@ -68,21 +68,21 @@ impl Client {
             }
             let is_flushed = |device, number| self.is_flushed(device, number);
             let named = dirty.name(&runs, is_flushed);
-            (Cargo { runs, extents, named, inline: Vec::new() }, next)
+            (CommitData { runs, extents, named, inline: Vec::new() }, next)
         };
         // The answer says so of all that was committed before.
         let durable = durable && next.is_none();
-        self.send_commit(inode, cargo, durable).await.map(|()| Part::Done(next))
+        self.send_commit(inode, data, durable).await.map(|()| PartOutcome::Done(next))
     }
 
     /// Sends a commit, and takes note of what came of it. The caller holds the lock of parts.
     async fn send_commit(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
-        cargo: Cargo,
+        data: CommitData,
         durable: bool,
     ) -> Result<(), Errno> {
-        let Cargo { runs, extents, named, inline } = cargo;
+        let CommitData { runs, extents, named, inline } = data;
         let generation = inode.state.borrow().generation;
         let pieces = small_pieces(&extents);
         let call = {
@@ -100,7 +100,7 @@ impl Client {
                 durable,
             })
         };
-        let answer = self.session.call_or_know(call).await;
+        let answer = self.session.call_or_failure(call).await;
         inode.end_sole();
         let mut dirty = inode.dirty.borrow_mut();
         dirty.deferral.answered();
@@ -135,8 +135,8 @@ impl Client {
                     drop(dirty);
                     inode.state.borrow_mut().forget_data();
                 }
-                self.tell_kernel(inode);
-                Err(told_as(failure.errno))
+                self.invalidate_kernel_pages(inode);
+                Err(reported_as(failure.errno))
             }
         }
     }
@@ -145,7 +145,7 @@ impl Client {
 /// What the users of a file are told when a commit fails with this. The service does not know the
 /// incarnation or the inode any more, or the blocks are those of a session that has ended: the data is
 /// gone, and the caller's arguments were not wrong.
-fn told_as(errno: Errno) -> Errno {
+fn reported_as(errno: Errno) -> Errno {
     if matches!(errno, Errno::ESTALE | Errno::EINVAL) { Errno::EIO } else { errno }
 }
 
@@ -158,7 +158,7 @@ mod tests {
     /// user can do something about stay what they are.
     #[test]
     fn failures_of_a_commit_are_told_as_what_they_are_to_users() {
-        let told = [
+        let reported = [
             (Errno::EINVAL, Errno::EIO),
             (Errno::ESTALE, Errno::EIO),
             (Errno::EIO, Errno::EIO),
@@ -166,8 +166,8 @@ mod tests {
             (Errno::EFBIG, Errno::EFBIG),
             (Errno::ETIMEDOUT, Errno::ETIMEDOUT),
         ];
-        for (errno, expected) in told {
-            assert_eq!(told_as(errno), expected, "{errno:?}");
+        for (errno, expected) in reported {
+            assert_eq!(reported_as(errno), expected, "{errno:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::extent_map::Run;
 use crate::inode::Inode;
-use crate::read::committed::Committed;
+use crate::read::committed::CommittedPieces;
 use crate::session::life::{ReadGuard, SessionStamp};
 use crate::space::Allocated;
 use protocol::client::{Answer, Call, ChangeCall};
@@ -54,7 +54,7 @@ pub(super) struct Copied {
 }
 
 /// What became of some pieces.
-pub(super) struct Look {
+pub(super) struct CopyOutcome {
     /// They are all up to here.
     pub(super) end: u64,
     /// Their copy, if they were worth it.
@@ -71,13 +71,13 @@ impl Copied {
 }
 
 /// Whether pieces take too many commands.
-fn is_slow(pieces: &Committed) -> bool {
+fn is_slow(pieces: &CommittedPieces) -> bool {
     let commands = pieces.commands as u64;
     commands >= COMMANDS_MIN && commands > pieces.bytes().div_ceil(COMMAND_BYTES)
 }
 
 /// Whether pieces hold too many blocks.
-fn is_large(pieces: &Committed, block_size: u64) -> bool {
+fn is_large(pieces: &CommittedPieces, block_size: u64) -> bool {
     pieces.held_bytes > pieces.bytes() * HELD_QUARTERS / 4 + 4 * block_size
 }
 
@@ -122,12 +122,12 @@ impl Client {
         inode: &Rc<Inode>,
         range: Range<u64>,
         is_quiet: bool,
-    ) -> Result<Look, Errno> {
+    ) -> Result<CopyOutcome, Errno> {
         let session = self.session.life.stamp();
         let generation = inode.state.borrow().generation;
         let pieces = self.find_pieces(inode, range.clone(), PIECES_MAX).await?;
         let end = pieces.end.max(range.start + 1);
-        let none = |is_left| Ok(Look { end, copied: None, is_left });
+        let none = |is_left| Ok(CopyOutcome { end, copied: None, is_left });
         let Some(device) = self.home_of(&pieces) else { return none(false) };
         let info = self.devices.usable(device).ok_or(Errno::EIO)?;
         let (is_slow, is_large) = (is_slow(&pieces), is_large(&pieces, info.block_size.into()));
@@ -156,12 +156,12 @@ impl Client {
             commands: pieces.commands,
             _epoch: (!reactor::mutant!("compaction-drops-epoch")).then_some(pieces.epoch),
         };
-        Ok(Look { end, copied: Some(copied), is_left: false })
+        Ok(CopyOutcome { end, copied: Some(copied), is_left: false })
     }
 
     /// The device that most of some pieces lies on, if it may take all of them: what lies on a disk is not
     /// moved into memory.
-    fn home_of(&self, pieces: &Committed) -> Option<DeviceId> {
+    fn home_of(&self, pieces: &CommittedPieces) -> Option<DeviceId> {
         let mut devices: Vec<(DeviceId, u64)> = Vec::new();
         for run in &pieces.runs {
             let device = run.place.allocation.device;
@@ -272,7 +272,7 @@ impl Client {
             sums: copied.sums,
             new: ExtentList(copied.new),
         });
-        match self.session.call_or_know(call).await {
+        match self.session.call_or_failure(call).await {
             Ok(Answer::Attr(_)) => {
                 self.compaction.count(|counts| {
                     counts.compacted_bytes += bytes;

@@ -13,12 +13,12 @@
 
 use crate::client::Client;
 use crate::devices::contact::is_of_contact;
-use crate::devices::pool_device::{PoolDevice, Way};
-use crate::devices::remote::Remote;
+use crate::devices::pool_device::{Connection, PoolDevice};
+use crate::devices::remote::{Remote, RemoteAccess};
 use block::Device;
 use protocol::client::{Answer, Call, SessionCall};
 use protocol::space::DeviceInfo;
-use protocol::{DataKey, DeviceId, Errno, HostId, InodeId};
+use protocol::{DeviceId, Errno, InodeId};
 use reactor::time::sleep;
 use std::fmt::Display;
 use std::pin::pin;
@@ -71,8 +71,8 @@ impl Client {
         let info = pool_device.info.borrow().clone();
         let identity = self.session.identity();
         let local = (self.devices.local)(&info, identity.host, identity.epoch);
-        let way = if let Some(device) = local {
-            Way::Local(device)
+        let connection = if let Some(device) = local {
+            Connection::Local(device)
         } else {
             let times = self.session.times();
             // A probe that fails is made again.
@@ -80,12 +80,19 @@ impl Client {
             if key.is_none() && !self.devices.plain_data {
                 return Err(self.failed(&pool_device, "connecting", &IN_THE_CLEAR, false));
             }
-            Way::Remote(self.connect(&pool_device, &info, (identity.host, key, patience)).await?)
+            Connection::Remote(
+                self.connect(
+                    &pool_device,
+                    &info,
+                    &RemoteAccess { host: identity.host, key, patience },
+                )
+                .await?,
+            )
         };
         self.session.life.check(session)?;
-        pool_device.is_local.set(matches!(way, Way::Local(_)));
-        let device = way.device();
-        *pool_device.way.borrow_mut() = Some(way);
+        pool_device.is_local.set(matches!(connection, Connection::Local(_)));
+        let device = connection.device();
+        *pool_device.connection.borrow_mut() = Some(connection);
         Ok(device)
     }
 
@@ -95,12 +102,11 @@ impl Client {
         self: &Rc<Self>,
         pool_device: &Rc<PoolDevice>,
         info: &DeviceInfo,
-        (host, key, patience): (HostId, Option<DataKey>, Duration),
+        access: &RemoteAccess,
     ) -> Result<Remote, Errno> {
         let mut pauses = CONNECT_PAUSES.into_iter();
         loop {
-            let (key, session) = (key.clone(), &self.session);
-            let error = match Remote::connect(info, host, key, patience, session).await {
+            let error = match Remote::connect(info, access, &self.session).await {
                 Ok(remote) => return Ok(remote),
                 Err(error) => error,
             };
@@ -140,7 +146,7 @@ impl Client {
             return;
         }
         // A connection that waits for a lost packet to be sent again is slower than a new one.
-        pool_device.way.take();
+        pool_device.connection.take();
         let info = pool_device.info.borrow().clone();
         tracing::error!(
             device = %info.device, node = info.node, traddr = info.address.traddr, %error,
@@ -179,7 +185,7 @@ impl Client {
         let Ok(device) = self.reach(id, true).await else { return false };
         match device.read(0, block_bytes).await {
             Err(error) if is_of_contact(&error) => {
-                pool_device.drop_way(&device);
+                pool_device.drop_connection(&device);
                 false
             }
             Ok(_) | Err(_) => true,

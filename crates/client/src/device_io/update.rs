@@ -21,7 +21,7 @@ impl Client {
     pub(crate) fn forget_extents(&self) {
         for inode in self.inodes.borrow().values() {
             inode.state.borrow_mut().forget_extents();
-            self.tell_kernel(inode);
+            self.invalidate_kernel_pages(inode);
         }
     }
 }

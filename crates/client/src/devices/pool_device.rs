@@ -13,16 +13,16 @@ use std::rc::Rc;
 const ACCESS_DENIED: i32 = 13;
 
 /// A way to a device.
-pub(crate) enum Way {
+pub(crate) enum Connection {
     Local(Rc<dyn Device>),
     Remote(Remote),
 }
 
-impl Way {
+impl Connection {
     pub(crate) fn device(&self) -> Rc<dyn Device> {
         match self {
-            Way::Local(device) => Rc::clone(device),
-            Way::Remote(remote) => remote.device(),
+            Connection::Local(device) => Rc::clone(device),
+            Connection::Remote(remote) => remote.device(),
         }
     }
 }
@@ -30,7 +30,7 @@ impl Way {
 /// A device.
 pub(crate) struct PoolDevice {
     pub(crate) info: RefCell<DeviceInfo>,
-    pub(crate) way: RefCell<Option<Way>>,
+    pub(crate) connection: RefCell<Option<Connection>>,
     pub(crate) is_local: Cell<bool>,
     pub(crate) contact: Contact,
     /// Held while a way to it is made.
@@ -50,7 +50,7 @@ impl PoolDevice {
     pub(super) fn new(info: DeviceInfo) -> PoolDevice {
         PoolDevice {
             info: RefCell::new(info),
-            way: RefCell::default(),
+            connection: RefCell::default(),
             is_local: Cell::new(false),
             contact: Contact::default(),
             connecting: Semaphore::new(1),
@@ -82,7 +82,7 @@ impl PoolDevice {
         let is_reborn = old.incarnation != info.incarnation;
         let has_moved = is_reborn || old.address != info.address;
         if has_moved {
-            self.way.take();
+            self.connection.take();
         }
         if has_moved || info.online && !old.online {
             self.contact.begin_anew();
@@ -97,7 +97,7 @@ impl PoolDevice {
     }
 
     pub(crate) fn device(&self) -> Option<Rc<dyn Device>> {
-        self.way.borrow().as_ref().map(Way::device)
+        self.connection.borrow().as_ref().map(Connection::device)
     }
 
     /// Whether a command that failed on `device` is worth another try, over a new way: the target
@@ -109,7 +109,7 @@ impl PoolDevice {
             || matches!(error, block::Error::Io { source, .. }
                 if source.kind() == io::ErrorKind::PermissionDenied);
         if is_same && is_refused {
-            self.way.take();
+            self.connection.take();
         }
         is_refused || !is_same
     }
@@ -124,9 +124,9 @@ impl PoolDevice {
     }
 
     /// Lets a way go whose commands find no contact, unless there is another one by now.
-    pub(crate) fn drop_way(&self, device: &Rc<dyn Device>) {
+    pub(crate) fn drop_connection(&self, device: &Rc<dyn Device>) {
         if self.device().is_some_and(|present| Rc::ptr_eq(&present, device)) {
-            self.way.take();
+            self.connection.take();
         }
     }
 }

@@ -65,6 +65,17 @@ impl From<String> for Obstacle {
     }
 }
 
+/// How a session reaches a target over the network.
+#[derive(Clone)]
+pub(crate) struct RemoteAccess {
+    /// The host that the session is to targets.
+    pub(crate) host: HostId,
+    /// The key that came with the admission; without one the connection is in the clear.
+    pub(crate) key: Option<DataKey>,
+    /// How long connecting a queue pair may take.
+    pub(crate) patience: Duration,
+}
+
 /// A connection to a device's target.
 pub(crate) struct Remote {
     controller: Controller,
@@ -79,11 +90,10 @@ impl Remote {
     /// What stood in the way.
     pub(crate) async fn connect(
         info: &DeviceInfo,
-        host: HostId,
-        key: Option<DataKey>,
-        patience: Duration,
+        access: &RemoteAccess,
         session: &Session,
     ) -> Result<Remote, Obstacle> {
+        let RemoteAccess { host, key, patience } = access.clone();
         let traddr = &info.address.traddr;
         let address: SocketAddr =
             traddr.parse().map_err(|_| format!("{traddr:?} is no address and port"))?;

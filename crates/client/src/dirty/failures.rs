@@ -14,21 +14,21 @@ pub(crate) struct Failures {
     count: u64,
     /// The first of them since anybody was told.
     errno: Option<Errno>,
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// The failures that a handle was told of, or that were told to others before it was opened.
 #[derive(Debug, Default)]
-pub(crate) struct Told(Cell<u64>);
+pub(crate) struct ReportedFailures(Cell<u64>);
 
 impl Failures {
     /// Something failed.
     pub(crate) fn note(&mut self, errno: Errno) {
         self.count += 1;
-        if self.is_told || self.errno.is_none() {
+        if self.is_reported || self.errno.is_none() {
             self.errno = Some(errno);
         }
-        self.is_told = false;
+        self.is_reported = false;
     }
 
     /// How many were noted.
@@ -42,21 +42,21 @@ impl Failures {
     }
 
     /// Whether there is one that nobody was told of.
-    pub(crate) fn is_untold(&self) -> bool {
-        self.errno.is_some() && !self.is_told
+    pub(crate) fn has_unreported(&self) -> bool {
+        self.errno.is_some() && !self.is_reported
     }
 
     /// What a handle that is opened now need not be told.
-    pub(crate) fn told(&self) -> Told {
-        Told(Cell::new(if self.is_untold() { self.count - 1 } else { self.count }))
+    pub(crate) fn reported_at_open(&self) -> ReportedFailures {
+        ReportedFailures(Cell::new(if self.has_unreported() { self.count - 1 } else { self.count }))
     }
 
     /// Tells who has been told so much of what failed since.
-    pub(crate) fn tell(&mut self, told: &Told) -> Result<(), Errno> {
-        if told.0.replace(self.count) == self.count {
+    pub(crate) fn report_to(&mut self, reported: &ReportedFailures) -> Result<(), Errno> {
+        if reported.0.replace(self.count) == self.count {
             return Ok(());
         }
-        self.is_told = true;
+        self.is_reported = true;
         self.errno.map_or(Ok(()), Err)
     }
 }
@@ -67,30 +67,30 @@ mod tests {
 
     /// Goal: every handle is told once of each failure from its time, and by its number.
     #[test]
-    fn every_handle_is_told_once() {
+    fn every_handle_is_reported_once() {
         let mut failures = Failures::default();
-        let (one, two) = (failures.told(), failures.told());
-        assert_eq!(failures.tell(&one), Ok(()));
+        let (one, two) = (failures.reported_at_open(), failures.reported_at_open());
+        assert_eq!(failures.report_to(&one), Ok(()));
         failures.note(Errno::ENOSPC);
         failures.note(Errno::EIO);
-        assert!(failures.is_untold());
-        assert_eq!(failures.tell(&one), Err(Errno::ENOSPC));
-        assert!(!failures.is_untold());
-        assert_eq!(failures.tell(&one), Ok(()));
-        assert_eq!(failures.tell(&two), Err(Errno::ENOSPC));
+        assert!(failures.has_unreported());
+        assert_eq!(failures.report_to(&one), Err(Errno::ENOSPC));
+        assert!(!failures.has_unreported());
+        assert_eq!(failures.report_to(&one), Ok(()));
+        assert_eq!(failures.report_to(&two), Err(Errno::ENOSPC));
         failures.note(Errno::ETIMEDOUT);
-        assert_eq!(failures.tell(&one), Err(Errno::ETIMEDOUT));
-        assert_eq!(failures.tell(&two), Err(Errno::ETIMEDOUT));
+        assert_eq!(failures.report_to(&one), Err(Errno::ETIMEDOUT));
+        assert_eq!(failures.report_to(&two), Err(Errno::ETIMEDOUT));
     }
 
     /// Goal: who opens a file after a failure is told of it only if nobody else was.
     #[test]
-    fn a_new_handle_is_told_what_nobody_was_told() {
+    fn a_new_handle_is_reported_what_nobody_was_told() {
         let mut failures = Failures::default();
         failures.note(Errno::EIO);
-        let heir = failures.told();
-        assert_eq!(failures.tell(&heir), Err(Errno::EIO));
-        let stranger = failures.told();
-        assert_eq!(failures.tell(&stranger), Ok(()));
+        let heir = failures.reported_at_open();
+        assert_eq!(failures.report_to(&heir), Err(Errno::EIO));
+        let stranger = failures.reported_at_open();
+        assert_eq!(failures.report_to(&stranger), Ok(()));
     }
 }

@@ -18,14 +18,14 @@ pub(crate) struct FillId(pub(super) u64);
 
 /// Where uncommitted bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct At {
+pub(crate) struct FillPlace {
     pub(crate) fill: FillId,
     pub(crate) at: u32,
 }
 
-impl Place for At {
+impl Place for FillPlace {
     fn advance(self, skipped: u64) -> Self {
-        At { fill: self.fill, at: self.at + skipped as u32 }
+        FillPlace { fill: self.fill, at: self.at + skipped as u32 }
     }
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Fill {
 
 impl Fill {
     /// How many of runs, ascending in the fill, a part takes: `count_max`, and on to the end of a block.
-    pub(crate) fn cut(&self, runs: &[Run<At>], count_max: usize) -> usize {
+    pub(crate) fn cut(&self, runs: &[Run<FillPlace>], count_max: usize) -> usize {
         let shares =
             |at: usize| self.blocks_of(&runs[at - 1]).end > self.blocks_of(&runs[at]).start;
         let most = runs.len().min(count_max * CUT_MAX);
@@ -74,7 +74,7 @@ impl Fill {
     }
 
     /// The blocks that a run of its bytes touches.
-    pub(super) fn blocks_of(&self, run: &Run<At>) -> Range<u32> {
+    pub(super) fn blocks_of(&self, run: &Run<FillPlace>) -> Range<u32> {
         let end = run.place.at + run.length as u32;
         run.place.at / self.block_size..end.div_ceil(self.block_size)
     }
@@ -99,7 +99,7 @@ impl Fill {
     }
 
     /// The blocks that runs of it, ascending, touch and that are not named yet.
-    pub(crate) fn fresh(&self, runs: &[&Run<At>]) -> Vec<Range<u32>> {
+    pub(crate) fn fresh(&self, runs: &[&Run<FillPlace>]) -> Vec<Range<u32>> {
         let mut touched: Vec<Range<u32>> = Vec::new();
         for run in runs {
             let blocks = self.blocks_of(run);

@@ -1,7 +1,7 @@
 //! Dirty bytes of small files, which commits carry.
 
 use crate::dirty::Dirty;
-use crate::dirty::fill::{At, FillId, FillState};
+use crate::dirty::fill::{FillId, FillPlace, FillState};
 use crate::extent_map::Run;
 
 impl Dirty {
@@ -11,7 +11,7 @@ impl Dirty {
     }
 
     /// The bytes of a run of a fill that gathers.
-    pub(crate) fn gathered(&self, run: &Run<At>) -> Option<&[u8]> {
+    pub(crate) fn gathered(&self, run: &Run<FillPlace>) -> Option<&[u8]> {
         let FillState::Gathering(buffer) = &self.fills.get(&run.place.fill)?.state else {
             return None;
         };

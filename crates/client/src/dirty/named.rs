@@ -4,7 +4,7 @@
 //! writes have all covered: this client may use it again once the fill is no longer needed.
 
 use crate::dirty::Dirty;
-use crate::dirty::fill::{At, FillId, FillState, cut};
+use crate::dirty::fill::{FillId, FillPlace, FillState, cut};
 use crate::extent_map::Run;
 use crate::space::Allocated;
 use crate::sums::Checks;
@@ -28,11 +28,11 @@ impl Dirty {
     /// says of a device and the number of a write whether a flush has covered it.
     pub(crate) fn name(
         &mut self,
-        runs: &[Run<At>],
+        runs: &[Run<FillPlace>],
         is_flushed: impl Fn(DeviceId, u64) -> bool,
     ) -> Named {
         let mut named = Named::default();
-        let mut runs: Vec<&Run<At>> = runs.iter().collect();
+        let mut runs: Vec<&Run<FillPlace>> = runs.iter().collect();
         runs.sort_unstable_by_key(|run| (run.place.fill, run.place.at));
         for runs in runs.chunk_by(|a, b| a.place.fill == b.place.fill) {
             let id = runs[0].place.fill;
@@ -72,7 +72,7 @@ impl Dirty {
     }
 
     /// Adds the sums of the blocks that a written run lies in to what a read checks.
-    pub(crate) fn add_sums(&self, run: &Run<At>, checks: &mut Checks) {
+    pub(crate) fn add_sums(&self, run: &Run<FillPlace>, checks: &mut Checks) {
         let Some(fill) = self.fills.get(&run.place.fill) else { return };
         let touched = fill.blocks_of(run);
         for (blocks, piece) in fill.pieces_by_block() {

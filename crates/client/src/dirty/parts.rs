@@ -1,7 +1,7 @@
 //! The runs and extents that one commit call names.
 
 use crate::dirty::Dirty;
-use crate::dirty::fill::{At, CUT_MAX, FillId, FillState};
+use crate::dirty::fill::{CUT_MAX, FillId, FillPlace, FillState};
 use crate::extent_map::Place;
 use crate::extent_map::Run;
 use protocol::Extent;
@@ -25,20 +25,20 @@ impl Dirty {
     /// all fills of a part are as many as a message may have sums, or fewer.
     pub(crate) fn committable(
         &self,
-        asked: &[Run<At>],
+        asked: &[Run<FillPlace>],
         from: Cursor,
         count_max: usize,
-    ) -> (Vec<Run<At>>, Option<Cursor>) {
-        let mut by_fill: BTreeMap<FillId, Vec<Run<At>>> = BTreeMap::new();
+    ) -> (Vec<Run<FillPlace>>, Option<Cursor>) {
+        let mut by_fill: BTreeMap<FillId, Vec<Run<FillPlace>>> = BTreeMap::new();
         for &run in asked {
-            let At { fill: id, at } = run.place;
+            let FillPlace { fill: id, at } = run.place;
             let is_left = id > from.fill || (id == from.fill && at >= from.at);
             let fill = self.fills.get(&id).filter(|_| is_left);
             if fill.is_some_and(|fill| matches!(fill.state, FillState::Written)) {
                 by_fill.entry(id).or_default().push(run);
             }
         }
-        let mut part: Vec<Run<At>> = Vec::new();
+        let mut part: Vec<Run<FillPlace>> = Vec::new();
         let mut next = None;
         let (mut count, mut blocks) = (0, 0);
         for (id, mut runs) in by_fill {
@@ -71,7 +71,7 @@ impl Dirty {
     }
 
     /// The extents that a written run becomes: one for each allocation it lies in.
-    pub(crate) fn extents(&self, run: &Run<At>) -> SmallVec<[Extent; 1]> {
+    pub(crate) fn extents(&self, run: &Run<FillPlace>) -> SmallVec<[Extent; 1]> {
         let mut extents = SmallVec::new();
         let Some(fill) = self.fills.get(&run.place.fill) else { return extents };
         let mut covered = 0;
@@ -100,9 +100,9 @@ impl Dirty {
     }
 
     /// Removes runs that were committed, unless later writes took their place.
-    pub(crate) fn committed(&mut self, runs: &[Run<At>]) {
+    pub(crate) fn committed(&mut self, runs: &[Run<FillPlace>]) {
         for run in runs {
-            let same: Vec<Run<At>> = self
+            let same: Vec<Run<FillPlace>> = self
                 .runs
                 .within(run.offset..run.end())
                 .filter(|now| now.place == run.place.advance(now.offset - run.offset))

@@ -28,7 +28,7 @@ fn begin(dirty: &mut Dirty) -> FillId {
 fn fill(dirty: &mut Dirty, offsets: impl IntoIterator<Item = u64>) -> FillId {
     let id = begin(dirty);
     for offset in offsets {
-        dirty.append(id, offset, (&Chunk::copy_from(&[1]), 0..1), reservation(1));
+        dirty.append(id, offset, ChunkPart { chunk: &Chunk::copy_from(&[1]), part: 0..1 }, reservation(1));
     }
     dirty.seal(id).unwrap();
     dirty.written(id, Pieces::new(), Vec::new(), 1);
@@ -40,7 +40,7 @@ fn blocks(dirty: &mut Dirty, offsets: impl IntoIterator<Item = u64>, length: usi
     let id = begin(dirty);
     let bytes = Chunk::copy_from(&vec![1; length]);
     for offset in offsets {
-        dirty.append(id, offset, (&bytes, 0..length), reservation(length));
+        dirty.append(id, offset, ChunkPart { chunk: &bytes, part: 0..length }, reservation(length));
     }
     dirty.seal(id).unwrap();
     let blocks = dirty.fills[&id].used.div_ceil(4096);
@@ -75,7 +75,7 @@ fn a_fill_goes_out_in_one_part() {
     let c = blocks(&mut dirty, (100..105).map(|block| block * 8192), 4096);
     let d = fill(&mut dirty, [50]);
     let under_way = begin(&mut dirty);
-    dirty.append(under_way, 60, (&Chunk::copy_from(&[1]), 0..1), reservation(1));
+    dirty.append(under_way, 60, ChunkPart { chunk: &Chunk::copy_from(&[1]), part: 0..1 }, reservation(1));
     let expected = vec![
         vec![(a, 0), (a, 20), (a, 40)],
         vec![(b, 10), (b, 30)],
@@ -106,7 +106,8 @@ fn commits_name_what_they_touch() {
     let first = blocks(&mut dirty, [0, 8192, 16384, 24576], 4096);
     // Over the second block, and the half of the third.
     blocks(&mut dirty, [8192, 16384], 2048);
-    let over = (&Chunk::copy_from(&[2; 4096]), 0..4096);
+    let bytes = Chunk::copy_from(&[2; 4096]);
+    let over = ChunkPart { chunk: &bytes, part: 0..4096 };
     let late = begin(&mut dirty);
     dirty.append(late, 8192, over, reservation(4096));
     let runs: Vec<_> = dirty.present().into_iter().filter(|run| run.place.fill == first).collect();

@@ -27,7 +27,7 @@ pub(crate) enum Known {
 
 /// How much of the directory is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Extent {
+enum Coverage {
     /// Single names.
     #[default]
     Some,
@@ -41,7 +41,7 @@ enum Extent {
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     names: HashMap<Name, Option<InodeId>>,
-    extent: Extent,
+    extent: Coverage,
     unknown: HashSet<Name>,
     misses: u32,
 }
@@ -52,14 +52,14 @@ impl Entries {
         match self.names.get(name) {
             Some(Some(inode)) => Known::Inode(*inode),
             Some(None) => Known::Absent,
-            None if self.extent == Extent::All && !self.unknown.contains(name) => Known::Absent,
+            None if self.extent == Coverage::All && !self.unknown.contains(name) => Known::Absent,
             None => Known::Unknown,
         }
     }
 
     /// Takes in what a name names.
     pub(crate) fn set(&mut self, name: &[u8], inode: Option<InodeId>) {
-        if self.extent == Extent::All {
+        if self.extent == Coverage::All {
             self.unknown.remove(name);
             if inode.is_none() {
                 self.names.remove(name);
@@ -73,19 +73,19 @@ impl Entries {
     pub(crate) fn forget(&mut self, names: &[Name]) {
         for name in names {
             self.names.remove(name);
-            if self.extent != Extent::Some {
+            if self.extent != Coverage::Some {
                 self.unknown.insert(name.clone());
             }
         }
         if self.unknown.len() > UNKNOWN_NAMES_MAX {
-            self.extent = Extent::Some;
+            self.extent = Coverage::Some;
             self.unknown.clear();
         }
     }
 
     /// The directory is new: all of its names are known.
     pub(crate) fn set_complete(&mut self) {
-        self.extent = Extent::All;
+        self.extent = Coverage::All;
         self.names.retain(|_, inode| inode.is_some());
     }
 
@@ -94,9 +94,9 @@ impl Entries {
     /// [`Entries::end_listing`].
     pub(crate) fn wants_listing(&mut self, number: u64) -> bool {
         self.misses += 1;
-        let wanted = self.extent == Extent::Some && self.misses >= MISSES_BEFORE_LISTING;
+        let wanted = self.extent == Coverage::Some && self.misses >= MISSES_BEFORE_LISTING;
         if wanted {
-            self.extent = Extent::Listing(number);
+            self.extent = Coverage::Listing(number);
             self.misses = 0;
         }
         wanted
@@ -105,8 +105,8 @@ impl Entries {
     /// A part of the listing came without a grant: names that others were changing just then may be
     /// missing from it, and nobody tells of them again.
     pub(crate) fn give_up_listing(&mut self) {
-        if matches!(self.extent, Extent::Listing(_)) {
-            self.extent = Extent::Some;
+        if matches!(self.extent, Coverage::Listing(_)) {
+            self.extent = Coverage::Some;
             self.unknown.clear();
         }
     }
@@ -114,11 +114,11 @@ impl Entries {
     /// A listing has ended; `is_whole` says that it went from start to end.
     pub(crate) fn end_listing(&mut self, number: u64, is_whole: bool) {
         // If READ was lost meanwhile, this is another cache than the one that was listed into.
-        if self.extent == Extent::Listing(number) {
+        if self.extent == Coverage::Listing(number) {
             if is_whole {
                 self.set_complete();
             } else {
-                self.extent = Extent::Some;
+                self.extent = Coverage::Some;
                 self.unknown.clear();
             }
         }

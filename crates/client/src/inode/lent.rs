@@ -54,7 +54,7 @@ pub struct LentCounts {
 
 /// A name as it was lent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OfName {
+pub(crate) struct LentEntry {
     pub(crate) until: Instant,
     pub(crate) lent_at: Instant,
     pub(crate) is_directory: bool,
@@ -67,7 +67,7 @@ pub(crate) struct Lent {
     pub(crate) attributes_lent_at: Cell<Option<Instant>>,
     /// When this client last changed the inode.
     pub(crate) changed_here: Cell<Option<Instant>>,
-    pub(crate) names: RefCell<HashMap<Name, OfName>>,
+    pub(crate) names: RefCell<HashMap<Name, LentEntry>>,
     /// When others last changed names of this directory.
     changed_by_others: Cell<Option<Instant>>,
     /// Counts changes of the directory's names, and losses of the right to know them.
@@ -80,7 +80,7 @@ pub(crate) struct Lent {
 
 /// What has to be taken back of one inode.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenBack {
     pub(crate) inode: InodeId,
     pub(crate) attributes: bool,
     pub(crate) names: Vec<LentName>,
@@ -97,18 +97,19 @@ impl Lent {
     }
 
     /// Takes back the attributes, and such names as others change.
-    pub(crate) fn take_names(&self, inode: InodeId, changed: &[Name]) -> Option<Taken> {
+    pub(crate) fn take_names(&self, inode: InodeId, changed: &[Name]) -> Option<TakenBack> {
         self.names_change();
         self.changed_by_others.set(Some(now()));
         let mut lent = self.names.borrow_mut();
         let names = changed.iter().filter_map(|name| lent.remove_entry(name));
-        let names = names.map(|(name, of)| (name, OfName { is_directory: false, ..of })).collect();
+        let names =
+            names.map(|(name, of)| (name, LentEntry { is_directory: false, ..of })).collect();
         drop(lent);
         self.taken(inode, names)
     }
 
     /// Takes back names that this client itself has made without the cache's knowledge.
-    pub(crate) fn take_own_names(&self, inode: InodeId, made: &[Name]) -> Option<Taken> {
+    pub(crate) fn take_own_names(&self, inode: InodeId, made: &[Name]) -> Option<TakenBack> {
         let mut lent = self.names.borrow_mut();
         let names: Vec<_> = made.iter().filter_map(|name| lent.remove_entry(name)).collect();
         drop(lent);
@@ -116,7 +117,7 @@ impl Lent {
     }
 
     /// Takes everything back.
-    pub(crate) fn take_all(&self, inode: InodeId) -> Option<Taken> {
+    pub(crate) fn take_all(&self, inode: InodeId) -> Option<TakenBack> {
         self.names_change();
         let names = self.names.take();
         if !names.is_empty() {
@@ -125,7 +126,7 @@ impl Lent {
         self.taken(inode, names.into_iter().collect())
     }
 
-    pub(crate) fn taken(&self, inode: InodeId, names: Vec<(Name, OfName)>) -> Option<Taken> {
+    pub(crate) fn taken(&self, inode: InodeId, names: Vec<(Name, LentEntry)>) -> Option<TakenBack> {
         let now = now();
         let attributes_until = self.attributes_until.take().filter(|until| *until > now);
         let attributes = attributes_until.is_some();
@@ -136,7 +137,7 @@ impl Lent {
         let names = names.into_iter();
         let names =
             names.map(|(name, of)| LentName { name, expires_only: of.is_directory }).collect();
-        Some(Taken { inode, attributes, names, until, youngest })
+        Some(TakenBack { inode, attributes, names, until, youngest })
     }
 
     /// Whether a cache has the attributes, as they are.
@@ -146,18 +147,18 @@ impl Lent {
 
     /// This client has changed the attributes. An answer that is on its way to the cache may carry older ones,
     /// which the cache takes if it does not count its own change as one (a create in a directory).
-    pub(crate) fn changed_here(&self, inode: InodeId) -> Option<Taken> {
+    pub(crate) fn changed_here(&self, inode: InodeId) -> Option<TakenBack> {
         let present = now();
         self.changed_here.set(Some(present));
         let is_on_its_way = self.attributes_lent_at.get()?.elapsed() < ON_ITS_WAY;
         // They stay lent: whoever recalls them has the cache told once more.
         let until = self.attributes_until.get()?.min(present + ON_ITS_WAY);
         let names = Vec::new();
-        let taken = Taken { inode, attributes: true, names, until, youngest: None };
+        let taken = TakenBack { inode, attributes: true, names, until, youngest: None };
         (is_on_its_way && until > present).then_some(taken)
     }
 
-    pub(crate) fn lend_name(&self, name: &[u8], of: OfName) {
+    pub(crate) fn lend_name(&self, name: &[u8], of: LentEntry) {
         let mut names = self.names.borrow_mut();
         if names.len() >= NAMES_SWEPT && names.len() == names.capacity() {
             let now = now();

@@ -18,7 +18,7 @@ pub(crate) struct Pages {
     /// All pages that were stale by this count are dropped.
     pub(crate) dropped: Cell<u64>,
     /// When the kernel was last told to drop pages.
-    pub(crate) told: Cell<Option<Instant>>,
+    pub(crate) drop_requested: Cell<Option<Instant>>,
     /// When something was last read that the kernel may keep.
     read: Cell<Option<Instant>>,
     /// When the kernel last asked for bytes of its pages.
@@ -72,8 +72,8 @@ impl Pages {
     /// Whether a page may have been read anew, without its bytes, while a write through the cache, which came
     /// then, was on its way: it was dropped after the kernel had written to it.
     pub(crate) fn may_lack_write(&self, came: Instant) -> bool {
-        let is_near = |told: &Instant| *told + ON_ITS_WAY > came;
-        let Some(told) = self.told.get().filter(is_near) else { return false };
-        self.read.get().is_some_and(|read| read >= told)
+        let is_near = |requested: &Instant| *requested + ON_ITS_WAY > came;
+        let Some(requested) = self.drop_requested.get().filter(is_near) else { return false };
+        self.read.get().is_some_and(|read| read >= requested)
     }
 }

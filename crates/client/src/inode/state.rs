@@ -44,7 +44,7 @@ pub(crate) struct State {
     pub(crate) being_opened: bool,
     /// The service may count an open that is not in `rights`: its return was queued, and kept back when
     /// the inode had been opened again. Whether it does is not known here.
-    pub(crate) may_be_told: bool,
+    pub(crate) may_be_counted: bool,
     /// References that the user of the library holds (the kernel's lookups).
     pub(crate) references: u64,
     /// Attributes that it had when its last name went: what it shows to those who still refer to it

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// What a commit or a compaction of this client has named.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Own<'a> {
+pub(crate) struct OwnCommit<'a> {
     /// For the first time.
     pub(crate) allocations: &'a [NewAllocation],
     /// The sums of their blocks, if sums are made.
@@ -53,7 +53,7 @@ impl State {
     /// one was named by an earlier commit, and what came with that was dropped since.
     pub(crate) fn set_own_sums(
         &mut self,
-        own: Own<'_>,
+        own: OwnCommit<'_>,
         block_size: impl Fn(DeviceId) -> Option<u32>,
     ) -> bool {
         if !self.may_cache() {

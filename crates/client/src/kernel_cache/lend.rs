@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::inode::entries::Known;
-use crate::inode::lent::{Lending, LentCounts, ON_ITS_WAY, OfName};
+use crate::inode::lent::{Lending, LentCounts, LentEntry, ON_ITS_WAY};
 use protocol::{Attr, FileKind, InodeId};
 use reactor::time::{Instant, now};
 use std::time::Duration;
@@ -86,7 +86,7 @@ impl Client {
             return Duration::ZERO;
         };
         let is_directory = names.is_some_and(|attr| attr.kind == FileKind::Directory);
-        directory.lent.lend_name(name, OfName { until, lent_at: now(), is_directory });
+        directory.lent.lend_name(name, LentEntry { until, lent_at: now(), is_directory });
         self.lent_until.set(self.lent_until.get().max(until));
         self.count_lent(|counts| counts.names_lent += 1);
         until.since(now())

@@ -25,7 +25,7 @@ const RETRY: Duration = Duration::from_millis(5);
 
 impl Client {
     /// Without READ nobody tells of changes: the kernel's pages of the inode are dropped.
-    pub(crate) fn tell_kernel(&self, inode: &Inode) {
+    pub(crate) fn invalidate_kernel_pages(&self, inode: &Inode) {
         if reactor::mutant!("lost-data-in-pages") {
             return;
         }
@@ -34,13 +34,13 @@ impl Client {
             state.kernel_data_version.take().is_some() || state.is_open()
         };
         if has_pages {
-            self.tell_of_pages(inode);
+            self.send_pages_invalidation(inode);
         }
     }
 
     /// Has the kernel drop its pages, without waiting for it.
-    pub(crate) fn tell_of_pages(&self, inode: &Inode) {
-        inode.pages.told.set(Some(now()));
+    pub(crate) fn send_pages_invalidation(&self, inode: &Inode) {
+        inode.pages.drop_requested.set(Some(now()));
         if let Some(changes) = &self.changes {
             changes(Change::Inode(inode.id));
         }
@@ -53,7 +53,7 @@ impl Client {
         let Some(changes) = self.changes.as_ref().filter(|_| inode.pages.are_stale()) else {
             return false;
         };
-        inode.pages.told.set(Some(now()));
+        inode.pages.drop_requested.set(Some(now()));
         let (done, mut dropped) = reactor::mailbox::channel(1);
         changes(Change::Pages(inode.id, done));
         let is_dropped = matches!(timeout(PATIENCE, dropped.recv()).await, Ok(Some(())));
@@ -74,7 +74,7 @@ impl Client {
         let Some(changes) = &self.changes else { return };
         let rounds = self.rounds();
         loop {
-            inode.pages.told.set(Some(now()));
+            inode.pages.drop_requested.set(Some(now()));
             let (done, mut dropped) = reactor::mailbox::channel(1);
             changes(Change::Pages(id, done));
             // Nothing comes where too much waits to be dropped, or nothing is mounted any more.
@@ -100,7 +100,7 @@ impl Client {
             let is_passing =
                 inode.pages.passing.count() > 0 && !reactor::mutant!("passing-forgotten");
             inode.pages.is_passed_by.set(is_passing);
-            inode.pages.told.set(Some(now()));
+            inode.pages.drop_requested.set(Some(now()));
         }
         is_kept
     }
@@ -112,7 +112,7 @@ impl Client {
 
     /// A file is opened past the kernel's pages, which has the kernel drop them.
     pub fn opened_past_pages(&self, id: InodeId) {
-        self.inode(id).pages.told.set(Some(now()));
+        self.inode(id).pages.drop_requested.set(Some(now()));
     }
 
     /// Whether a file is open to be written through the kernel's pages.
@@ -124,12 +124,12 @@ impl Client {
     /// that goes further, it takes no size from answers.
     pub fn kernel_knows_end(&self, id: InodeId) -> bool {
         let Some(inode) = self.known_inode(id) else { return false };
-        let is_told = inode.state.borrow().rights.contains(Rights::READ);
+        let is_current = inode.state.borrow().rights.contains(Rights::READ);
         if inode.pages.have_writers() {
-            return is_told && !inode.pages.is_shared.get();
+            return is_current && !inode.pages.is_shared.get();
         }
         inode.pages.is_shared.set(false);
-        is_told && (inode.lent.has_attributes() || reactor::mutant!("end-assumed"))
+        is_current && (inode.lent.has_attributes() || reactor::mutant!("end-assumed"))
     }
 
     /// The kernel asks for bytes of its pages.

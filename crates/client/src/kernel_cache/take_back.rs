@@ -3,7 +3,7 @@
 use crate::change::Change;
 use crate::client::Client;
 use crate::inode::Inode;
-use crate::inode::lent::{ON_ITS_WAY, Taken};
+use crate::inode::lent::{ON_ITS_WAY, TakenBack};
 use protocol::{FileKind, InodeId};
 use reactor::time::{Instant, now, sleep, timeout, timeout_at};
 use std::rc::Rc;
@@ -25,7 +25,7 @@ impl Client {
     }
 
     /// Takes back what was lent: completes when no cache uses it any more.
-    pub(crate) async fn take_back(self: &Rc<Self>, taken: Taken) {
+    pub(crate) async fn take_back(self: &Rc<Self>, taken: TakenBack) {
         if taken.attributes && !reactor::mutant!("attributes-not-taken-back") {
             self.count_lent(|counts| counts.attributes_taken_back += 1);
             self.drop_attributes(taken.inode, taken.until).await;
@@ -71,7 +71,7 @@ impl Client {
             return;
         }
         let inodes: Vec<Rc<Inode>> = self.inodes.borrow().values().cloned().collect();
-        let taken: Vec<Taken> =
+        let taken: Vec<TakenBack> =
             inodes.iter().filter_map(|inode| inode.lent.take_all(inode.id)).collect();
         if taken.is_empty() {
             return;
@@ -113,7 +113,7 @@ impl Client {
         self.count_lent(|counts| counts.expired += 1);
     }
 
-    async fn drop_names(self: &Rc<Self>, taken: &Taken) {
+    async fn drop_names(self: &Rc<Self>, taken: &TakenBack) {
         let Some(changes) = &self.changes else { return };
         let (answer, mut answered) = reactor::mailbox::channel(1);
         changes(Change::Names(taken.inode, taken.names.clone(), answer));

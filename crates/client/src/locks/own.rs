@@ -96,7 +96,7 @@ impl Client {
     ) -> Result<(), Errno> {
         let calls = &inode.locks.calls;
         calls.set(calls.get() + 1);
-        let result = self.session.call_or_know(Call::Change(call)).await;
+        let result = self.session.call_or_failure(Call::Change(call)).await;
         // One that was given up may be carried out yet: from now on the service decides.
         let is_over = |failure: &Failure| failure.is_refusal || failure.errno != Errno::ETIMEDOUT;
         if result.as_ref().err().is_none_or(is_over) {

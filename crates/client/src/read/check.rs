@@ -45,7 +45,7 @@ impl Fetched {
     /// Returns the sum of a part of it.
     fn sum(&self, start: usize, length: usize) -> u32 {
         match self {
-            Fetched::Own(shared) => checksum(&shared[start..start + length]),
+            Fetched::OwnCommit(shared) => checksum(&shared[start..start + length]),
             Fetched::Placed(slice) => sum_of_region(slice, start, length),
         }
     }
@@ -53,12 +53,12 @@ impl Fetched {
     /// Puts right bytes in the place of wrong ones.
     fn mend(self, mended: &[(usize, Shared)]) -> Fetched {
         match self {
-            Fetched::Own(shared) => {
+            Fetched::OwnCommit(shared) => {
                 let mut whole = Buffer::copy_from(&shared);
                 for (start, bytes) in mended {
                     whole[*start..*start + bytes.len()].copy_from_slice(bytes);
                 }
-                Fetched::Own(whole.freeze())
+                Fetched::OwnCommit(whole.freeze())
             }
             Fetched::Placed(slice) => {
                 for (start, bytes) in mended {

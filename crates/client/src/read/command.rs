@@ -1,6 +1,6 @@
 //! The device commands of a read: which there are, and which of them can read in place.
 
-use crate::read::plan::Part;
+use crate::read::plan::ReadPart;
 use protocol::{DeviceId, Errno};
 use reactor::RegionSlice;
 use std::ops::Range;
@@ -23,12 +23,12 @@ pub(super) struct Command {
 
 /// The commands that fetch all parts on devices: sorted, apart from each other.
 pub(super) fn of_parts(
-    parts: &[Part],
+    parts: &[ReadPart],
     block_size: impl Fn(DeviceId) -> Result<u32, Errno>,
 ) -> Result<Vec<Command>, Errno> {
     let mut wanted: Vec<Command> = Vec::new();
     for part in parts {
-        if let Part::Device { device, address, length } = part {
+        if let ReadPart::Device { device, address, length } = part {
             let block = u64::from(block_size(*device)?);
             let start = address / block * block;
             let end = (address + length).next_multiple_of(block);
@@ -61,13 +61,13 @@ pub(super) fn index_of(commands: &[Command], device: DeviceId, address: u64) -> 
 
 /// Gives each command its place in `room` where all bytes that it reads belong there, one after the
 /// other. Bytes of the last block behind the end of the read may follow, since nothing else does.
-pub(super) fn place(commands: &mut [Command], parts: &[Part], room: &RegionSlice) {
+pub(super) fn place(commands: &mut [Command], parts: &[ReadPart], room: &RegionSlice) {
     // For each command: where in `room` it begins, and how far its parts follow on each other.
     let mut found: Vec<Option<(u64, u64)>> = vec![None; commands.len()];
     let mut is_placed = vec![true; commands.len()];
     let mut at = 0;
     for part in parts {
-        if let Part::Device { device, address, length } = part {
+        if let ReadPart::Device { device, address, length } = part {
             let index = index_of(commands, *device, *address);
             let skipped = address - commands[index].range.start;
             let (begin, done) = found[index].unwrap_or((at, 0));
@@ -94,11 +94,11 @@ mod tests {
     const DEVICE: DeviceId = DeviceId(1);
     const BLOCK: u64 = 4096;
 
-    fn device(address: u64, length: u64) -> Part {
-        Part::Device { device: DEVICE, address, length }
+    fn device(address: u64, length: u64) -> ReadPart {
+        ReadPart::Device { device: DEVICE, address, length }
     }
 
-    fn placed(parts: &[Part], room_blocks: u64) -> Vec<Option<usize>> {
+    fn placed(parts: &[ReadPart], room_blocks: u64) -> Vec<Option<usize>> {
         let region = Region::new((room_blocks * BLOCK) as usize).unwrap();
         let room = region.range(0, region.len());
         let base = room.as_ptr().addr();
@@ -115,9 +115,9 @@ mod tests {
         assert_eq!(placed(&[device(0, 4 * BLOCK)], 4), [Some(0)]);
         assert_eq!(placed(&[device(BLOCK, BLOCK), device(2 * BLOCK, BLOCK)], 2), [Some(0)]);
         let far = 64 * BLOCK;
-        let parts = [device(far, BLOCK), Part::Hole(BLOCK), device(0, BLOCK)];
+        let parts = [device(far, BLOCK), ReadPart::Hole(BLOCK), device(0, BLOCK)];
         assert_eq!(placed(&parts, 3), [Some(2 * BLOCK as usize), Some(0)]);
-        let memory = Part::Memory(Buffer::zeroed(100).freeze());
+        let memory = ReadPart::Memory(Buffer::zeroed(100).freeze());
         assert_eq!(placed(&[memory, device(0, BLOCK)], 2), [Some(100)]);
     }
 
@@ -127,7 +127,7 @@ mod tests {
     fn partial_blocks_never_overwrite_others() {
         assert_eq!(placed(&[device(0, 5000)], 2), [Some(0)]);
         assert_eq!(placed(&[device(0, 5000)], 1), [None]);
-        assert_eq!(placed(&[device(0, 5000), Part::Hole(1)], 2), [None]);
+        assert_eq!(placed(&[device(0, 5000), ReadPart::Hole(1)], 2), [None]);
         assert_eq!(placed(&[device(10, 5000)], 4), [None]);
     }
 
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(placed(&[device(BLOCK, BLOCK), device(0, BLOCK)], 2), [None]);
         assert_eq!(placed(&[device(0, BLOCK), device(0, BLOCK)], 2), [None]);
         assert_eq!(placed(&[device(0, BLOCK), device(2 * BLOCK, BLOCK)], 3), [None]);
-        let between = [device(0, BLOCK), Part::Hole(BLOCK), device(BLOCK, BLOCK)];
+        let between = [device(0, BLOCK), ReadPart::Hole(BLOCK), device(BLOCK, BLOCK)];
         assert_eq!(placed(&between, 3), [None]);
     }
 }

@@ -5,8 +5,8 @@ use crate::extent_map::Run;
 use crate::inode::Inode;
 use crate::read::check::Unread;
 use crate::read::command;
-use crate::read::extents::{AHEAD_BYTES, Asked, Validity};
-use crate::read::plan::Part;
+use crate::read::extents::{AHEAD_BYTES, ExtentsAnswer, Validity};
+use crate::read::plan::ReadPart;
 use crate::session::life::ReadGuard;
 use crate::sums::Checks;
 use protocol::{DeviceId, Errno, Place, Rights};
@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 /// The pieces that a range of a file lies in.
-pub(crate) struct Committed {
+pub(crate) struct CommittedPieces {
     /// In the order of the file.
     pub(crate) runs: Vec<Run<Place>>,
     /// The sums of their blocks, and perhaps of others.
@@ -32,7 +32,7 @@ pub(crate) struct Committed {
 }
 
 /// Where committed data of a range lies.
-pub(super) struct Found {
+pub(super) struct FoundRuns {
     /// In the order of the file.
     pub(super) runs: Vec<Run<Place>>,
     /// The sums of their blocks, and perhaps of others.
@@ -44,7 +44,7 @@ pub(super) struct Found {
     pub(super) validity: Validity,
 }
 
-impl Committed {
+impl CommittedPieces {
     /// Bytes of all pieces.
     pub(crate) fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.length).sum()
@@ -61,8 +61,8 @@ impl Client {
         inode: &Inode,
         range: Range<u64>,
         count_max: usize,
-    ) -> Result<Committed, Errno> {
-        let Found { mut runs, sums, mut end, epoch, validity } =
+    ) -> Result<CommittedPieces, Errno> {
+        let FoundRuns { mut runs, sums, mut end, epoch, validity } =
             self.find_runs(inode, range).await?;
         if let Some(next) = runs.get(count_max) {
             end = next.offset;
@@ -71,7 +71,7 @@ impl Client {
         let parts = self.parts_of(&runs)?;
         let commands = command::of_parts(&parts, |device| self.block_size(device))?.len();
         let held_bytes = self.held_by(&runs)?;
-        Ok(Committed { runs, sums, end, commands, held_bytes, epoch, validity })
+        Ok(CommittedPieces { runs, sums, end, commands, held_bytes, epoch, validity })
     }
 
     /// Finds where the committed data of a range lies, from its beginning on.
@@ -82,7 +82,7 @@ impl Client {
         self: &Rc<Self>,
         inode: &Inode,
         range: Range<u64>,
-    ) -> Result<Found, Errno> {
+    ) -> Result<FoundRuns, Errno> {
         let (validity, epoch) = (self.validity(), self.session.life.hold());
         let cached = {
             let state = inode.state.borrow();
@@ -93,7 +93,7 @@ impl Client {
         let (runs, end, sums) = if let Some((sums, runs)) = cached {
             (runs, range.end, sums)
         } else {
-            let Asked { extents, covered_to, sums, .. } =
+            let ExtentsAnswer { extents, covered_to, sums, .. } =
                 self.ask_extents(inode, range.start, AHEAD_BYTES).await?;
             let end = covered_to.min(range.end);
             let clipped = extents.iter().filter_map(|extent| extent.clip(range.start, end));
@@ -103,10 +103,10 @@ impl Client {
             };
             (clipped.map(run).collect(), end, self.checks_of(&sums))
         };
-        Ok(Found { runs, sums, end, epoch, validity })
+        Ok(FoundRuns { runs, sums, end, epoch, validity })
     }
 
-    fn parts_of(&self, runs: &[Run<Place>]) -> Result<Vec<Part>, Errno> {
+    fn parts_of(&self, runs: &[Run<Place>]) -> Result<Vec<ReadPart>, Errno> {
         runs.iter().map(|run| self.device_part(&run.place, run.length)).collect()
     }
 
@@ -138,7 +138,7 @@ impl Client {
     pub(crate) async fn read_pieces(
         self: &Rc<Self>,
         inode: &Inode,
-        pieces: &Committed,
+        pieces: &CommittedPieces,
         block_size: usize,
     ) -> Result<Shared, Errno> {
         let unchecked = Checks::default();

@@ -25,7 +25,7 @@ pub(crate) struct Validity {
 }
 
 /// Extents for one read, and what makes them hold until it ends.
-pub(crate) struct Held {
+pub(crate) struct HeldExtents {
     pub(crate) size: u64,
     pub(crate) runs: Vec<Run<Place>>,
     /// The sums of their blocks, of those that have one.
@@ -37,7 +37,7 @@ pub(crate) struct Held {
 }
 
 /// What the service says of a range of a file.
-pub(crate) struct Asked {
+pub(crate) struct ExtentsAnswer {
     pub(crate) extents: Vec<Extent>,
     /// They are complete up to here.
     pub(crate) covered_to: u64,
@@ -64,7 +64,7 @@ impl Client {
     }
 
     /// Cached extents of a range, held until the read ends.
-    pub(crate) fn hold_cached(&self, inode: &Inode, offset: u64, end: u64) -> Option<Held> {
+    pub(crate) fn hold_cached(&self, inode: &Inode, offset: u64, end: u64) -> Option<HeldExtents> {
         let state = inode.state.borrow();
         if !state.rights.contains(Rights::READ) {
             return None;
@@ -73,7 +73,14 @@ impl Client {
         let epoch = self.session.life.hold();
         let lease = Some(inode.lease_reads.enter());
         let sums = self.sums_of(&state.sums, &runs);
-        Some(Held { size: attr.size, runs, sums, head: state.head(), _epoch: epoch, _lease: lease })
+        Some(HeldExtents {
+            size: attr.size,
+            runs,
+            sums,
+            head: state.head(),
+            _epoch: epoch,
+            _lease: lease,
+        })
     }
 
     /// Committed extents of a range, held until the read ends.
@@ -82,7 +89,7 @@ impl Client {
         inode: &Rc<Inode>,
         offset: u64,
         length: u64,
-    ) -> Result<Held, Errno> {
+    ) -> Result<HeldExtents, Errno> {
         let end = offset.saturating_add(length);
         if let Some(held) = self.hold_cached(inode, offset, end) {
             return Ok(held);
@@ -101,7 +108,7 @@ impl Client {
         let epoch = self.session.life.hold();
         loop {
             let wanted = (end - at).max(AHEAD_BYTES);
-            let Asked { extents, covered_to, inline, sums: more, attr } =
+            let ExtentsAnswer { extents, covered_to, inline, sums: more, attr } =
                 self.ask_extents(inode, at, wanted).await?;
             if !inline.is_empty() {
                 head = inline.into();
@@ -121,7 +128,7 @@ impl Client {
                     .contains(Rights::READ)
                     .then(|| inode.lease_reads.enter());
                 sums.sort();
-                return Ok(Held {
+                return Ok(HeldExtents {
                     size: attr.size,
                     runs,
                     sums,
@@ -166,7 +173,7 @@ impl Client {
         inode: &Inode,
         offset: u64,
         length: u64,
-    ) -> Result<Asked, Errno> {
+    ) -> Result<ExtentsAnswer, Errno> {
         let length = length.min(FILE_SIZE_MAX_BYTES - offset);
         let mut is_again = false;
         loop {
@@ -181,7 +188,7 @@ impl Client {
                     }
                     if is_right {
                         let (extents, inline) = (extents.0, inline.0);
-                        return Ok(Asked { extents, covered_to, inline, sums, attr });
+                        return Ok(ExtentsAnswer { extents, covered_to, inline, sums, attr });
                     }
                     if std::mem::replace(&mut is_again, true) {
                         return Err(Errno::EIO);

@@ -5,7 +5,7 @@ use crate::fetched::Fetched;
 use crate::read::check::Unread;
 use crate::read::command;
 use crate::read::command::Command;
-use crate::read::plan::Part;
+use crate::read::plan::ReadPart;
 use crate::sums::Checks;
 use protocol::Errno;
 use reactor::{Buffer, Chunk, RegionSlice, Shared};
@@ -19,7 +19,7 @@ impl Client {
     /// Reads what lies on devices, checks it, and puts everything together.
     pub(crate) async fn carry_out(
         self: &Rc<Self>,
-        parts: &[Part],
+        parts: &[ReadPart],
         checks: &Checks,
         room: Option<&RegionSlice>,
     ) -> Result<Vec<Chunk>, Unread> {
@@ -73,20 +73,20 @@ impl Client {
             Fetched::Placed(room.clone())
         } else {
             let length = (range.end - range.start) as usize;
-            Fetched::Own(self.read_device(*device, range.start, length).await?)
+            Fetched::OwnCommit(self.read_device(*device, range.start, length).await?)
         };
         self.checked(command, fetched, checks).await
     }
 }
 
 /// Chunks of all parts in the order of the file.
-fn assemble(parts: &[Part], commands: &[Command], fetched: &[Fetched]) -> Vec<Chunk> {
+fn assemble(parts: &[ReadPart], commands: &[Command], fetched: &[Fetched]) -> Vec<Chunk> {
     let mut chunks = Vec::with_capacity(parts.len());
     assert_eq!(commands.len(), fetched.len(), "a read has answers to other commands");
     for part in parts {
         match part {
-            Part::Memory(shared) => chunks.push(Chunk::Shared(shared.clone())),
-            Part::Hole(length) => ZEROS.with(|zeros| {
+            ReadPart::Memory(shared) => chunks.push(Chunk::Shared(shared.clone())),
+            ReadPart::Hole(length) => ZEROS.with(|zeros| {
                 let mut left = *length as usize;
                 while left > 0 {
                     let now = left.min(zeros.len());
@@ -94,7 +94,7 @@ fn assemble(parts: &[Part], commands: &[Command], fetched: &[Fetched]) -> Vec<Ch
                     left -= now;
                 }
             }),
-            Part::Device { device, address, length } => {
+            ReadPart::Device { device, address, length } => {
                 let index = command::index_of(commands, *device, *address);
                 let start = (address - commands[index].range.start) as usize;
                 chunks.push(fetched[index].range(start, *length as usize));

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::dirty::fill::{Fill, FillState};
 use crate::inode::Inode;
-use crate::read::extents::Held;
+use crate::read::extents::HeldExtents;
 use crate::space::Allocated;
 use crate::sums::{Checks, blocks_at};
 use protocol::{DeviceId, Errno, Place};
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 /// A part of the file that a read covers.
-pub(crate) enum Part {
+pub(crate) enum ReadPart {
     Hole(u64),
     Memory(Shared),
     /// Bytes on a device, at a byte address.
@@ -23,19 +23,19 @@ pub(crate) enum Part {
     },
 }
 
-impl Part {
+impl ReadPart {
     /// Bytes of the file.
     pub(crate) fn len(&self) -> u64 {
         match self {
-            Part::Hole(length) | Part::Device { length, .. } => *length,
-            Part::Memory(shared) => shared.len() as u64,
+            ReadPart::Hole(length) | ReadPart::Device { length, .. } => *length,
+            ReadPart::Memory(shared) => shared.len() as u64,
         }
     }
 }
 
 /// What a read consists of.
-pub(crate) struct Planned {
-    pub(crate) parts: Vec<Part>,
+pub(crate) struct ReadPlan {
+    pub(crate) parts: Vec<ReadPart>,
     /// The sums of the blocks that the parts touch.
     pub(crate) checks: Checks,
     /// Hold the blocks of data that is not committed.
@@ -48,21 +48,21 @@ impl Client {
         &self,
         inode: &Inode,
         range: Range<u64>,
-        committed: &Held,
-    ) -> Result<Planned, Errno> {
+        committed: &HeldExtents,
+    ) -> Result<ReadPlan, Errno> {
         let (mut parts, mut fills) = (Vec::new(), Vec::new());
         let mut checks = Checks::default();
         let mut at = range.start;
         let dirty = inode.dirty.borrow();
         for run in dirty.within(range.start, range.end) {
-            self.plan_committed(at..run.offset, committed, (&mut parts, &mut checks))?;
+            self.plan_committed(at..run.offset, committed, &mut parts, &mut checks)?;
             let fill = dirty.fill(run.place.fill).ok_or(Errno::EIO)?;
             let bytes = run.place.at as usize..(u64::from(run.place.at) + run.length) as usize;
             match &fill.state {
                 FillState::Gathering(buffer) => {
-                    parts.push(Part::Memory(Buffer::copy_from(&buffer[bytes]).freeze()));
+                    parts.push(ReadPart::Memory(Buffer::copy_from(&buffer[bytes]).freeze()));
                 }
-                FillState::Writing(shared) => parts.push(Part::Memory(shared.slice(bytes))),
+                FillState::Writing(shared) => parts.push(ReadPart::Memory(shared.slice(bytes))),
                 FillState::Written => {
                     self.check_kept(fill)?;
                     fills.push(Rc::clone(&fill.readers));
@@ -74,9 +74,9 @@ impl Client {
             }
             at = run.end();
         }
-        self.plan_committed(at..range.end, committed, (&mut parts, &mut checks))?;
+        self.plan_committed(at..range.end, committed, &mut parts, &mut checks)?;
         checks.sort();
-        let planned: u64 = parts.iter().map(Part::len).sum();
+        let planned: u64 = parts.iter().map(ReadPart::len).sum();
         assert_eq!(
             planned,
             range.end - range.start,
@@ -84,14 +84,15 @@ impl Client {
             inode.id,
             range.start
         );
-        Ok(Planned { parts, checks, _fills: fills })
+        Ok(ReadPlan { parts, checks, _fills: fills })
     }
 
     fn plan_committed(
         &self,
         range: Range<u64>,
-        committed: &Held,
-        (parts, checks): (&mut Vec<Part>, &mut Checks),
+        committed: &HeldExtents,
+        parts: &mut Vec<ReadPart>,
+        checks: &mut Checks,
     ) -> Result<(), Errno> {
         let mut at = range.start;
         let runs = &committed.runs;
@@ -100,7 +101,7 @@ impl Client {
             let Some(run) = run.clip(at, range.end) else { break };
             push_rest(parts, at..run.offset, &committed.head);
             let part = self.device_part(&run.place, run.length)?;
-            if let Part::Device { device, address, length } = part {
+            if let ReadPart::Device { device, address, length } = part {
                 let block_size = u64::from(self.block_size(device)?);
                 let blocks = blocks_at(address, length, block_size);
                 checks.extend_from(&committed.sums, device, blocks);
@@ -127,7 +128,7 @@ impl Client {
         self.devices.block_size(device).ok_or(Errno::EIO)
     }
 
-    pub(crate) fn device_part(&self, place: &Place, length: u64) -> Result<Part, Errno> {
+    pub(crate) fn device_part(&self, place: &Place, length: u64) -> Result<ReadPart, Errno> {
         if let Some(device) = place.lost_with() {
             tracing::error!(%device, "data that had not been flushed was lost with the device's power; write it again, or delete it");
             return Err(Errno::EIO);
@@ -135,20 +136,20 @@ impl Client {
         let device = place.allocation.device;
         let block_size = u64::from(self.block_size(device)?);
         let address = place.allocation.block * block_size + u64::from(place.at);
-        Ok(Part::Device { device, address, length })
+        Ok(ReadPart::Device { device, address, length })
     }
 }
 
 /// What no extent covers: inline bytes, then zeros.
-fn push_rest(parts: &mut Vec<Part>, range: Range<u64>, head: &[u8]) {
+fn push_rest(parts: &mut Vec<ReadPart>, range: Range<u64>, head: &[u8]) {
     let mut at = range.start;
     let inline_end = range.end.min(head.len() as u64);
     if at < inline_end {
         let bytes = &head[at as usize..inline_end as usize];
-        parts.push(Part::Memory(Buffer::copy_from(bytes).freeze()));
+        parts.push(ReadPart::Memory(Buffer::copy_from(bytes).freeze()));
         at = inline_end;
     }
     if at < range.end {
-        parts.push(Part::Hole(range.end - at));
+        parts.push(ReadPart::Hole(range.end - at));
     }
 }

@@ -9,9 +9,9 @@ use crate::extent_map::Run;
 use crate::mismatches::WrongBlock;
 use crate::read::command;
 use crate::read::command::Command;
-use crate::read::committed::Found;
+use crate::read::committed::FoundRuns;
 use crate::read::extents::AHEAD_BYTES;
-use crate::read::plan::Part;
+use crate::read::plan::ReadPart;
 use crate::sums::{Checks, blocks_at};
 use protocol::sums::checksum;
 use protocol::{DeviceId, Errno, InodeId, Place};
@@ -67,7 +67,7 @@ struct Compared {
 #[derive(Default)]
 struct Pieces {
     runs: Vec<Run<Place>>,
-    parts: Vec<Part>,
+    parts: Vec<ReadPart>,
     blocks: BTreeSet<(DeviceId, u64)>,
 }
 
@@ -105,7 +105,7 @@ impl Client {
     }
 
     /// Reads the blocks that were found, all commands at once.
-    async fn compare(self: &Rc<Self>, found: &Found) -> Scrubbed {
+    async fn compare(self: &Rc<Self>, found: &FoundRuns) -> Scrubbed {
         let mut scrubbed = Scrubbed { end: found.end, ..Scrubbed::default() };
         let pieces = self.pieces_of(found, &mut scrubbed);
         let mut checks = Checks::default();
@@ -141,7 +141,7 @@ impl Client {
     }
 
     /// The pieces that can be read; the others are noted.
-    fn pieces_of(&self, found: &Found, scrubbed: &mut Scrubbed) -> Pieces {
+    fn pieces_of(&self, found: &FoundRuns, scrubbed: &mut Scrubbed) -> Pieces {
         let mut pieces = Pieces::default();
         for run in &found.runs {
             if let Some(device) = run.place.lost_with() {
@@ -156,7 +156,7 @@ impl Client {
             let address = run.place.allocation.block * block_size + u64::from(run.place.at);
             let blocks = blocks_at(address, run.length, block_size);
             pieces.blocks.extend(blocks.map(|block| (device, block)));
-            pieces.parts.push(Part::Device { device, address, length: run.length });
+            pieces.parts.push(ReadPart::Device { device, address, length: run.length });
             pieces.runs.push(*run);
         }
         pieces
@@ -208,7 +208,7 @@ impl Client {
 }
 
 /// Keeps the first runs: about so many bytes, and no more than a part may have.
-fn cut(found: &mut Found, bytes_max: u64) {
+fn cut(found: &mut FoundRuns, bytes_max: u64) {
     let mut bytes = 0;
     let mut is_taken = |run: &Run<Place>| {
         let is_first = bytes == 0;

@@ -39,12 +39,12 @@ impl Session {
     /// # Errors
     /// The service's error, or ETIMEDOUT, or ESTALE after [`Session::end`].
     pub(crate) async fn call(self: &Rc<Self>, call: Call) -> Result<Answer, Errno> {
-        self.call_or_know(call).await.map_err(|failure| failure.errno)
+        self.call_or_failure(call).await.map_err(|failure| failure.errno)
     }
 
     /// As [`Session::call`], for callers to whom it matters whether a call that failed was carried
     /// out all the same.
-    pub(crate) async fn call_or_know(self: &Rc<Self>, call: Call) -> Result<Answer, Failure> {
+    pub(crate) async fn call_or_failure(self: &Rc<Self>, call: Call) -> Result<Answer, Failure> {
         let kind = call.kind();
         let point = Point::new(Family::Call, kind.index, kind.name);
         let counted = metrics::start(point, kind.inode);

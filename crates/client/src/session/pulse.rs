@@ -87,15 +87,15 @@ async fn beat(
 
 async fn connect(config: &SessionConfig) -> Option<Link> {
     let limits = rpc::Limits::default();
-    let handler = Rc::new(Unasked);
+    let handler = Rc::new(PulseReceiver);
     let link = Link::connect(config.meta, &config.sockets, &config.credential, limits, handler);
     timeout(config.times.self_stop, Box::pin(link)).await.ok()?.ok()
 }
 
 /// Nothing is asked of a connection that has no session.
-struct Unasked;
+struct PulseReceiver;
 
-impl rpc::Handler<rpc::Connector<rpc::Client>> for Unasked {
+impl rpc::Handler<rpc::Connector<rpc::Client>> for PulseReceiver {
     fn called(&self, push: Push, reply: PushReply) {
         tracing::warn!(?push, "asked over a connection that only sends pulses");
         drop(reply);

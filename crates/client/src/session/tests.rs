@@ -72,9 +72,9 @@ impl rpc::Handler<Acceptor<rpc::Client>> for Service {
 
 /// Notes what it is told of devices.
 #[derive(Default)]
-struct Told(RefCell<Vec<bool>>);
+struct DeviceLog(RefCell<Vec<bool>>);
 
-impl Handler for Told {
+impl Handler for DeviceLog {
     fn answered(self: Rc<Self>, _: &Call, _: &Response, _: bool) {}
     fn pushed(self: Rc<Self>, push: Push, reply: PushReply) {
         if let Push::Devices(devices) = push {
@@ -105,8 +105,10 @@ async fn serve(listener: Listener) {
 
 /// Runs a scene with a session that has been started with a [`Service`], which goes on for as long as
 /// the task that is given lives, and what the session was told of devices.
-fn with_session<F>(times: Times, scene: impl FnOnce(Rc<Session>, Rc<Told>, JoinHandle<()>) -> F)
-where
+fn with_session<F>(
+    times: Times,
+    scene: impl FnOnce(Rc<Session>, Rc<DeviceLog>, JoinHandle<()>) -> F,
+) where
     F: Future<Output = ()>,
 {
     let mut runtime = reactor::Runtime::new(&reactor::Config::default()).unwrap();
@@ -122,11 +124,11 @@ where
             times,
             sockets,
         };
-        let told = Rc::new(Told::default());
-        let weak: Weak<dyn Handler> = Rc::downgrade(&(Rc::clone(&told) as Rc<dyn Handler>));
+        let log = Rc::new(DeviceLog::default());
+        let weak: Weak<dyn Handler> = Rc::downgrade(&(Rc::clone(&log) as Rc<dyn Handler>));
         let session = Session::new(config);
         session.start(weak).await.unwrap();
-        scene(session, told, server).await;
+        scene(session, log, server).await;
     });
 }
 
@@ -135,12 +137,12 @@ where
 /// for good, and its writes failed with EIO when the service gave it space there.)
 #[test]
 fn welcome_does_not_undo_later_news() {
-    with_session(Times::default(), async |session, told, server| {
-        while told.0.borrow().len() < 2 {
+    with_session(Times::default(), async |session, log, server| {
+        while log.0.borrow().len() < 2 {
             sleep(Duration::from_millis(1)).await;
         }
         sleep(Duration::from_millis(50)).await;
-        assert_eq!(*told.0.borrow(), [false, true], "what was said last holds");
+        assert_eq!(*log.0.borrow(), [false, true], "what was said last holds");
         session.end().await;
         server.abort();
     });
@@ -149,16 +151,16 @@ fn welcome_does_not_undo_later_news() {
 /// Goal: a caller learns whether a call that failed may have been carried out: not if the service
 /// refused it or it was never sent, but if no answer came.
 #[test]
-fn a_refusal_is_told_from_silence() {
+fn a_refusal_is_log_from_silence() {
     let times = Times { request_deadline: Duration::from_millis(200), ..Times::default() };
-    with_session(times, async |session, _told, server| {
+    with_session(times, async |session, _log, server| {
         let device = DeviceId(1);
         let refused = session
-            .call_or_know(Call::Change(ChangeCall::ReturnSpace { device, free: Vec::new() }))
+            .call_or_failure(Call::Change(ChangeCall::ReturnSpace { device, free: Vec::new() }))
             .await;
         assert_eq!(refused, Err(Failure { errno: Errno::EINVAL, is_refusal: true }));
         let silent = session
-            .call_or_know(Call::Change(ChangeCall::LeaseSpace { device, wanted_bytes: 1 }))
+            .call_or_failure(Call::Change(ChangeCall::LeaseSpace { device, wanted_bytes: 1 }))
             .await;
         assert_eq!(silent, Err(Failure { errno: Errno::ETIMEDOUT, is_refusal: false }));
         // The service broke the link, and may have let the session in again already.
@@ -166,7 +168,7 @@ fn a_refusal_is_told_from_silence() {
         server.abort();
         session.drop_link("the service is gone");
         let unsent = session
-            .call_or_know(Call::Change(ChangeCall::ReturnSpace { device, free: Vec::new() }))
+            .call_or_failure(Call::Change(ChangeCall::ReturnSpace { device, free: Vec::new() }))
             .await;
         assert_eq!(unsent, Err(Failure { errno: Errno::ETIMEDOUT, is_refusal: true }));
     });

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::inode::state::State;
-use crate::inode::summed::Own;
+use crate::inode::summed::OwnCommit;
 use protocol::client::{Answer, Call, ChangeCall, Creation, ReadCall, SessionCall};
 use protocol::files::SmallFile;
 use protocol::inline::{INLINE_MAX_BYTES, InlineRun};
@@ -64,8 +64,8 @@ impl Client {
         match call {
             ChangeCall::Commit { inode, allocations, sums, extents, inline, .. } => match answer {
                 Answer::Attr(attr) => {
-                    let own = Own { allocations, sums: &sums.0, extents: &extents.0 };
-                    self.note_commit(*inode, (own, inline), attr, fresh);
+                    let own = OwnCommit { allocations, sums: &sums.0, extents: &extents.0 };
+                    self.note_commit(*inode, own, inline, attr, fresh);
                 }
                 Answer::NotDurable(attr) => {
                     // What was committed may be lost: those who read it ask.
@@ -76,7 +76,7 @@ impl Client {
             },
             ChangeCall::Compact { inode, allocations, sums, new, .. } => {
                 let Answer::Attr(attr) = answer else { return };
-                let own = Own { allocations, sums: &sums.0, extents: &new.0 };
+                let own = OwnCommit { allocations, sums: &sums.0, extents: &new.0 };
                 self.note_compact(*inode, own, attr, fresh);
             }
             ChangeCall::Create { parent, name, creation, .. } => {
@@ -273,7 +273,8 @@ impl Client {
     fn note_commit(
         &self,
         inode: InodeId,
-        (own, inline): (Own<'_>, &[InlineRun]),
+        own: OwnCommit<'_>,
+        inline: &[InlineRun],
         attr: &Attr,
         fresh: &HashSet<InodeId>,
     ) {
@@ -305,7 +306,13 @@ impl Client {
     }
 
     /// Some of an inode's data lies elsewhere now, and is the same.
-    fn note_compact(&self, inode: InodeId, own: Own<'_>, attr: &Attr, fresh: &HashSet<InodeId>) {
+    fn note_compact(
+        &self,
+        inode: InodeId,
+        own: OwnCommit<'_>,
+        attr: &Attr,
+        fresh: &HashSet<InodeId>,
+    ) {
         let inode = self.inode(inode);
         if reactor::mutant!("compaction-keeps-own-extents") {
             return;
@@ -322,7 +329,7 @@ impl Client {
     }
 
     /// Lays own committed extents, and the sums of their blocks, over what is cached.
-    fn overlay_own(&self, state: &mut State, own: Own<'_>) {
+    fn overlay_own(&self, state: &mut State, own: OwnCommit<'_>) {
         let block_size = |device| self.devices.block_size(device);
         if self.checksum && !state.set_own_sums(own, block_size) {
             // A block's sum came with an earlier commit, and went with a right: all is asked for again.
@@ -337,8 +344,8 @@ impl Client {
     pub(crate) fn return_stray_open(&self, grant: &Grant) {
         let Some(inode) = self.known_inode(grant.inode) else { return };
         let mut state = inode.state.borrow_mut();
-        let is_told = state.stamp == grant.stamp && grant.rights.contains(Rights::OPEN);
-        if is_told && !state.is_open() {
+        let is_reported = state.stamp == grant.stamp && grant.rights.contains(Rights::OPEN);
+        if is_reported && !state.is_open() {
             state.rights = state.rights - Rights::OPEN;
             let (inode, rights, stamp) = (inode.id, Rights::OPEN, grant.stamp);
             self.returns.borrow_mut().push(Return { inode, rights, stamp });

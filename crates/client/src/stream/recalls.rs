@@ -68,7 +68,7 @@ impl Client {
         let recalled = Recalled { inode: inode.id, kept: inode.kept() };
         answer(reply, &PushAnswer::Recalled(recalled));
         if recall.rights.contains(Rights::READ) && (!is_dropped || inode.pages.are_stale()) {
-            self.tell_of_pages(inode);
+            self.send_pages_invalidation(inode);
         }
     }
 

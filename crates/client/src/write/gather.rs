@@ -1,22 +1,22 @@
 //! Gathering: bytes of a write become part of the inode's dirty data.
 
 use crate::client::Client;
-use crate::dirty::fill::{At, Sealed};
-use crate::dirty::{ADOPT_BYTES, Dirty, FILL_BYTES};
+use crate::dirty::fill::{FillPlace, Sealed};
+use crate::dirty::{ADOPT_BYTES, ChunkPart, Dirty, FILL_BYTES};
 use crate::inode::Inode;
-use crate::write::reserve::Plan;
+use crate::write::reserve::SizedReservation;
 use protocol::{FILE_SIZE_MAX_BYTES, Rights, Timestamp};
 use reactor::{Buffer, Chunk};
 use std::rc::Rc;
 
 impl Client {
     /// Makes bytes part of the inode's dirty data. Synchronous: what it relies on cannot change.
-    pub(crate) fn place(
+    pub(crate) fn gather(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
         offset: u64,
         bytes: Chunk,
-        plan: Plan,
+        reserved: SizedReservation,
         kill_privileges: bool,
     ) {
         let rights = inode.state.borrow().rights;
@@ -38,11 +38,11 @@ impl Client {
         let mut full = Vec::new();
         if bytes.len() >= ADOPT_BYTES {
             let length = bytes.len() as u64;
-            let id = dirty.begin(plan.block_size, bytes.into_buffer(), plan.reservation);
-            dirty.place(offset, length, At { fill: id, at: 0 });
+            let id = dirty.begin(reserved.block_size, bytes.into_buffer(), reserved.reservation);
+            dirty.place(offset, length, FillPlace { fill: id, at: 0 });
             full.extend(dirty.seal(id));
         } else {
-            gather(&mut dirty, offset, &bytes, plan, &mut full);
+            append_to_fills(&mut dirty, offset, &bytes, reserved, &mut full);
         }
         drop(dirty);
         self.dirty_inodes.borrow_mut().insert(inode.id, Rc::clone(inode));
@@ -53,8 +53,14 @@ impl Client {
 }
 
 /// Appends bytes to gathering fills, beginning new ones as they become full.
-fn gather(dirty: &mut Dirty, offset: u64, bytes: &Chunk, plan: Plan, full: &mut Vec<Sealed>) {
-    let Plan { block_size, mut reservation } = plan;
+fn append_to_fills(
+    dirty: &mut Dirty,
+    offset: u64,
+    bytes: &Chunk,
+    reserved: SizedReservation,
+    full: &mut Vec<Sealed>,
+) {
+    let SizedReservation { block_size, mut reservation } = reserved;
     let device = reservation.blocks.device();
     let mut done = 0;
     while done < bytes.len() {
@@ -64,7 +70,12 @@ fn gather(dirty: &mut Dirty, offset: u64, bytes: &Chunk, plan: Plan, full: &mut 
         });
         let part = done..(done + room).min(bytes.len());
         let taken = reservation.take(part.len());
-        let is_full = dirty.append(id, offset + part.start as u64, (bytes, part.clone()), taken);
+        let is_full = dirty.append(
+            id,
+            offset + part.start as u64,
+            ChunkPart { chunk: bytes, part: part.clone() },
+            taken,
+        );
         done = part.end;
         if is_full && let Some(mut sealed) = dirty.seal(id) {
             // What was reserved beyond this fill serves the next.

@@ -14,7 +14,7 @@ impl Client {
         self: &Rc<Self>,
         length: usize,
         wanted: Option<DeviceId>,
-    ) -> Result<Plan, Errno> {
+    ) -> Result<SizedReservation, Errno> {
         let permit = if let Some(permit) = self.dirty_budget.try_acquire(length) {
             permit
         } else {
@@ -29,7 +29,7 @@ impl Client {
             for device in self.devices.preferred(wanted) {
                 match self.reserve_on(length, device).await {
                     Ok((block_size, blocks)) => {
-                        return Ok(Plan {
+                        return Ok(SizedReservation {
                             block_size,
                             reservation: Reservation::new(memory, blocks),
                         });
@@ -79,7 +79,7 @@ impl Client {
 }
 
 /// What is set aside for bytes, and the size of the device's blocks.
-pub(crate) struct Plan {
+pub(crate) struct SizedReservation {
     pub(crate) block_size: u32,
     pub(crate) reservation: Reservation,
 }
