@@ -1,16 +1,16 @@
 //! What was read ahead of a reader that goes through a file.
 //!
-//! The window grows with what was read in order. It is read in pieces, which are large, so that records
-//! that follow each other on a device, though not in the file, are one command.
+//! The window grows with what was read in order. It is read in pieces, which are large, so that
+//! records that follow each other on a device, though not in the file, are one command.
 //!
 //! A piece belongs to the committed extents that it was read by: it exists only while this client
 //! caches them under READ, and every change or loss of them drops it ([`State`]). A recall of READ
-//! waits for the device commands of pieces as for those of reads. Bytes that this client writes are in
-//! no piece: a file with dirty data is not read ahead, and a piece older than the file's last commit is
-//! not used.
+//! waits for the device commands of pieces as for those of reads. Bytes that this client writes are
+//! in no piece: a file with dirty data is not read ahead, and a piece older than the file's last
+//! commit is not used.
 //!
-//! Large pieces are read into huge pages, which a device fills with one command. Rooms that answers no
-//! longer use serve again.
+//! Large pieces are read into huge pages, which a device fills with one command. Rooms that answers
+//! no longer use serve again.
 //!
 //! [`State`]: crate::inode::state::State
 

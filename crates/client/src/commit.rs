@@ -1,8 +1,9 @@
 //! Committing: making written data part of the file.
 //!
-//! The order is: the device acknowledges the data, flushes it if it must survive power loss, and then a
-//! commit names it. A failure stays with the inode, and every handle reports it at its next close or
-//! fsync. Data that a failed commit has named is lost, and a failed flush is never tried again.
+//! The order is: the device acknowledges the data, flushes it if it must survive power loss, and
+//! then a commit names it. A failure stays with the inode, and every handle reports it at its next
+//! close or fsync. Data that a failed commit has named is lost, and a failed flush is never tried
+//! again.
 
 mod inline;
 mod part;

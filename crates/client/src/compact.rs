@@ -1,15 +1,16 @@
 //! Compaction: files that were written in small pieces are put together again.
 //!
-//! Blocks are write-once, so a file that is rewritten here and there comes to lie in as many places as it
-//! was written in: each is a command to read, and a block is held as long as any byte of it is in use.
-//! `small_pieces` records the windows of a file that commits put small pieces into. When the file is
-//! due, the client reads those windows that lie in many pieces and writes each to one place on the
-//! device that most of it lies on (so it stays near its writers). It has the device flush the copy and
-//! asks the service to exchange the extents. The service does so only if they are still those that were
-//! read, so nothing waits for a compaction and nothing is lost to it.
+//! Blocks are write-once, so a file that is rewritten here and there comes to lie in as many places
+//! as it was written in: each is a command to read, and a block is held as long as any byte of it
+//! is in use. `small_pieces` records the windows of a file that commits put small pieces into. When
+//! the file is due, the client reads those windows that lie in many pieces and writes each to one
+//! place on the device that most of it lies on (so it stays near its writers). It has the device
+//! flush the copy and asks the service to exchange the extents. The service does so only if they
+//! are still those that were read, so nothing waits for a compaction and nothing is lost to it.
 //!
-//! Compaction works in the background: a few windows at a time, then a pause as long as they took, or
-//! eight times as long while the client is used. It stops while less than an eighth of the pool is free.
+//! Compaction works in the background: a few windows at a time, then a pause as long as they took,
+//! or eight times as long while the client is used. It stops while less than an eighth of the pool
+//! is free.
 
 mod copy;
 

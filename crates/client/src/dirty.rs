@@ -1,10 +1,10 @@
 //! Data of one inode that is written but not committed.
 //!
-//! Written bytes are gathered, in the order in which they come, in *fills*: up to 1 MiB of memory that
-//! goes to a device as one. A fill gets its blocks only when it is written out, so that a fill of 22
-//! unaligned records becomes one aligned device write and one allocation, and no block has to be read
-//! in order to change a part of it. `runs` records which bytes of which fill hold a byte of the file.
-//! Bytes that a later write covers are simply not committed.
+//! Written bytes are gathered, in the order in which they come, in *fills*: up to 1 MiB of memory
+//! that goes to a device as one. A fill gets its blocks only when it is written out, so that a fill
+//! of 22 unaligned records becomes one aligned device write and one allocation, and no block has to
+//! be read in order to change a part of it. `runs` records which bytes of which fill hold a byte of
+//! the file. Bytes that a later write covers are simply not committed.
 
 pub(crate) mod deferral;
 pub(crate) mod failures;

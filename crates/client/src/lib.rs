@@ -1,10 +1,10 @@
 //! The file system as a library: paths, handles, extents, leases, caching.
 //!
 //! A [`Client`] is one session with the metadata service. It lives on one thread, on `reactor`'s
-//! executor, and shares nothing with other threads: a program that wants more cores runs more clients.
-//! Rights that the service grants and recalls decide what it may cache, and for how long
-//! (`docs/protocol.md`). Leased space decides what it may write. Data goes straight from here to the
-//! devices, near first.
+//! executor, and shares nothing with other threads: a program that wants more cores runs more
+//! clients. Rights that the service grants and recalls decide what it may cache, and for how long
+//! (`docs/protocol.md`). Leased space decides what it may write. Data goes straight from here to
+//! the devices, near first.
 //!
 //! The modules from the top down; each uses only those below it:
 //!
@@ -15,14 +15,14 @@
 //! | `ranges`, `compact`, `locks` | truncation, copies and holes; compaction; file locks |
 //! | `write`, `read` | the two ways of data |
 //! | `open_files`, `names`, `create_files`, `lookup`, `xattrs` | open, create, rename, look up |
-//! | `set_attributes`, `commit` | changes that wait for a commit; making written data part of the file |
+//! | `set_attributes`, `commit` | changes that wait for a commit; committing data |
 //! | `write_out` | full fills go to their devices |
 //! | `names_held`, `opens`, `attributes`, `rights`, `rounds` | what an operation waits for |
 //! | `device_io`, `leasing` | commands to devices; leased blocks |
 //! | `kernel_cache` | names, attributes and pages that the kernel holds |
-//! | `checksums`, `neighbours`, `inline_cache`, `inodes` | small services over the table of inodes |
+//! | `checksums`, `neighbours`, `inline_cache`, `inodes` | checks, prefetching, bounds, the table |
 //! | `client` | the parts of a client |
-//! | `inode`, `dirty`, `ahead`, `devices`, `space`, `session`, `small_pieces`, … | the parts: state |
+//! | `inode`, `dirty`, `ahead`, `devices`, `space`, `session`, … | the parts: state |
 
 mod ahead;
 mod attributes;

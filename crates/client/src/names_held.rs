@@ -1,11 +1,11 @@
 //! Holding a directory's names: while a [`NamesHeld`] lives, only its owner adds names.
 //!
-//! A front end that walks a path and then acts on what it found (the kernel, over FUSE) may find the
-//! directory changed by another node in between, and its second walk as well. [`NamesHeld`] keeps other
-//! nodes from adding names to a directory, so that a name that a walk has found absent can be created.
-//! It is SIZE over the directory: a new name makes the directory longer. The answer to a recall of SIZE
-//! waits for the last [`NamesHeld`], so its holders bound how long they keep one, far below the deadline
-//! of a recall.
+//! A front end that walks a path and then acts on what it found (the kernel, over FUSE) may find
+//! the directory changed by another node in between, and its second walk as well. [`NamesHeld`]
+//! keeps other nodes from adding names to a directory, so that a name that a walk has found absent
+//! can be created. It is SIZE over the directory: a new name makes the directory longer. The answer
+//! to a recall of SIZE waits for the last [`NamesHeld`], so its holders bound how long they keep
+//! one, far below the deadline of a recall.
 
 use crate::client::Client;
 use protocol::client::{Answer, Call, SessionCall};

@@ -1,7 +1,7 @@
 //! Counting the opens of an inode, and reporting them to the service.
 //!
-//! The service keeps an inode without a name for as long as a session has it open. A [`Pin`] keeps an
-//! inode alive that a caller has found by walking a path.
+//! The service keeps an inode without a name for as long as a session has it open. A [`Pin`] keeps
+//! an inode alive that a caller has found by walking a path.
 
 use crate::ahead::Ahead;
 use crate::client::Client;

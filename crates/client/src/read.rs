@@ -1,12 +1,12 @@
 //! Reading: dirty data from memory, committed data from the devices, holes as zeros.
 //!
-//! A read takes hold of its extents (`extents`), then plans without waiting which bytes come from where
-//! (`plan`). Ranges that lie near each other on a device become one command (`command`). All commands go
-//! out together (`fetch`), and their bytes are compared with their checksums (`check`). The result is a
-//! list of chunks that refer to what was read, not a copy of it.
+//! A read takes hold of its extents (`extents`), then plans without waiting which bytes come from
+//! where (`plan`). Ranges that lie near each other on a device become one command (`command`). All
+//! commands go out together (`fetch`), and their bytes are compared with their checksums (`check`).
+//! The result is a list of chunks that refer to what was read, not a copy of it.
 //!
-//! A caller may offer memory for the result (a FUSE request's payload). What lies on a device in the same
-//! order as in the file is then read straight to its place there, which saves a copy.
+//! A caller may offer memory for the result (a FUSE request's payload). What lies on a device in
+//! the same order as in the file is then read straight to its place there, which saves a copy.
 
 mod ahead;
 mod check;

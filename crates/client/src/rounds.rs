@@ -1,8 +1,8 @@
 //! Rounds of an operation that begins again, under one deadline.
 //!
-//! The service may recall a right before the client can use it, and a commit may overtake what a read was
-//! planned by. The operation then begins again. All its rounds share one deadline, so that it ends even
-//! where others are always faster.
+//! The service may recall a right before the client can use it, and a commit may overtake what a
+//! read was planned by. The operation then begins again. All its rounds share one deadline, so that
+//! it ends even where others are always faster.
 
 use crate::client::Client;
 use protocol::Errno;

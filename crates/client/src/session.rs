@@ -1,15 +1,15 @@
 //! The session with the metadata service.
 //!
-//! Answers and pushes go to the [`Handler`] *in the order of the stream, as they are parsed*. The task
-//! that waits for an answer wakes only after that. So a grant is always applied before a recall that
-//! follows it.
+//! Answers and pushes go to the [`Handler`] *in the order of the stream, as they are parsed*. The
+//! task that waits for an answer wakes only after that. So a grant is always applied before a
+//! recall that follows it.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `config`, `handler` | how to reach the service; the interface to the rest of the client |
 //! | `keep` | connecting, resuming after a lost connection, heartbeats, ending |
-//! | `call`, `slots` | one call until its answer, over one connection after the other; reply slots |
-//! | `life`, `contact`, `pulse` | whether the session may act; heartbeats from a thread of their own |
+//! | `call`, `slots` | one call until its answer, over any number of connections; reply slots |
+//! | `life`, `contact`, `pulse` | whether the session may act; heartbeats from another thread |
 //! | `counts` | calls and bytes |
 
 pub(crate) mod call;

@@ -1,9 +1,9 @@
 //! Changing attributes, at once or with the next commit.
 //!
-//! A program that unpacks an archive sets times, owner and mode of each file before it closes it. While
-//! no other session has seen the file ([`Rights::SOLE`]) these changes stay here and travel in the
-//! commit that the close makes anyway, or within a second. The service asks for them before it shows
-//! the file to another session.
+//! A program that unpacks an archive sets times, owner and mode of each file before it closes it.
+//! While no other session has seen the file ([`Rights::SOLE`]) these changes stay here and travel
+//! in the commit that the close makes anyway, or within a second. The service asks for them before
+//! it shows the file to another session.
 
 use crate::attributes::attr_of;
 use crate::client::Client;

@@ -1,7 +1,7 @@
 //! The record of files that were written in small pieces, for compaction.
 //!
-//! A client notes the windows of a file (1 MiB) that its own commits put small pieces into. A file is due
-//! when it has been quiet for a moment, or has been written for long.
+//! A client notes the windows of a file (1 MiB) that its own commits put small pieces into. A file
+//! is due when it has been quiet for a moment, or has been written for long.
 
 use protocol::{Extent, InodeId};
 use reactor::time::{Instant, now};

@@ -1,7 +1,7 @@
 //! Applies what the metadata service grants, recalls and invalidates, in the order of the stream.
 //!
-//! Everything here up to the first `await` runs while the frame is parsed. Ending a recall may need time
-//! (reads under way, dirty data): that part is a task of its own, so that the stream goes on.
+//! Everything here up to the first `await` runs while the frame is parsed. Ending a recall may need
+//! time (reads under way, dirty data): that part is a task of its own, so that the stream goes on.
 
 mod answers;
 mod recalls;

@@ -1,8 +1,8 @@
 //! Checksums of device blocks.
 //!
-//! The writer's client computes a checksum of each block when it writes a fill to its device. The answer
-//! to `ReadExtents` brings those of committed blocks. A read copies the checksums that it needs when it
-//! takes hold of its extents.
+//! The writer's client computes a checksum of each block when it writes a fill to its device. The
+//! answer to `ReadExtents` brings those of committed blocks. A read copies the checksums that it
+//! needs when it takes hold of its extents.
 
 pub(crate) mod known;
 

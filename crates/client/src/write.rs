@@ -11,8 +11,8 @@
 //! | device | `device_io` | reach the device, run the command |
 //! | record | `dirty` | note where each dirty byte lies, and which blocks it has |
 //!
-//! Full fills go out at once, several at a time. Large buffers go out as they are, without a copy. Later,
-//! at fsync, close, a recall or the write-back, `commit` makes the data part of the file.
+//! Full fills go out at once, several at a time. Large buffers go out as they are, without a copy.
+//! Later, at fsync, close, a recall or the write-back, `commit` makes the data part of the file.
 
 mod gather;
 mod reserve;

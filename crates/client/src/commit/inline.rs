@@ -1,7 +1,7 @@
 //! Small files: their data travels in commits and lies with the metadata service.
 //!
-//! One call then publishes a file's data and attributes, and no device has to be waited for. A reader gets
-//! the bytes with the answer that would otherwise name the file's extents.
+//! One call then publishes a file's data and attributes, and no device has to be waited for. A
+//! reader gets the bytes with the answer that would otherwise name the file's extents.
 
 use crate::client::Client;
 use crate::dirty::fill::FillPlace;
@@ -10,11 +10,12 @@ use crate::inode::Inode;
 use protocol::inline::{Bytes, InlineRun};
 use protocol::sums::checksum;
 
-/// Runs that one commit carries at most: who writes more of them into so little makes extents.
+/// Most runs that one commit carries. More runs in a small file become extents.
 const RUNS_MAX: usize = 64;
 
 impl Client {
-    /// What is dirty of an inode, with its bytes, if all of it is in memory and the file is small.
+    /// Returns the dirty runs of an inode and their bytes, if all of them are in memory and the
+    /// file is small.
     pub(crate) fn small_runs(
         &self,
         inode: &Inode,

@@ -14,11 +14,11 @@ use protocol::sums::Sums;
 use protocol::{Errno, Extent, ExtentList};
 use std::rc::Rc;
 
-/// What a part of a commit was.
+/// The outcome of a part of a commit.
 pub(crate) enum PartOutcome {
-    /// There was nothing left to commit.
+    /// Nothing was left to commit.
     Nothing,
-    /// One after which there may be more from here on, if anything.
+    /// The part is committed. The next part, if there may be one, begins here.
     Done(Option<Cursor>),
 }
 
@@ -32,7 +32,7 @@ struct CommitData {
 }
 
 impl Client {
-    /// Commits what is dirty of a small file with its bytes. `None` if it goes to devices.
+    /// Commits the dirty data of a small file with its bytes. `None` if the data goes to devices.
     pub(crate) async fn commit_inline(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
@@ -46,7 +46,7 @@ impl Client {
         Some(result)
     }
 
-    /// Commits the next of the runs `asked` for, from `from` on. An earlier call is answered before.
+    /// Commits the next of the runs in `asked`, from `from` on, after an earlier call was answered.
     pub(crate) async fn commit_part(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
@@ -70,12 +70,12 @@ impl Client {
             let named = dirty.name(&runs, is_flushed);
             (CommitData { runs, extents, named, inline: Vec::new() }, next)
         };
-        // The answer says so of all that was committed before.
+        // The answer to the last part covers everything that was committed before.
         let durable = durable && next.is_none();
         self.send_commit(inode, data, durable).await.map(|()| PartOutcome::Done(next))
     }
 
-    /// Sends a commit, and takes note of what came of it. The caller holds the lock of parts.
+    /// Sends a commit and records its outcome. The caller holds the lock of parts.
     async fn send_commit(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
@@ -112,7 +112,8 @@ impl Client {
                 if attr.generation == generation {
                     self.compaction.note(inode.id, &pieces);
                 } else {
-                    // A truncation came first: the service dropped the commit, the blocks are ours.
+                    // A truncation came first: the service dropped the commit, and the blocks stay
+                    // with this client.
                     dirty.unname(&named);
                 }
                 if matches!(answer, Ok(Answer::NotDurable(_)))
@@ -130,8 +131,9 @@ impl Client {
                 {
                     dirty.unname(&named);
                 } else {
-                    // Extents may name the blocks: they are not used again before the session returns
-                    // its space at its end. What is cached may be older than what was committed.
+                    // Extents may name the blocks, so they are not used again before the session
+                    // returns its space at its end. Cached data may be older than what was
+                    // committed.
                     drop(dirty);
                     inode.state.borrow_mut().forget_data();
                 }
@@ -142,9 +144,9 @@ impl Client {
     }
 }
 
-/// What the users of a file are told when a commit fails with this. The service does not know the
-/// incarnation or the inode any more, or the blocks are those of a session that has ended: the data is
-/// gone, and the caller's arguments were not wrong.
+/// Returns the error that users of a file see when a commit fails with `errno`. ESTALE and EINVAL
+/// mean that the service no longer knows the incarnation or the inode, or that the blocks belong to
+/// a session that has ended. Then the data is gone, and the caller's arguments were right.
 fn reported_as(errno: Errno) -> Errno {
     if matches!(errno, Errno::ESTALE | Errno::EINVAL) { Errno::EIO } else { errno }
 }
@@ -153,9 +155,9 @@ fn reported_as(errno: Errno) -> Errno {
 mod tests {
     use super::*;
 
-    /// Goal: what says that data is gone, or that the service does not take it any more, is an error of
-    /// I/O to who closes a file: no ESTALE, and no EINVAL for arguments that were right. Causes that the
-    /// user can do something about stay what they are.
+    /// Goal: if data is gone, or the service does not take it any more, the caller that closes the
+    /// file gets an I/O error: no ESTALE, and no EINVAL for arguments that were right. Errors that
+    /// the user can act on stay as they are.
     #[test]
     fn failures_of_a_commit_are_told_as_what_they_are_to_users() {
         let reported = [

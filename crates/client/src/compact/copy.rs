@@ -1,4 +1,4 @@
-//! One compaction: copying pieces of a file to one place, and exchanging them.
+//! One compaction: copies pieces of a file to one place, and exchanges them.
 
 use crate::client::Client;
 use crate::extent_map::Run;
@@ -14,23 +14,23 @@ use reactor::Shared;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// One part in so many of the pool has to be free.
+/// A compaction needs at least this fraction of the pool free: 1 / 8.
 const FREE_PARTS: u64 = 8;
 
-/// Most pieces that one compaction puts together: bounds a transaction of the metadata service.
+/// Most pieces that one compaction puts together. It bounds a transaction of the metadata service.
 const PIECES_MAX: usize = 1024;
 
-/// More commands than one for so many bytes are worth a compaction, from a few on.
+/// More than one command for this many bytes are worth a compaction, from `COMMANDS_MIN` on.
 const COMMAND_BYTES: u64 = 128 << 10;
 const COMMANDS_MIN: u64 = 4;
 
-/// So often space is leased for a copy: a grant may be of less than was asked for, or of short runs.
+/// How often space is leased for a copy. A grant may be smaller than the request, or in short runs.
 const LEASES_MAX: usize = 2;
 
-/// A compaction has to save as many commands of so many.
+/// A compaction has to leave at most one command for this many before it.
 const COMMANDS_SAVED_PARTS: usize = 2;
 
-/// Bytes that lie in so many times their size of blocks are worth a compaction.
+/// Bytes are worth a compaction if they hold more than this many quarters of their size in blocks.
 const HELD_QUARTERS: u64 = 5;
 
 /// A copy that a device has acknowledged.
@@ -41,42 +41,42 @@ pub(super) struct Copied {
     new: Vec<Extent>,
     device: DeviceId,
     allocated: Vec<Allocated>,
-    /// The sums of their blocks.
+    /// The checksums of their blocks.
     sums: Sums,
-    /// The last write to the device.
+    /// The number of the last write to the device.
     number: u64,
     session: SessionStamp,
     /// Commands that it took to read the old pieces.
     commands: usize,
-    /// Until the exchange is answered the old blocks hold nothing else: what was read from them is still
-    /// there if the file still names them.
+    /// Keeps the old blocks from being used again until the exchange is answered. If the file still
+    /// names them then, they hold what was read.
     _epoch: Option<ReadGuard>,
 }
 
-/// What became of some pieces.
+/// The outcome for some pieces.
 pub(super) struct CopyOutcome {
-    /// They are all up to here.
+    /// They are all the pieces up to here.
     pub(super) end: u64,
-    /// Their copy, if they were worth it.
+    /// Their copy, if they were worth one.
     pub(super) copied: Option<Copied>,
-    /// They are in many pieces, and left alone while the file is written.
+    /// Whether they are many, and left alone while the file is written.
     pub(super) is_left: bool,
 }
 
 impl Copied {
-    /// Where it begins in the file.
+    /// Returns where it begins in the file.
     pub(super) fn offset(&self) -> u64 {
         self.old.first().map_or(0, |extent| extent.offset)
     }
 }
 
-/// Whether pieces take too many commands.
+/// Returns whether pieces take too many commands.
 fn is_slow(pieces: &CommittedPieces) -> bool {
     let commands = pieces.commands as u64;
     commands >= COMMANDS_MIN && commands > pieces.bytes().div_ceil(COMMAND_BYTES)
 }
 
-/// Whether pieces hold too many blocks.
+/// Returns whether pieces hold too many blocks.
 fn is_large(pieces: &CommittedPieces, block_size: u64) -> bool {
     pieces.held_bytes > pieces.bytes() * HELD_QUARTERS / 4 + 4 * block_size
 }
@@ -85,11 +85,11 @@ fn old_extent(run: &Run<Place>) -> Extent {
     Extent { offset: run.offset, length: run.length as u32, place: run.place }
 }
 
-/// The extents of runs that were copied, one after the other, into allocations.
+/// Returns the extents of runs that were copied, one after the other, into allocations.
 fn extents_in(runs: &[Run<Place>], allocated: &[Allocated], block_size: u32) -> Vec<Extent> {
     let mut extents: Vec<Extent> = Vec::new();
     let mut rest = allocated.iter();
-    // Where in the present allocation the next byte goes.
+    // The next byte goes to `at` in the present allocation.
     let (mut present, mut at) = (rest.next(), 0);
     for run in runs {
         let (mut offset, mut left) = (run.offset, run.length as u32);
@@ -116,7 +116,8 @@ impl Client {
     /// Copies the next pieces of a range, if they are worth it.
     ///
     /// # Errors
-    /// ESTALE if the file is gone. Other errors are temporary: the file stays as it is, and a later pass tries again.
+    /// ESTALE if the file is gone. Other errors are temporary: the file stays as it is, and a later
+    /// pass tries again.
     pub(super) async fn copy_pieces(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
@@ -136,7 +137,7 @@ impl Client {
             return none(is_slow);
         }
         self.find_room().await?;
-        // Writers need their memory more.
+        // Writers have precedence for this memory.
         let memory = self.dirty_budget.try_acquire(pieces.bytes() as usize).ok_or(Errno::EAGAIN)?;
         let bytes = self.read_pieces(inode, &pieces, info.block_size as usize).await?;
         let allowed = (pieces.commands / COMMANDS_SAVED_PARTS).max(1);
@@ -159,8 +160,8 @@ impl Client {
         Ok(CopyOutcome { end, copied: Some(copied), is_left: false })
     }
 
-    /// The device that most of some pieces lies on, if it may take all of them: what lies on a disk is not
-    /// moved into memory.
+    /// Returns the device that most of the pieces lie on, if it may take all of them. Data on a
+    /// disk is not moved into memory.
     fn home_of(&self, pieces: &CommittedPieces) -> Option<DeviceId> {
         let mut devices: Vec<(DeviceId, u64)> = Vec::new();
         for run in &pieces.runs {
@@ -178,8 +179,8 @@ impl Client {
         devices.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(device, _)| device)
     }
 
-    /// Allocates blocks for so many bytes side by side, or else in at most `pieces_max` runs. What is leased and
-    /// free may lie in pieces itself, from writes: then more is leased.
+    /// Allocates blocks for this many bytes side by side, or else in at most `pieces_max` runs. If
+    /// the leased free blocks lie in pieces themselves, from writes, leases more.
     async fn allocate_for(
         self: &Rc<Self>,
         device: DeviceId,
@@ -193,7 +194,7 @@ impl Client {
             if let Some(allocated) = self.try_allocate(device, blocks, block_size, pieces_max) {
                 return Ok(allocated);
             }
-            // Here, and nowhere else.
+            // The copy belongs on this device, not on another one.
             if number < LEASES_MAX && self.lease_space(device, bytes as u64).await? != device {
                 return Err(Errno::ENOSPC);
             }
@@ -225,8 +226,8 @@ impl Client {
         Some(allocated)
     }
 
-    /// Writes a copy to its blocks; answers the number of the last write. Blocks of a write that failed stay
-    /// out of use until the session ends.
+    /// Writes a copy to its blocks. Returns the number of the last write. Blocks of a write that
+    /// failed stay out of use until the session ends.
     async fn write_copy(
         self: &Rc<Self>,
         allocated: &[Allocated],
@@ -247,8 +248,8 @@ impl Client {
         Ok(newest)
     }
 
-    /// Has the device flush a copy, and the service take it for what was copied; false if the file is another
-    /// by now.
+    /// Has the device flush a copy, and the service exchange it for the pieces. Returns false if
+    /// that failed, for example because the file has changed meanwhile.
     pub(super) async fn exchange(self: &Rc<Self>, inode: &Rc<Inode>, copied: Copied) -> bool {
         let Copied { generation, device, number, session, commands, .. } = copied;
         let is_lazy = reactor::mutant!("compaction-unflushed");
@@ -290,8 +291,8 @@ impl Client {
                 }
                 false
             }
-            // The file may name the copy: its blocks stay out of use until the session ends, and what is
-            // cached may be older.
+            // The file may name the copy, so its blocks stay out of use until the session ends.
+            // What is cached may be older.
             Ok(_) | Err(_) => {
                 inode.state.borrow_mut().forget_data();
                 false
@@ -301,10 +302,10 @@ impl Client {
 }
 
 impl Client {
-    /// ENOSPC unless the pool keeps room beside a round of copies.
+    /// Fails with ENOSPC unless the pool has room beside a round of copies.
     async fn find_room(self: &Rc<Self>) -> Result<(), Errno> {
         let pool = self.pool_use().await?;
-        // What is leased and unused is returned when it is needed.
+        // Leased, unused space is returned when the service needs it.
         let spare = pool.free_bytes.saturating_sub(pool.dead_bytes);
         let is_enough = spare >= pool.total_bytes / FREE_PARTS;
         if is_enough { Ok(()) } else { Err(Errno::ENOSPC) }

@@ -1,15 +1,16 @@
 //! Reaching a device: admission, connecting, and probing one that does not answer.
 //!
-//! A client connects to a device at its first use: it asks the service to admit this session there, then
-//! tries the local way, then the remote one. So a job of many nodes makes only the connections that its
-//! data needs.
+//! A client connects to a device at its first use: it asks the service to admit this session there,
+//! then tries the local way, then the remote one. So a job of many nodes makes only the connections
+//! that its data needs.
 //!
-//! A command to a node that has died waits for its deadline, because a connection may break and come
-//! back. But only the first one waits: from then on the device is *out of contact*, and commands to it
-//! fail at once. A probe in the background connects to it and reads a block, at most once in
-//! [`PROBE_PAUSE`]. It ends when that succeeds, when the service reports the device as back, or when
-//! this client gets another session: a process that was stopped itself finds its own deadlines passed,
-//! which says nothing of others. The log names the node once, and each file that could not be read.
+//! A command to a node that has died waits for its deadline, because a connection may break and
+//! come back. But only the first one waits: from then on the device is *out of contact*, and
+//! commands to it fail at once. A probe in the background connects to it and reads a block, at most
+//! once in [`PROBE_PAUSE`]. It ends when that succeeds, when the service reports the device as
+//! back, or when this client gets another session: a process that was stopped itself finds its own
+//! deadlines passed, which says nothing of others. The log names the node once, and each file that
+//! could not be read.
 
 use crate::client::Client;
 use crate::devices::contact::is_of_contact;
@@ -25,22 +26,23 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Pauses between attempts to connect that break while they are made.
+/// Pauses between attempts to connect, if connections break while they are made.
 const CONNECT_PAUSES: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
 
-/// Why a target is not connected to that takes no TLS.
+/// Why this client does not connect to a target without TLS.
 const IN_THE_CLEAR: &str =
     "its node has `plain_data` and takes data in the clear, this one does not";
 
 /// Pause between two probes of a device.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Most files that are named while a device is out of contact.
+/// Most files that the log names while a device is out of contact.
 const NAMED_MAX: usize = 64;
 
 impl Client {
-    /// The device, connected to if it was not yet. EIO at once if it is out of contact, unless a probe asks.
+    /// Returns the device, after connecting to it if necessary. Fails with EIO at once if the
+    /// device is out of contact, unless a probe asks.
     pub(crate) async fn reach(
         self: &Rc<Self>,
         id: DeviceId,
@@ -58,7 +60,7 @@ impl Client {
             return Ok(device);
         }
         let session = self.session.life.stamp();
-        // ENODEV is that of a node which is out of contact: to its readers, an error of I/O.
+        // The service returns ENODEV for a node out of contact; a reader gets an I/O error.
         let admitted = self.session.call(Call::Session(SessionCall::Admit(id))).await;
         if admitted == Err(Errno::ENODEV) {
             let error = "the metadata service has no contact with it";
@@ -66,7 +68,8 @@ impl Client {
         }
         let Answer::Admitted { incarnation, key } = admitted? else { return Err(Errno::EPROTO) };
         let info = pool_device.info.borrow().clone();
-        // The way leads to this incarnation: nothing that is known of an earlier one may go over it.
+        // The connection leads to this incarnation. No command planned for an earlier one may use
+        // it.
         self.update_devices(vec![DeviceInfo { incarnation, ..info }]);
         let info = pool_device.info.borrow().clone();
         let identity = self.session.identity();
@@ -75,7 +78,7 @@ impl Client {
             Connection::Local(device)
         } else {
             let times = self.session.times();
-            // A probe that fails is made again.
+            // A probe that fails is repeated.
             let patience = if is_probe { times.heartbeat } else { times.target_deadline };
             if key.is_none() && !self.devices.plain_data {
                 return Err(self.failed(&pool_device, "connecting", &IN_THE_CLEAR, false));
@@ -96,8 +99,8 @@ impl Client {
         Ok(device)
     }
 
-    /// Connects to a device over the network. A connection that breaks while it is made is no worse than
-    /// one that breaks later: it is made again.
+    /// Connects to a device over the network. A connection that breaks while it is made is no worse
+    /// than one that breaks later, so this tries again.
     async fn connect(
         self: &Rc<Self>,
         pool_device: &Rc<PoolDevice>,
@@ -119,7 +122,7 @@ impl Client {
         }
     }
 
-    /// Takes note of a failure, which is one of contact or the device's own. Answers EIO.
+    /// Records a failure, which is one of contact (`is_silent`) or the device's own. Returns EIO.
     pub(crate) fn failed(
         self: &Rc<Self>,
         pool_device: &Rc<PoolDevice>,
@@ -139,13 +142,13 @@ impl Client {
         Errno::EIO
     }
 
-    /// Takes a device out of use until it answers: a command or a connection has failed because there was
-    /// no contact.
+    /// Takes a device out of use until it answers, after a command or a connection found no
+    /// contact.
     pub(super) fn lose_contact(self: &Rc<Self>, pool_device: &Rc<PoolDevice>, error: &dyn Display) {
         if pool_device.contact.is_lost.replace(true) {
             return;
         }
-        // A connection that waits for a lost packet to be sent again is slower than a new one.
+        // A connection that waits to resend a lost packet is slower than a new one.
         pool_device.connection.take();
         let info = pool_device.info.borrow().clone();
         tracing::error!(
@@ -157,7 +160,7 @@ impl Client {
         }
     }
 
-    /// Reads a block of a device that is out of contact until one comes.
+    /// Probes a device that is out of contact until it returns a block.
     async fn probe(self: Rc<Self>, pool_device: Rc<PoolDevice>) {
         while pool_device.contact.is_lost() && !self.session.is_closed() {
             if self.session.life.is_alive() {
@@ -166,7 +169,7 @@ impl Client {
                 match reactor::race(answered, renewed).await {
                     reactor::Either::First(true) => pool_device.regain_contact(),
                     reactor::Either::First(false) => sleep(PROBE_PAUSE).await,
-                    // If it is lost again by now, that is what to look at.
+                    // The device may be lost again by now; the loop looks at its present state.
                     reactor::Either::Second(()) => {}
                 }
                 continue;
@@ -176,7 +179,7 @@ impl Client {
         pool_device.contact.is_probed.set(false);
     }
 
-    /// Returns whether a device answers; an error counts if it is the device's own.
+    /// Returns whether a device answers. An error of the device itself is an answer.
     async fn answers(self: &Rc<Self>, pool_device: &Rc<PoolDevice>) -> bool {
         let (id, block_bytes) = {
             let info = pool_device.info.borrow();
@@ -192,7 +195,7 @@ impl Client {
         }
     }
 
-    /// Names a file in the log that cannot be read because of devices that are out of contact: once, as
+    /// Names a file in the log that cannot be read because of devices out of contact: once for as
     /// long as they are.
     pub(crate) fn name_unreadable(
         &self,

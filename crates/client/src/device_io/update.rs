@@ -1,11 +1,11 @@
-//! News of the pool's devices.
+//! Applying news of the pool's devices.
 
 use crate::client::Client;
 use protocol::space::DeviceInfo;
 
 impl Client {
-    /// Takes in what the service says of the pool. Where a device has lost data, what is cached of
-    /// extents may name it; they are asked for again.
+    /// Applies the service's report of the pool. If a device has lost data, cached extents may name
+    /// it, so this drops them; readers ask for them again.
     pub(crate) fn update_devices(&self, infos: Vec<DeviceInfo>) {
         let reborn = self.devices.update(infos);
         for (device, incarnation) in &reborn {
@@ -17,7 +17,7 @@ impl Client {
         }
     }
 
-    /// Drops all cached extents: some may be lost.
+    /// Drops all cached extents, because some may be lost.
     pub(crate) fn forget_extents(&self) {
         for inode in self.inodes.borrow().values() {
             inode.state.borrow_mut().forget_extents();

@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(crate) struct Contact {
     pub(crate) is_lost: Cell<bool>,
-    /// A probe is at work.
+    /// Whether a probe is running.
     pub(crate) is_probed: Cell<bool>,
-    /// The files that were named since it was lost.
+    /// The files that the log has named since contact was lost.
     pub(crate) named: RefCell<BTreeSet<InodeId>>,
-    /// Notified when contact begins anew: a probe that waits is for nothing.
+    /// Notified when contact begins anew, so that a waiting probe ends.
     pub(crate) renewed: Notify,
 }
 
@@ -23,8 +23,8 @@ impl Contact {
         self.is_lost.get()
     }
 
-    /// Forgets what was found: the device is back, has moved, or this client begins another session. The next
-    /// command waits for its own deadline.
+    /// Forgets what was found: the device is back or has moved, or this client begins another
+    /// session. The next command waits for its own deadline.
     pub(super) fn begin_anew(&self) {
         self.is_lost.set(false);
         self.named.borrow_mut().clear();
@@ -37,14 +37,14 @@ impl Contact {
     }
 }
 
-/// Whether a command failed for lack of contact, and not by an answer.
+/// Returns whether a command failed for lack of contact rather than by an answer.
 pub(crate) fn is_of_contact(error: &block::Error) -> bool {
     let block::Error::Io { source, .. } = error else { return false };
     let cause = source.get_ref().and_then(|cause| cause.downcast_ref::<host::Error>());
     cause.is_some_and(is_silence)
 }
 
-/// Whether an error of the host says that the target was not reached.
+/// Returns whether an error of the host means that it did not reach the target.
 pub(super) fn is_silence(error: &host::Error) -> bool {
     error.is_connection_error()
         || matches!(error, host::Error::DeadlineExceeded(_) | host::Error::ControllerLost(_))

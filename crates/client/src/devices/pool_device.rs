@@ -1,4 +1,5 @@
-//! One device of the pool: what is known of it, the way to it, and which of its writes are durable.
+//! One device of the pool: what is known of it, the connection to it, and which of its writes are
+//! durable.
 
 use crate::devices::contact::Contact;
 use crate::devices::remote::Remote;
@@ -12,7 +13,7 @@ use std::rc::Rc;
 /// `EACCES`: the errno of a refused command.
 const ACCESS_DENIED: i32 = 13;
 
-/// A way to a device.
+/// A connection to a device: in this process, or over NVMe/TCP.
 pub(crate) enum Connection {
     Local(Rc<dyn Device>),
     Remote(Remote),
@@ -27,20 +28,22 @@ impl Connection {
     }
 }
 
-/// A device.
+/// A device of the pool.
 pub(crate) struct PoolDevice {
     pub(crate) info: RefCell<DeviceInfo>,
     pub(crate) connection: RefCell<Option<Connection>>,
     pub(crate) is_local: Cell<bool>,
     pub(crate) contact: Contact,
-    /// Held while a way to it is made.
+    /// Held while a connection is made.
     pub(crate) connecting: Semaphore,
-    /// Held while it is flushed.
+    /// Held during a flush.
     pub(crate) flushing: Semaphore,
-    /// Writes that the device has acknowledged, counted; and up to which of them it was flushed.
+    /// Number of writes that the device has acknowledged; below, the number up to which it has
+    /// flushed.
     pub(crate) writes: Cell<u64>,
     pub(crate) flushed: Cell<u64>,
-    /// Writes after the first and up to the second of these may be lost: a flush of them failed.
+    /// Writes after the first and up to the second of these numbers may be lost: a flush of them
+    /// failed.
     pub(crate) lost: Cell<(u64, u64)>,
     pub(crate) read_bytes: Cell<u64>,
     pub(crate) written_bytes: Cell<u64>,
@@ -63,19 +66,19 @@ impl PoolDevice {
         }
     }
 
-    /// Whether the service and this client are in contact with it.
+    /// Returns whether both the service and this client are in contact with it.
     pub(super) fn is_usable(&self) -> bool {
         self.info.borrow().online && !self.contact.is_lost()
     }
 
-    /// Whether a flush of a write has failed, or might have been of a later incarnation.
+    /// Returns whether a flush of this write has failed, or may have covered a later incarnation.
     pub(crate) fn is_lost(&self, number: u64) -> bool {
         let (after, to) = self.lost.get();
         after < number && number <= to
     }
 
-    /// Takes in what the service says of it. Answers whether its incarnation is another: then what
-    /// was not flushed is lost, and no later flush makes it durable.
+    /// Applies the service's report of the device. Returns whether its incarnation has changed.
+    /// Then what was not flushed is lost, and no later flush makes it durable.
     pub(super) fn update(&self, info: DeviceInfo) -> bool {
         let old = self.info.replace(info);
         let info = self.info.borrow();
@@ -100,9 +103,9 @@ impl PoolDevice {
         self.connection.borrow().as_ref().map(Connection::device)
     }
 
-    /// Whether a command that failed on `device` is worth another try, over a new way: the target
-    /// has refused it, as it does when admissions lapsed while the metadata service was away, or
-    /// the way was given up meanwhile.
+    /// Returns whether a command that failed on `device` is worth another try over a new
+    /// connection. It is if the target has refused it, as when admissions lapsed while the metadata
+    /// service was away, or if the connection was given up meanwhile.
     pub(crate) fn is_worth_retrying(&self, device: &Rc<dyn Device>, error: &block::Error) -> bool {
         let is_same = self.device().is_some_and(|present| Rc::ptr_eq(&present, device));
         let is_refused = error.to_errno() == ACCESS_DENIED
@@ -123,7 +126,8 @@ impl PoolDevice {
         }
     }
 
-    /// Lets a way go whose commands find no contact, unless there is another one by now.
+    /// Drops the connection to `device`, which finds no contact, unless there is another one by
+    /// now.
     pub(crate) fn drop_connection(&self, device: &Rc<dyn Device>) {
         if self.device().is_some_and(|present| Rc::ptr_eq(&present, device)) {
             self.connection.take();

@@ -3,28 +3,28 @@
 use protocol::attr::{AttrChanges, Deferred, without_privileges};
 use protocol::{Attr, Timestamp};
 
-/// What of an inode's attributes has been changed and not answered by the service yet.
+/// Changes of an inode's attributes that the service has not answered yet.
 #[derive(Debug, Default)]
 pub(crate) struct Deferral {
     waiting: Option<Deferred>,
-    /// What the commit under way carries.
+    /// The changes that the running commit carries.
     sent: Option<Deferred>,
-    /// A commit is under way: it ends SOLE, so nothing more waits for the next one.
+    /// Whether a commit is running: it ends SOLE, so no more changes wait for the next one.
     pub(crate) is_under_way: bool,
 }
 
 impl Deferral {
-    /// Whether nothing is left to be made known.
+    /// Returns whether the service has all changes.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_none() && self.sent.is_none()
     }
 
-    /// Whether something waits for the next commit.
+    /// Returns whether changes wait for the next commit.
     pub(crate) fn is_waiting(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// Adds changes that come after all before.
+    /// Adds changes that come after all earlier ones.
     pub(crate) fn add(&mut self, changes: &AttrChanges, now: Timestamp) {
         let waiting = self
             .waiting
@@ -42,7 +42,7 @@ impl Deferral {
         all.mtime = changes.mtime.or(all.mtime);
     }
 
-    /// A write comes after what waits: its time counts, and it takes privileges away.
+    /// Notes a write after the waiting changes: its time counts, and it may clear suid and sgid.
     pub(crate) fn written(&mut self, kills_privileges: bool) {
         let Some(waiting) = &mut self.waiting else { return };
         waiting.changes.mtime = None;
@@ -51,7 +51,7 @@ impl Deferral {
         }
     }
 
-    /// A commit goes out: what it carries of this.
+    /// Takes out the changes for a commit that is about to be sent.
     pub(crate) fn send(&mut self) -> Option<Deferred> {
         assert!(!self.is_under_way, "two commits of an inode are under way: {self:?}");
         self.is_under_way = true;
@@ -63,30 +63,30 @@ impl Deferral {
         self.sent
     }
 
-    /// The commit was answered, or has failed.
+    /// Notes that the commit was answered, or has failed.
     pub(crate) fn answered(&mut self) {
         self.sent = None;
         self.is_under_way = false;
     }
 
-    /// Forgets what nobody can see any more, or has gone with the session.
+    /// Forgets changes that no user can see any more, or that went with the session.
     pub(crate) fn clear(&mut self) {
         self.waiting = None;
         self.sent = None;
     }
 
-    /// Shows attributes with what is on its way.
+    /// Applies the changes of the running commit to attributes.
     pub(crate) fn show_sent(&self, attr: &mut Attr) {
         self.sent.iter().for_each(|sent| show(sent, attr));
     }
 
-    /// Shows attributes with what waits.
+    /// Applies the waiting changes to attributes.
     pub(crate) fn show_waiting(&self, attr: &mut Attr) {
         self.waiting.iter().for_each(|waiting| show(waiting, attr));
     }
 }
 
-/// As the service will make the changes.
+/// Applies changes as the service will.
 fn show(deferred: &Deferred, attr: &mut Attr) {
     let changes = &deferred.changes;
     if changes.kill_privileges {

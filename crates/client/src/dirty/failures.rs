@@ -1,8 +1,8 @@
 //! Failures of one inode's writes and commits, and which handles have reported them.
 //!
-//! Each handle reports a failure from its time once, however many others reported it before, as Linux
-//! does for its page cache (`errseq_t`). A failure that no handle has reported when another one is
-//! opened is reported by that one too: the program that wrote may be gone.
+//! Each handle reports a failure from its time once, however many others reported it before, as
+//! Linux does for its page cache (`errseq_t`). A failure that no handle has reported when another
+//! one is opened is reported by that one too: the program that wrote may be gone.
 
 use protocol::Errno;
 use std::cell::Cell;
@@ -12,17 +12,18 @@ use std::cell::Cell;
 pub(crate) struct Failures {
     /// Failures noted so far.
     count: u64,
-    /// The first of them since anybody was told.
+    /// The first of them since a handle last reported one.
     errno: Option<Errno>,
     is_reported: bool,
 }
 
-/// The failures that a handle was told of, or that were told to others before it was opened.
+/// Number of the failures that a handle has reported, or that others had reported before it was
+/// opened.
 #[derive(Debug, Default)]
 pub(crate) struct ReportedFailures(Cell<u64>);
 
 impl Failures {
-    /// Something failed.
+    /// Notes a failure.
     pub(crate) fn note(&mut self, errno: Errno) {
         self.count += 1;
         if self.is_reported || self.errno.is_none() {
@@ -31,27 +32,27 @@ impl Failures {
         self.is_reported = false;
     }
 
-    /// How many were noted.
+    /// Returns how many failures were noted.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// What failed since there were so many.
+    /// Returns the failure noted since there were `count`.
     pub(crate) fn since(&self, count: u64) -> Result<(), Errno> {
         if self.count == count { Ok(()) } else { self.errno.map_or(Ok(()), Err) }
     }
 
-    /// Whether there is one that nobody was told of.
+    /// Returns whether there is a failure that no handle has reported.
     pub(crate) fn has_unreported(&self) -> bool {
         self.errno.is_some() && !self.is_reported
     }
 
-    /// What a handle that is opened now need not be told.
+    /// Returns the failures that a handle opened now need not report.
     pub(crate) fn reported_at_open(&self) -> ReportedFailures {
         ReportedFailures(Cell::new(if self.has_unreported() { self.count - 1 } else { self.count }))
     }
 
-    /// Tells who has been told so much of what failed since.
+    /// Returns the failure noted since this handle last reported one.
     pub(crate) fn report_to(&mut self, reported: &ReportedFailures) -> Result<(), Errno> {
         if reported.0.replace(self.count) == self.count {
             return Ok(());
@@ -65,7 +66,7 @@ impl Failures {
 mod tests {
     use super::*;
 
-    /// Goal: every handle is told once of each failure from its time, and by its number.
+    /// Goal: every handle reports each failure from its time once, with its error.
     #[test]
     fn every_handle_is_reported_once() {
         let mut failures = Failures::default();
@@ -83,7 +84,7 @@ mod tests {
         assert_eq!(failures.report_to(&two), Err(Errno::ETIMEDOUT));
     }
 
-    /// Goal: who opens a file after a failure is told of it only if nobody else was.
+    /// Goal: a handle opened after a failure reports it only if no other handle has.
     #[test]
     fn a_new_handle_is_reported_what_nobody_was_told() {
         let mut failures = Failures::default();

@@ -1,7 +1,7 @@
 //! The blocks of a fill that commits have named.
 //!
-//! A commit names just those blocks that its extents touch. No commit names a block whose bytes later
-//! writes have all covered: this client may use it again once the fill is no longer needed.
+//! A commit names just those blocks that its extents touch. No commit names a block whose bytes
+//! later writes have all covered: this client may use it again once the fill is no longer needed.
 
 use crate::dirty::Dirty;
 use crate::dirty::fill::{FillId, FillPlace, FillState, cut};
@@ -12,20 +12,21 @@ use protocol::space::NewAllocation;
 use protocol::{AllocationId, DeviceId};
 use std::ops::Range;
 
-/// What a commit names for the first time.
+/// The blocks that a commit names for the first time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// As the commit says it.
+    /// The blocks as the commit names them.
     pub(crate) allocations: Vec<NewAllocation>,
-    /// The sums of their blocks, if sums are made.
+    /// The checksums of these blocks, if this client makes checksums.
     pub(crate) sums: Vec<u32>,
-    /// The same as blocks of fills.
+    /// The same blocks by their fills.
     blocks: Vec<(FillId, Range<u32>)>,
 }
 
 impl Dirty {
-    /// The blocks that a commit of runs names for the first time, which it then has named. `is_flushed`
-    /// says of a device and the number of a write whether a flush has covered it.
+    /// Returns the blocks that a commit of these runs names for the first time, and marks them as
+    /// named. `is_flushed` returns whether a flush has covered the write of this number on a
+    /// device.
     pub(crate) fn name(
         &mut self,
         runs: &[Run<FillPlace>],
@@ -71,7 +72,7 @@ impl Dirty {
         named
     }
 
-    /// Adds the sums of the blocks that a written run lies in to what a read checks.
+    /// Adds the checksums of the blocks that a written run lies in to those that a read compares.
     pub(crate) fn add_sums(&self, run: &Run<FillPlace>, checks: &mut Checks) {
         let Some(fill) = self.fills.get(&run.place.fill) else { return };
         let touched = fill.blocks_of(run);
@@ -85,7 +86,7 @@ impl Dirty {
         }
     }
 
-    /// A commit was not carried out: what it named is unnamed again.
+    /// Takes the marks back, because the commit was not carried out.
     pub(crate) fn unname(&mut self, named: &Named) {
         for (id, range) in &named.blocks {
             if let Some(fill) = self.fills.get_mut(id) {

@@ -9,7 +9,7 @@ use protocol::sums::SUMS_PER_MESSAGE_MAX;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
-/// How far the parts of a commit have come: the next one begins at this fill, and at this place in it.
+/// Where the next part of a commit begins: at this fill, and at this place in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cursor {
     fill: FillId,
@@ -17,12 +17,14 @@ pub(crate) struct Cursor {
 }
 
 impl Dirty {
-    /// Of the runs that a commit is asked for: those of its next part, ascending, and where the one after
-    /// it begins, if there may be more. Only runs whose bytes the devices have, and all of a fill in one
-    /// part, if it has no more than `count_max`. Else it is cut between blocks: once a part has named a
-    /// block, others may overwrite what it named, and then the block is gone. (The exception are blocks
-    /// with more runs than two further parts would take.) The extents of pieces count as runs. The blocks of
-    /// all fills of a part are as many as a message may have sums, or fewer.
+    /// Returns the runs of a commit's next part, ascending, out of those in `asked`, and where the
+    /// part after it begins, if there may be one.
+    ///
+    /// A part has only runs whose bytes the devices have. It has all of a fill if those are at most
+    /// `count_max` runs; the extents of pieces count as runs. A larger fill is cut between blocks:
+    /// once a part has named a block, others may overwrite what it named, and then the block is
+    /// gone. (Blocks with more runs than two further parts would take are the exception.) All fills
+    /// of a part together have at most as many blocks as a message may have checksums.
     pub(crate) fn committable(
         &self,
         asked: &[Run<FillPlace>],
@@ -70,7 +72,7 @@ impl Dirty {
         (part, next)
     }
 
-    /// The extents that a written run becomes: one for each allocation it lies in.
+    /// Returns the extents that a written run becomes: one for each allocation it lies in.
     pub(crate) fn extents(&self, run: &Run<FillPlace>) -> SmallVec<[Extent; 1]> {
         let mut extents = SmallVec::new();
         let Some(fill) = self.fills.get(&run.place.fill) else { return extents };
@@ -88,8 +90,8 @@ impl Dirty {
                 });
             }
         }
-        // A byte without a block would be committed as a hole. (What failed to be written has no blocks
-        // at all: it is not committed, and its failure is kept.)
+        // A byte without a block would be committed as a hole. (Bytes whose write failed have no
+        // blocks at all: they are not committed, and the failure is kept.)
         assert!(
             covered == run.length || fill.pieces.is_empty(),
             "{run:?} is not all in {:?} of {}",

@@ -5,16 +5,16 @@ use std::cell::Cell;
 /// A piece of this size or more is part of a stream.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// What one large piece weighs, in small ones.
+/// Weight of one large piece, in small ones.
 const LARGE_WEIGHT: i16 = 4;
 
-/// So much is remembered.
+/// Largest weight: it bounds how long a habit is remembered.
 const WEIGHT_MAX: i16 = 64;
 
 /// How a file is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Habit {
-    /// It was not used here yet.
+    /// The file was not used here yet.
     #[default]
     Unknown,
     /// In small pieces, here and there.
@@ -46,7 +46,8 @@ impl Balance {
 mod tests {
     use super::*;
 
-    /// Goal: the habit is what was done most and last; a few pieces of the other kind do not change it.
+    /// Goal: the habit is what was done most and last; a few pieces of the other kind do not change
+    /// it.
     #[test]
     fn a_habit_is_what_was_done_most() {
         let balance = Balance::default();

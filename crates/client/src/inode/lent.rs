@@ -10,13 +10,13 @@ use std::time::Duration;
 /// How long a directory lends no names after others have changed some.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// A cache that runs has taken in an answer after so long.
+/// After this time a running cache has received an answer.
 pub(crate) const ON_ITS_WAY: Duration = Duration::from_millis(100);
 
-/// Names that one directory lends before those that have expired are looked for.
+/// Names that one directory lends before it looks for expired ones.
 const NAMES_SWEPT: usize = 1024;
 
-/// How long a cache outside of this client may use what it is given, at most.
+/// How long the kernel may use what it is given, at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lending {
     /// Attributes of inodes.
@@ -25,22 +25,22 @@ pub struct Lending {
     pub names: Duration,
 }
 
-/// A name to be dropped by a cache outside of this client.
+/// A name that the kernel has to drop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LentName {
     /// The name.
     pub name: Name,
-    /// It names a directory, and nobody has changed it: only its validity is taken back, as other file
-    /// systems may be mounted below it.
+    /// Whether only its validity is taken back: it names a directory, and no session has changed
+    /// it. Other file systems may be mounted below it.
     pub expires_only: bool,
 }
 
-/// What was counted of all that is lent.
+/// Counts of what was lent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LentCounts {
     /// Attributes given with a validity.
     pub attributes_lent: u64,
-    /// Names, also absent ones, given with a validity.
+    /// Names, present or absent, given with a validity.
     pub names_lent: u64,
     /// Attributes taken back before they expired.
     pub attributes_taken_back: u64,
@@ -48,11 +48,11 @@ pub struct LentCounts {
     pub names_taken_back: u64,
     /// Times that all names were dropped at once.
     pub epochs_raised: u64,
-    /// Times that something had to expire, as it could not be taken back.
+    /// Times that something had to expire, because it could not be taken back.
     pub expired: u64,
 }
 
-/// A name as it was lent.
+/// A name that was lent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LentEntry {
     pub(crate) until: Instant,
@@ -60,7 +60,7 @@ pub(crate) struct LentEntry {
     pub(crate) is_directory: bool,
 }
 
-/// What is lent of one inode.
+/// What was lent of one inode.
 #[derive(Debug, Default)]
 pub(crate) struct Lent {
     pub(crate) attributes_until: Cell<Option<Instant>>,
@@ -72,9 +72,9 @@ pub(crate) struct Lent {
     changed_by_others: Cell<Option<Instant>>,
     /// Counts changes of the directory's names, and losses of the right to know them.
     pub(crate) names_version: Cell<u64>,
-    /// When that was.
+    /// When the version last changed.
     pub(crate) names_changed_at: Cell<Option<Instant>>,
-    /// The version of the listing that the cache has, or has begun to read.
+    /// The version of the listing that the kernel has, or has begun to read.
     pub(crate) listing: Cell<Option<u64>>,
 }
 
@@ -85,18 +85,18 @@ pub(crate) struct TakenBack {
     pub(crate) attributes: bool,
     pub(crate) names: Vec<LentName>,
     pub(crate) until: Instant,
-    /// The youngest name of which only the validity is taken back.
+    /// When the youngest name was lent whose validity alone is taken back.
     pub(crate) youngest: Option<Instant>,
 }
 
 impl Lent {
-    /// Names of the directory have changed, or may change unheard.
+    /// Notes that names of the directory have changed, or may change unnoticed.
     pub(crate) fn names_change(&self) {
         self.names_version.set(self.names_version.get() + 1);
         self.names_changed_at.set(Some(now()));
     }
 
-    /// Takes back the attributes, and such names as others change.
+    /// Takes out the attributes, and the names that others change, to take them back.
     pub(crate) fn take_names(&self, inode: InodeId, changed: &[Name]) -> Option<TakenBack> {
         self.names_change();
         self.changed_by_others.set(Some(now()));
@@ -108,7 +108,7 @@ impl Lent {
         self.taken(inode, names)
     }
 
-    /// Takes back names that this client itself has made without the cache's knowledge.
+    /// Takes out names that this client has created without the kernel's knowledge.
     pub(crate) fn take_own_names(&self, inode: InodeId, made: &[Name]) -> Option<TakenBack> {
         let mut lent = self.names.borrow_mut();
         let names: Vec<_> = made.iter().filter_map(|name| lent.remove_entry(name)).collect();
@@ -116,7 +116,7 @@ impl Lent {
         (!names.is_empty()).then(|| self.taken(inode, names)).flatten()
     }
 
-    /// Takes everything back.
+    /// Takes everything out.
     pub(crate) fn take_all(&self, inode: InodeId) -> Option<TakenBack> {
         self.names_change();
         let names = self.names.take();
@@ -140,18 +140,19 @@ impl Lent {
         Some(TakenBack { inode, attributes, names, until, youngest })
     }
 
-    /// Whether a cache has the attributes, as they are.
+    /// Returns whether the kernel has the attributes, and they hold.
     pub(crate) fn has_attributes(&self) -> bool {
         self.attributes_until.get().is_some_and(|until| until > now())
     }
 
-    /// This client has changed the attributes. An answer that is on its way to the cache may carry older ones,
-    /// which the cache takes if it does not count its own change as one (a create in a directory).
+    /// Notes that this client has changed the attributes. An answer on its way to the kernel may
+    /// carry older ones. The kernel uses these if it does not count its own change as one (a create
+    /// in a directory).
     pub(crate) fn changed_here(&self, inode: InodeId) -> Option<TakenBack> {
         let present = now();
         self.changed_here.set(Some(present));
         let is_on_its_way = self.attributes_lent_at.get()?.elapsed() < ON_ITS_WAY;
-        // They stay lent: whoever recalls them has the cache told once more.
+        // They stay lent: a recall makes the kernel drop them once more.
         let until = self.attributes_until.get()?.min(present + ON_ITS_WAY);
         let names = Vec::new();
         let taken = TakenBack { inode, attributes: true, names, until, youngest: None };

@@ -3,7 +3,7 @@
 use reactor::local::{Notify, Semaphore};
 use std::cell::Cell;
 
-/// Who decides about an inode's locks.
+/// The side that decides about an inode's locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Decider {
     /// The service.
@@ -11,22 +11,22 @@ pub(crate) enum Decider {
     Service,
     /// This client.
     Here {
-        /// The service has other locks stored.
+        /// Whether the service has other locks stored.
         is_changed: bool,
     },
-    /// The service, as soon as it has the report.
+    /// The service, once it has the report.
     Reporting,
 }
 
-/// Who decides about an inode's locks, and what is under way.
+/// Which side decides about an inode's locks, and what is running.
 #[derive(Debug)]
 pub(crate) struct OwnLocks {
     pub(crate) decider: Cell<Decider>,
     /// Notified when a report has ended.
     pub(crate) reported: Notify,
-    /// Held by who reports.
+    /// Held by the task that reports.
     pub(crate) turn: Semaphore,
-    /// Lock calls under way, with those that nobody waits for any more.
+    /// Lock calls that are running, including those whose caller has given up.
     pub(crate) calls: Cell<u32>,
 }
 
@@ -42,12 +42,12 @@ impl Default for OwnLocks {
 }
 
 impl OwnLocks {
-    /// Whether the service may not know which locks there are.
+    /// Returns whether the service may not know which locks there are.
     pub(crate) fn are_own(&self) -> bool {
         self.decider.get() != Decider::Service
     }
 
-    /// The service decides.
+    /// Leaves the decision to the service.
     pub(crate) fn end(&self) {
         self.decider.set(Decider::Service);
         self.reported.notify();

@@ -7,6 +7,6 @@ use std::cell::Cell;
 #[derive(Debug)]
 pub(crate) struct Siblings {
     pub(crate) files: Vec<InodeId>,
-    /// Calls that had to ask for one of them.
+    /// Number of calls that fetched one of them.
     pub(crate) asked: Cell<usize>,
 }

@@ -1,4 +1,4 @@
-//! What is known of one inode, and by which rights.
+//! What is known of one inode, and the rights that it is known by.
 
 use crate::ahead::Ahead;
 use crate::extent_map::{ExtentMap, RangeSet, Run};
@@ -9,61 +9,64 @@ use crate::sums::known::KnownSums;
 use protocol::{Attr, Generation, LeaseStamp, Place, Rights};
 use std::rc::Rc;
 
-/// What is known.
+/// Knowledge of an inode.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) rights: Rights,
     pub(crate) stamp: LeaseStamp,
-    /// Recalls that are not answered yet, with the rights that were held: what was done under these may
-    /// still be uncommitted, so they are reclaimed if the connection is lost meanwhile.
+    /// Recalls that are not answered yet, with the rights that were held. What was done under these
+    /// may still be uncommitted, so they are reclaimed if the connection is lost meanwhile.
     pub(crate) leaving: Vec<(LeaseStamp, Rights)>,
     /// Attributes, valid under READ.
     pub(crate) attr: Option<Attr>,
-    /// Newest truncate generation seen: what commits carry.
+    /// Newest truncate generation seen; commits carry it.
     pub(crate) generation: Generation,
     /// Committed extents, valid under READ, complete within `known`.
     pub(crate) extents: ExtentMap<Place>,
-    /// What the service has of the file's first bytes, valid as `extents`: it counts where none is.
+    /// The file's first bytes that the service has inline, valid as `extents`. They count where no
+    /// extent is.
     pub(crate) head: Rc<[u8]>,
     pub(crate) known: RangeSet,
-    /// The sums of the blocks that the extents touch, complete for `known` if this client checks sums.
+    /// The checksums of the blocks that the extents touch, complete for `known` if this client
+    /// checks them.
     pub(crate) sums: KnownSums,
     /// What was read ahead by these extents.
     pub(crate) ahead: Ahead,
     /// Entries of a directory, valid under READ.
     pub(crate) entries: Entries,
-    /// It was made by this client and has no extended attributes, valid under READ.
+    /// Whether this client created it and it has no extended attributes, valid under READ.
     pub(crate) has_no_xattrs: bool,
     /// Target of a symbolic link; never changes.
     pub(crate) target: Option<Rc<[u8]>>,
-    /// The small files beside it, as they were listed, and its place among them.
+    /// The small files listed beside it, and its place among them.
     pub(crate) siblings: Option<(Rc<Siblings>, usize)>,
     /// Open handles of this client.
     pub(crate) opens: u32,
-    /// A create of it was answered, and its caller has yet to count the open.
+    /// Whether a create of it was answered whose caller has yet to count the open.
     pub(crate) being_opened: bool,
-    /// The service may count an open that is not in `rights`: its return was queued, and kept back when
-    /// the inode had been opened again. Whether it does is not known here.
+    /// Whether the service may count an open that is not in `rights`. The return of that open was
+    /// queued, and kept back when the inode was opened again; this client does not know whether it
+    /// is counted.
     pub(crate) may_be_counted: bool,
     /// References that the user of the library holds (the kernel's lookups).
     pub(crate) references: u64,
-    /// Attributes that it had when its last name went: what it shows to those who still refer to it
-    /// when the service has forgotten it.
+    /// Attributes from before its last name went. It shows these to those that still refer to it
+    /// once the service has forgotten it.
     pub(crate) unnamed: Option<Attr>,
     /// Data version that the kernel's page cache may hold.
     pub(crate) kernel_data_version: Option<u64>,
-    /// The session after the last whose loss took uncommitted data along.
+    /// The session after the last one whose loss took uncommitted data along.
     pub(crate) lost_in: SessionStamp,
 }
 
 impl State {
-    /// Whether this client has the inode open, or is about to.
+    /// Returns whether this client has the inode open, or is about to.
     pub(crate) fn is_open(&self) -> bool {
         self.opens > 0 || self.being_opened
     }
 
-    /// Whether some of these rights are not held and of use. OPEN is of use while this client has the
-    /// inode open: else a grant of it is returned at once.
+    /// Returns whether some of these rights are missing and of use. OPEN is of use only while this
+    /// client has the inode open; otherwise a grant of it would be returned at once.
     pub(crate) fn lacks(&self, rights: Rights) -> bool {
         let wanted = if self.is_open() { rights } else { rights - Rights::OPEN };
         !self.rights.contains(wanted)
@@ -99,17 +102,17 @@ impl State {
         self.rights.contains(Rights::READ)
     }
 
-    /// What a cached directory says of a name.
+    /// Returns what the cached entries of a directory say of a name.
     pub(crate) fn entry(&self, name: &[u8]) -> Known {
         self.entries.get(name)
     }
 
-    /// The cached entries, if they may be added to.
+    /// Returns the cached entries, if more may be added.
     pub(crate) fn entries_mut(&mut self) -> Option<&mut Entries> {
         self.may_cache().then_some(&mut self.entries)
     }
 
-    /// Committed extents of a range, if all of it is known.
+    /// Returns the committed extents of a range, if all of it is known.
     pub(crate) fn extents(&self, start: u64, end: u64) -> Option<(Attr, Vec<Run<Place>>)> {
         let attr = self.attr?;
         let end = end.min(attr.size);
@@ -136,7 +139,7 @@ impl State {
         }
     }
 
-    /// Lays own committed extents over what is cached.
+    /// Lays this client's committed extents over what is cached.
     pub(crate) fn overlay_extents(&mut self, extents: &[protocol::Extent]) {
         if !self.may_cache() {
             return;
@@ -157,7 +160,7 @@ impl State {
         });
     }
 
-    /// The file had this size before it grew: what lies past it is known to be a hole.
+    /// Notes that the file had this size before it grew: a hole lies past it.
     pub(crate) fn know_hole_from(&mut self, size: u64) {
         if self.may_cache() {
             self.known.insert(size..protocol::FILE_SIZE_MAX_BYTES);

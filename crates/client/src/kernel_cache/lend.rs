@@ -7,27 +7,28 @@ use protocol::{Attr, FileKind, InodeId};
 use reactor::time::{Instant, now};
 use std::time::Duration;
 
-/// What is lent for less is not worth it.
+/// Shortest time that something is lent for.
 const LEAST: Duration = Duration::from_millis(50);
 
 impl Client {
-    /// From now on a cache outside of this client, which heeds each [`Change`], may be lent something.
+    /// Allows lending to the kernel from now on. Its front end has to follow each
+    /// [`Change`](crate::Change).
     pub fn set_lending(&self, lending: Lending) {
         self.lending.set(lending);
     }
 
-    /// The longest that anything may be lent for.
+    /// Returns the longest time that anything may be lent for.
     pub fn lending_max(&self) -> Duration {
         self.session.times().lent
     }
 
-    /// The cache is gone, and with it what it was lent.
+    /// Ends lending: the kernel's cache is gone, and with it what it was lent.
     pub fn end_lending(&self) {
         self.lending.set(Lending::default());
         self.lent_until.set(now());
     }
 
-    /// What was lent and taken back so far.
+    /// Returns what was lent and taken back so far.
     pub fn lent_counts(&self) -> LentCounts {
         self.lent_counts.get()
     }
@@ -42,22 +43,23 @@ impl Client {
         self.lent_counts.set(counts);
     }
 
-    /// Until when something may be lent that is lent for `longest` at most; not at all if that is soon.
+    /// Returns until when something may be lent, for `longest` at most. `None` if that is too soon.
     fn lend_until(&self, longest: Duration) -> Option<Instant> {
         let present = now();
         let until = (present + longest).min(self.session.life.trusted_until());
         (longest > Duration::ZERO && until > present + LEAST).then_some(until)
     }
 
-    /// How long a cache may use attributes that it is given now, without asking; nothing if others, or this
-    /// client itself, may change them unheard.
+    /// Returns how long the kernel may use these attributes without asking. That is no time if
+    /// others, or this client itself, may change them unnoticed.
     pub fn lend_attributes(&self, attr: &Attr) -> Duration {
         let Some(inode) = self.known_inode(attr.inode) else { return Duration::ZERO };
         let committed = inode.committed_attr();
         let is_known = committed == Some(*attr) && inode.dirty.borrow().is_clean()
             || committed.is_some() && reactor::mutant!("dirty-lent");
-        // An answer that tells of a change, as of a file's new mode, may overtake a later notice. Answers to changes
-        // of names carry no attributes of the directory, and it is asked for before each of them.
+        // An answer that carries a change, such as a file's new mode, may overtake a later notice.
+        // Answers to changes of names carry no attributes of the directory, and the kernel asks for
+        // them before each such change.
         let is_still = |at: Instant| at.elapsed() < ON_ITS_WAY;
         let is_unsettled =
             attr.kind != FileKind::Directory && inode.lent.changed_here.get().is_some_and(is_still);
@@ -73,7 +75,7 @@ impl Client {
         until.since(now())
     }
 
-    /// How long a cache may use what a name of a directory names, or that it names nothing.
+    /// Returns how long the kernel may use a name of a directory, or its absence.
     pub fn lend_name(&self, parent: InodeId, name: &[u8], names: Option<&Attr>) -> Duration {
         let Some(directory) = self.known_inode(parent) else { return Duration::ZERO };
         let known = directory.state.borrow().entry(name);
@@ -92,7 +94,7 @@ impl Client {
         until.since(now())
     }
 
-    /// The cache moves a name itself, and its validity with it.
+    /// Moves a lent name, as the kernel does with the name and its validity.
     pub(crate) fn move_lent(&self, from: (InodeId, &[u8]), to: (InodeId, &[u8])) {
         let Some(source) = self.known_inode(from.0) else { return };
         let of = source.lent.names.borrow().get(from.1).copied();
@@ -101,9 +103,10 @@ impl Client {
         }
     }
 
-    /// Whether a cache may keep the listing of a directory that it opens now: (it may keep what it reads, it may
-    /// use what it has). After a change it keeps none for a moment: an older part of a listing, on its way to who
-    /// opened the directory before, could get into the new one.
+    /// Returns whether the kernel may keep the listing of a directory that it opens now, as a pair:
+    /// it may keep what it reads, it may use what it has. Shortly after a change it may keep none:
+    /// an older part of a listing, on its way to an earlier open of the directory, could get into
+    /// the new one.
     pub fn lend_listing(&self, id: InodeId) -> (bool, bool) {
         let Some(inode) = self.known_inode(id) else { return (false, false) };
         let is_still = |at: Instant| at.elapsed() < ON_ITS_WAY;

@@ -1,9 +1,9 @@
 //! The kernel's page cache: when it holds, and how it is dropped.
 //!
-//! The kernel keeps pages of bytes that were read, and of bytes that were written through it. They hold
-//! as long as this client holds READ. When the service recalls READ, the client has the kernel drop
-//! them before it answers, if that is possible soon: the kernel waits for pages that are being read or
-//! written ([`PATIENCE`]).
+//! The kernel keeps pages of bytes that were read, and of bytes that were written through it. They
+//! hold as long as this client holds READ. When the service recalls READ, the client has the kernel
+//! drop them before it answers, if that is possible soon: the kernel waits for pages that are being
+//! read or written ([`PATIENCE`]).
 
 use crate::change::Change;
 use crate::client::Client;
@@ -16,15 +16,15 @@ use reactor::time::{Instant, now, sleep, timeout};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long a recall waits for pages to be dropped: longer than that takes where nothing stands in the way.
-/// (What does may wait for the very call that recalls.)
+/// How long a recall waits until pages are dropped: longer than that takes if nothing stands in the
+/// way. (An obstacle may itself wait for the call that recalls.)
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Pause before the kernel is asked again to drop pages.
 const RETRY: Duration = Duration::from_millis(5);
 
 impl Client {
-    /// Without READ nobody tells of changes: the kernel's pages of the inode are dropped.
+    /// Has the kernel drop its pages of an inode that has lost READ: no more changes are reported.
     pub(crate) fn invalidate_kernel_pages(&self, inode: &Inode) {
         if reactor::mutant!("lost-data-in-pages") {
             return;
@@ -46,8 +46,8 @@ impl Client {
         }
     }
 
-    /// Before a recall of READ is answered: the kernel drops its pages, unless something stands in the way.
-    /// Answers whether it has.
+    /// Has the kernel drop its pages before a recall of READ is answered. Returns whether it has;
+    /// something may stand in its way.
     pub(crate) async fn drop_stale_pages(&self, inode: &Inode) -> bool {
         let stale = inode.pages.stale.get();
         let Some(changes) = self.changes.as_ref().filter(|_| inode.pages.are_stale()) else {
@@ -63,8 +63,7 @@ impl Client {
         is_dropped
     }
 
-    /// Waits until the kernel has dropped pages that it may have of an inode, and that others may have
-    /// changed since.
+    /// Waits until the kernel has dropped pages that others may have changed since it read them.
     pub(crate) async fn freshen(self: &Rc<Self>, id: InodeId) {
         let Some(inode) = self.known_inode(id) else { return };
         if !inode.pages.are_stale() || reactor::mutant!("lock-unvalidated") {
@@ -77,7 +76,7 @@ impl Client {
             inode.pages.drop_requested.set(Some(now()));
             let (done, mut dropped) = reactor::mailbox::channel(1);
             changes(Change::Pages(id, done));
-            // Nothing comes where too much waits to be dropped, or nothing is mounted any more.
+            // No answer comes if too much waits to be dropped, or nothing is mounted any more.
             if dropped.recv().await.is_some() || rounds.begin().is_err() {
                 break;
             }
@@ -86,17 +85,17 @@ impl Client {
         inode.pages.dropped.set(inode.pages.dropped.get().max(stale));
     }
 
-    /// Whether the kernel may keep the pages it has of a file that is opened now, to be used through them.
+    /// Returns whether the kernel may keep its pages of a file that is opened now, and use them.
     pub fn keeps_cache(&self, attr: &Attr) -> bool {
         if attr.kind != FileKind::File {
             return false;
         }
         let inode = self.inode(attr.inode);
         let before = inode.state.borrow_mut().kernel_data_version.replace(attr.data_version);
-        // What was written past the pages is in the next version only when it is committed.
+        // A write past the pages is in the next version only when it is committed.
         let is_kept = before == Some(attr.data_version) && !inode.pages.is_passed_by.get();
         if !is_kept {
-            // A page that is read now does not have what is not taken in yet.
+            // A page that is read now lacks data that this client has not gathered yet.
             let is_passing =
                 inode.pages.passing.count() > 0 && !reactor::mutant!("passing-forgotten");
             inode.pages.is_passed_by.set(is_passing);
@@ -105,23 +104,23 @@ impl Client {
         is_kept
     }
 
-    /// A file is opened to be written through the kernel's pages, until what this answers is dropped.
+    /// Notes an open for writing through the kernel's pages, until the returned value is dropped.
     pub fn writes_through_pages(&self, id: InodeId) -> InFlight {
         self.inode(id).pages.writers.enter()
     }
 
-    /// A file is opened past the kernel's pages, which has the kernel drop them.
+    /// Notes that a file is opened past the kernel's pages, which makes the kernel drop them.
     pub fn opened_past_pages(&self, id: InodeId) {
         self.inode(id).pages.drop_requested.set(Some(now()));
     }
 
-    /// Whether a file is open to be written through the kernel's pages.
+    /// Returns whether a file is open for writing through the kernel's pages.
     pub fn is_written_through_pages(&self, id: InodeId) -> bool {
         self.known_inode(id).is_some_and(|inode| inode.pages.have_writers())
     }
 
-    /// Whether the kernel knows where a file ends that it uses through its pages. While a write is under way
-    /// that goes further, it takes no size from answers.
+    /// Returns whether the kernel knows the end of a file that it uses through its pages. During a
+    /// write that goes further, it takes no size from answers.
     pub fn kernel_knows_end(&self, id: InodeId) -> bool {
         let Some(inode) = self.known_inode(id) else { return false };
         let is_current = inode.state.borrow().rights.contains(Rights::READ);
@@ -132,13 +131,14 @@ impl Client {
         is_current && (inode.lent.has_attributes() || reactor::mutant!("end-assumed"))
     }
 
-    /// The kernel asks for bytes of its pages.
+    /// Notes that the kernel asks for bytes of its pages.
     pub fn reads_through_pages(&self, id: InodeId) {
         self.inode(id).pages.read_through.set(Some(now()));
     }
 
-    /// A write past the kernel's pages, which came then, is done. Who uses them may have read some without it: the
-    /// kernel drops pages before it sends the write, and not after it.
+    /// Ends a write past the kernel's pages that arrived at `came`. A user of the pages may have
+    /// read some without these bytes, because the kernel drops pages before it sends the write, and
+    /// not after it.
     pub async fn written_past(&self, id: InodeId, came: Instant) {
         let inode = self.inode(id);
         let is_read = inode.pages.read_through.get().is_some_and(|at| at + ON_ITS_WAY > came)
@@ -150,14 +150,15 @@ impl Client {
         }
     }
 
-    /// Bytes are written past the kernel's pages, until what this answers is dropped.
+    /// Notes a write past the kernel's pages, until the returned value is dropped.
     pub fn pass_pages_by(&self, id: InodeId) -> InFlight {
         let inode = self.inode(id);
         inode.pages.is_passed_by.set(!reactor::mutant!("passed-pages-kept"));
         inode.pages.passing.enter()
     }
 
-    /// A write through the kernel's pages, which had its bytes before it came here, is done.
+    /// Ends a write through the kernel's pages that arrived at `came`. The pages had its bytes
+    /// before.
     pub async fn written_through(&self, id: InodeId, came: Instant) {
         let inode = self.inode(id);
         if !reactor::mutant!("written-pages-forgotten") {
@@ -168,19 +169,20 @@ impl Client {
             if !self.drop_stale_pages(&inode).await {
                 inode.state.borrow_mut().kernel_data_version = None;
             }
-            // Others may have been written to meanwhile.
+            // Other pages may have been written meanwhile.
             inode.pages.fill();
         }
     }
 
-    /// All bytes of a small file, for the kernel to put into its pages as somebody opens it to read it: if they are
-    /// cached, the kernel knows where the file ends, and nobody else has it open here.
+    /// Returns all bytes of a small file, for the kernel to put into its pages when the file is
+    /// opened for reading. They must be cached, the kernel must know the file's end, and no other
+    /// handle may be open here.
     pub fn bytes_for_pages(&self, attr: &Attr) -> Option<Vec<u8>> {
         let inode = self.known_inode(attr.inode)?;
         let knows_end =
             self.kernel_knows_end(inode.id) || reactor::mutant!("stored-past-known-end");
         let state = inode.state.borrow();
-        // Pages of a file that is open may be locked, by reads that this thread would have to answer.
+        // Pages of an open file may be locked by reads that this thread would have to answer.
         let is_alone = state.opens <= 1 || reactor::mutant!("stored-beside-others");
         let (committed, extents) = state.extents(0, attr.size)?;
         let is_whole = (1..=INLINE_MAX_BYTES).contains(&attr.size)

@@ -9,14 +9,15 @@ use reactor::time::{Instant, now, sleep, timeout, timeout_at};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long the kernel is waited for that drops names one by one.
+/// How long the kernel may take to drop names one by one.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// First and longest pause before a cache is told again of an inode that it does not know.
+/// First and longest pause before the kernel is asked again about an inode that it does not know.
 const RETRY: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
 
 impl Client {
-    /// Takes back the attributes of an inode that this client itself changes without the cache's knowledge.
+    /// Takes back the attributes of an inode that this client changes without the kernel's
+    /// knowledge.
     pub async fn take_back_attributes(self: &Rc<Self>, id: InodeId) {
         let taken = self.known_inode(id).and_then(|inode| inode.lent.taken(id, Vec::new()));
         if let Some(taken) = taken {
@@ -24,7 +25,7 @@ impl Client {
         }
     }
 
-    /// Takes back what was lent: completes when no cache uses it any more.
+    /// Takes back what was lent. Completes when the kernel no longer uses it.
     pub(crate) async fn take_back(self: &Rc<Self>, taken: TakenBack) {
         if taken.attributes && !reactor::mutant!("attributes-not-taken-back") {
             self.count_lent(|counts| counts.attributes_taken_back += 1);
@@ -34,7 +35,7 @@ impl Client {
             let count = taken.names.len() as u64;
             self.count_lent(|counts| counts.names_taken_back += count);
             self.drop_names(&taken).await;
-            // Who was looking such a name up may have made it valid again, by an older answer.
+            // A lookup of such a name may have made it valid again, by an older answer.
             if let Some(youngest) = taken.youngest
                 && youngest.elapsed() < ON_ITS_WAY
             {
@@ -44,7 +45,8 @@ impl Client {
         }
     }
 
-    /// This client has changed these inodes, and the cache may not count that as a change of attributes.
+    /// Takes back attributes of inodes that this client has changed, if the kernel may not count
+    /// that as a change of attributes.
     pub fn changed_here(self: &Rc<Self>, changed: impl Iterator<Item = InodeId>) {
         for id in changed {
             let taken = self.known_inode(id).and_then(|inode| inode.lent.changed_here(id));
@@ -59,12 +61,14 @@ impl Client {
         }
     }
 
-    /// Waits until the cache has dropped what this client has changed itself: before a change is answered.
+    /// Waits until the kernel has dropped what this client has changed itself, before a change is
+    /// answered.
     pub async fn own_changes_told(&self) {
         self.own_taking_back.wait_zero().await;
     }
 
-    /// Takes back all that is lent, as the connection is lost over which others' changes are told.
+    /// Takes back everything that is lent, because the connection that reports others' changes is
+    /// lost.
     pub(crate) fn take_back_all(self: &Rc<Self>) {
         if self.lent_until.get() <= now() || reactor::mutant!("lost-connection-takes-nothing-back")
         {
@@ -96,7 +100,7 @@ impl Client {
             changes(Change::Attributes { inode: id, is_directory, known: answer });
             match timeout_at(until, answered.recv()).await {
                 Ok(Some(true)) => return,
-                // It is not known, or not yet.
+                // The kernel does not know the inode, or not yet.
                 Ok(Some(false)) => {
                     let is_forgotten = self
                         .known_inode(id)
@@ -131,7 +135,7 @@ impl Client {
             return;
         }
         if !matches!(timeout_at(taken.until, answered.recv()).await, Ok(Some(()))) {
-            // Nobody is left who would answer, perhaps.
+            // The kernel's front end may be gone and send no answer.
             reactor::time::sleep_until(taken.until).await;
             self.count_lent(|counts| counts.expired += 1);
         }

@@ -1,8 +1,9 @@
 //! Reading ahead of a reader that goes through a file.
 //!
-//! The kernel reads ahead for its page cache, but only 128 KiB unless that is raised, not for records
-//! with gaps between them, and not for `O_DIRECT`. The device would rest while an answer is copied and
-//! its reader comes back. So the client reads what follows into memory meanwhile ([`crate::ahead`]).
+//! The kernel reads ahead for its page cache, but only 128 KiB unless that is raised, not for
+//! records with gaps between them, and not for `O_DIRECT`. The device would rest while an answer is
+//! copied and its reader comes back. So the client reads what follows into memory meanwhile
+//! ([`crate::ahead`]).
 
 use crate::ahead::{Content, Piece, lasting};
 use crate::client::Client;
@@ -18,8 +19,8 @@ use std::rc::Rc;
 const KEPT_BYTES_MAX: u64 = 64 << 20;
 
 impl Client {
-    /// Tells that a reader is about to read a range: if it goes through the file in order, what follows is
-    /// read into memory meanwhile, for [`Client::read`] to find.
+    /// Notes that a reader is about to read a range. If it goes through the file in order, this
+    /// starts to read what follows into memory, for [`Client::read`] to find.
     pub fn look_ahead(self: &Rc<Self>, id: InodeId, offset: u64, length: usize) {
         let inode = self.inode(id);
         let read = offset..offset.saturating_add(length as u64).min(FILE_SIZE_MAX_BYTES);
@@ -32,7 +33,7 @@ impl Client {
         }
     }
 
-    /// Begins to read a piece, if its extents are known and there is room for it.
+    /// Starts to read a piece, if its extents are known and there is room for it.
     fn read_ahead(self: &Rc<Self>, inode: &Rc<Inode>, range: Range<u64>) {
         let Some(held) = self.hold_cached(inode, range.start, range.end) else { return };
         let range = range.start..range.end.min(held.size);
@@ -57,7 +58,7 @@ impl Client {
         inode.state.borrow_mut().ahead.pieces.push_back(Rc::clone(&piece));
         let (client, validity) = (Rc::clone(self), self.validity());
         reactor::spawn(async move {
-            // What is wrong here, the reader finds for itself, and reports.
+            // The reader itself finds, and reports, what is wrong here.
             let chunks = client.carry_out(&planned.parts, &planned.checks, place.as_ref()).await;
             drop(held);
             let is_good = client.still_holds(&validity);
@@ -70,7 +71,8 @@ impl Client {
         });
     }
 
-    /// What was read ahead of a range, if all of it was. The caller holds the range's extents.
+    /// Returns what was read ahead of a range, if all of it was. The caller holds the range's
+    /// extents.
     pub(super) async fn take_ahead(&self, inode: &Inode, range: &Range<u64>) -> Option<Vec<Chunk>> {
         if !inode.dirty.borrow().is_clean() && !reactor::mutant!("ahead-over-dirty") {
             inode.state.borrow_mut().ahead.clear();

@@ -1,4 +1,4 @@
-//! The device commands of a read: which there are, and which of them can read in place.
+//! The device commands of a read, and which of them can read in place.
 
 use crate::read::plan::ReadPart;
 use protocol::{DeviceId, Errno};
@@ -8,7 +8,7 @@ use std::ops::Range;
 /// Largest read from a device as one command.
 const COMMAND_BYTES_MAX: u64 = 1 << 20;
 
-/// Bytes between two wanted ranges that are read along rather than making two commands.
+/// Longest gap between two wanted ranges that one command reads as well.
 const GAP_BYTES_MAX: u64 = 16 << 10;
 
 /// A read of whole blocks.
@@ -17,11 +17,11 @@ pub(super) struct Command {
     pub(super) device: DeviceId,
     /// Byte addresses.
     pub(super) range: Range<u64>,
-    /// Where the bytes go, all of them; else to memory of their own.
+    /// Where all of the bytes go; without it they go to memory of their own.
     pub(super) room: Option<RegionSlice>,
 }
 
-/// The commands that fetch all parts on devices: sorted, apart from each other.
+/// Returns the commands that fetch all parts on devices: sorted, without overlap.
 pub(super) fn of_parts(
     parts: &[ReadPart],
     block_size: impl Fn(DeviceId) -> Result<u32, Errno>,
@@ -53,14 +53,14 @@ pub(super) fn of_parts(
     Ok(commands)
 }
 
-/// The command that fetches an address.
+/// Returns the index of the command that fetches an address.
 pub(super) fn index_of(commands: &[Command], device: DeviceId, address: u64) -> usize {
     let key = (device, address);
     commands.partition_point(|command| (command.device, command.range.start) <= key) - 1
 }
 
-/// Gives each command its place in `room` where all bytes that it reads belong there, one after the
-/// other. Bytes of the last block behind the end of the read may follow, since nothing else does.
+/// Gives a command its place in `room` if all bytes that it reads belong there one after the other.
+/// Bytes of the last block behind the end of the read may follow, because nothing else does.
 pub(super) fn place(commands: &mut [Command], parts: &[ReadPart], room: &RegionSlice) {
     // For each command: where in `room` it begins, and how far its parts follow on each other.
     let mut found: Vec<Option<(u64, u64)>> = vec![None; commands.len()];
@@ -109,7 +109,7 @@ mod tests {
     }
 
     /// Goal: whole blocks that follow on each other on the device as in the file are read in place,
-    /// whatever lies before and behind them.
+    /// with any parts before and behind them.
     #[test]
     fn what_lies_in_order_is_read_in_place() {
         assert_eq!(placed(&[device(0, 4 * BLOCK)], 4), [Some(0)]);
@@ -121,8 +121,8 @@ mod tests {
         assert_eq!(placed(&[memory, device(0, BLOCK)], 2), [Some(100)]);
     }
 
-    /// Goal: a block of which only a part belongs to the read is read in place only if what
-    /// follows it in the memory is nobody's, and there.
+    /// Goal: a block that belongs to the read only in part is read in place only if the memory
+    /// behind it exists and no other part uses it.
     #[test]
     fn partial_blocks_never_overwrite_others() {
         assert_eq!(placed(&[device(0, 5000)], 2), [Some(0)]);
@@ -131,8 +131,8 @@ mod tests {
         assert_eq!(placed(&[device(10, 5000)], 4), [None]);
     }
 
-    /// Goal: what one command reads in another order than the file's, twice, or with something in
-    /// between, is not read in place.
+    /// Goal: a command is not read in place if it has its parts in another order than the file, a
+    /// part twice, or something between its parts.
     #[test]
     fn other_orders_are_copied() {
         assert_eq!(placed(&[device(BLOCK, BLOCK), device(0, BLOCK)], 2), [None]);

@@ -1,4 +1,4 @@
-//! Reading committed data for a copy of it: what lies on devices, past what is dirty or read ahead.
+//! Reading committed data from devices for a copy, without dirty data and read-ahead.
 
 use crate::client::Client;
 use crate::extent_map::Run;
@@ -14,38 +14,38 @@ use reactor::{Buffer, Chunk, Shared};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The pieces that a range of a file lies in.
+/// The pieces that hold a range of a file.
 pub(crate) struct CommittedPieces {
     /// In the order of the file.
     pub(crate) runs: Vec<Run<Place>>,
-    /// The sums of their blocks, and perhaps of others.
+    /// The checksums of their blocks, and perhaps of others.
     sums: Checks,
-    /// They are all up to here.
+    /// They are all the pieces up to here.
     pub(crate) end: u64,
-    /// Commands that reading them takes.
+    /// Number of commands to read them.
     pub(crate) commands: usize,
     /// Bytes of the blocks that they touch.
     pub(crate) held_bytes: u64,
-    /// From before the pieces were found: their blocks hold nothing else while it lives.
+    /// Taken before the pieces were found; while it lives their blocks hold nothing else.
     pub(crate) epoch: ReadGuard,
     validity: Validity,
 }
 
-/// Where committed data of a range lies.
+/// The runs that hold the committed data of a range.
 pub(super) struct FoundRuns {
     /// In the order of the file.
     pub(super) runs: Vec<Run<Place>>,
-    /// The sums of their blocks, and perhaps of others.
+    /// The checksums of their blocks, and perhaps of others.
     pub(super) sums: Checks,
-    /// They are all up to here.
+    /// They are all the runs up to here.
     pub(super) end: u64,
-    /// From before they were found: their blocks hold nothing else while it lives.
+    /// Taken before they were found; while it lives their blocks hold nothing else.
     epoch: ReadGuard,
     pub(super) validity: Validity,
 }
 
 impl CommittedPieces {
-    /// Bytes of all pieces.
+    /// Returns the bytes of all pieces.
     pub(crate) fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.length).sum()
     }
@@ -74,7 +74,7 @@ impl Client {
         Ok(CommittedPieces { runs, sums, end, commands, held_bytes, epoch, validity })
     }
 
-    /// Finds where the committed data of a range lies, from its beginning on.
+    /// Finds the committed data of a range, from its start on.
     ///
     /// # Errors
     /// Those of a call.
@@ -110,7 +110,7 @@ impl Client {
         runs.iter().map(|run| self.device_part(&run.place, run.length)).collect()
     }
 
-    /// Bytes of the blocks that runs touch, each block once.
+    /// Returns the bytes of the blocks that runs touch, each block once.
     fn held_by(&self, runs: &[Run<Place>]) -> Result<u64, Errno> {
         let mut blocks: Vec<(DeviceId, u64, u64)> = Vec::with_capacity(runs.len());
         for run in runs {
@@ -134,7 +134,8 @@ impl Client {
     /// Reads pieces, one after the other, padded with zeros to a multiple of `block_size`.
     ///
     /// # Errors
-    /// EAGAIN if they may hold something else by now; EIO, also where they do not have their checksum.
+    /// EAGAIN if their blocks may hold other data by now; EIO, also where they do not have their
+    /// checksum.
     pub(crate) async fn read_pieces(
         self: &Rc<Self>,
         inode: &Inode,

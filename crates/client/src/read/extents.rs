@@ -1,4 +1,4 @@
-//! The extents that a read goes by, held until it ends.
+//! The extents that a read uses, held until it ends.
 
 use crate::client::Client;
 use crate::extent_map::Run;
@@ -13,42 +13,43 @@ use protocol::{AllocationId, Attr, Errno, Extent, FILE_SIZE_MAX_BYTES, Place, Ri
 use reactor::local::InFlight;
 use std::rc::Rc;
 
-/// Extents asked for beyond what a read needs, so that reading on needs no further call.
+/// Extents asked for at least, in bytes of the file, so that reading on needs no further call.
 pub(crate) const AHEAD_BYTES: u64 = 64 << 20;
 
-/// What must not change while bytes are read: the session, and the devices' incarnations. Else the
-/// session may have been fenced meanwhile, or a device have lost data that the extents name: the
-/// bytes may be somebody else's.
+/// The state that must not change while bytes are read: the session, and the devices' incarnations.
+/// If it does, the session may have been fenced, or a device may have lost data that the extents
+/// name, and the bytes may belong to another file.
 pub(crate) struct Validity {
     session: SessionStamp,
     pub(crate) losses: u64,
 }
 
-/// Extents for one read, and what makes them hold until it ends.
+/// Extents for one read, and guards that make them hold until it ends.
 pub(crate) struct HeldExtents {
     pub(crate) size: u64,
     pub(crate) runs: Vec<Run<Place>>,
-    /// The sums of their blocks, of those that have one.
+    /// The checksums of their blocks that have one.
     pub(crate) sums: Checks,
-    /// The file's first bytes where no run is.
+    /// The file's first bytes, where no run is.
     pub(crate) head: Rc<[u8]>,
     _epoch: ReadGuard,
     _lease: Option<InFlight>,
 }
 
-/// What the service says of a range of a file.
+/// The service's answer about a range of a file.
 pub(crate) struct ExtentsAnswer {
     pub(crate) extents: Vec<Extent>,
-    /// They are complete up to here.
+    /// The extents are complete up to here.
     pub(crate) covered_to: u64,
     pub(crate) inline: Vec<u8>,
-    /// The sums of the blocks that the extents touch.
+    /// The checksums of the blocks that the extents touch.
     pub(crate) sums: BlockSums,
     pub(crate) attr: Attr,
 }
 
 impl Client {
-    /// To be taken before the extents are, for [`Client::still_holds`] after the bytes are read.
+    /// Returns the present state, taken before the extents, for [`Client::still_holds`] after the
+    /// bytes are read.
     pub(crate) fn validity(&self) -> Validity {
         Validity { session: self.session.life.stamp(), losses: self.devices.losses() }
     }
@@ -63,7 +64,7 @@ impl Client {
             && (validity.losses == self.devices.losses() || reactor::mutant!("loss-unseen-by-read"))
     }
 
-    /// Cached extents of a range, held until the read ends.
+    /// Returns the cached extents of a range, held until the read ends.
     pub(crate) fn hold_cached(&self, inode: &Inode, offset: u64, end: u64) -> Option<HeldExtents> {
         let state = inode.state.borrow();
         if !state.rights.contains(Rights::READ) {
@@ -83,7 +84,7 @@ impl Client {
         })
     }
 
-    /// Committed extents of a range, held until the read ends.
+    /// Returns the committed extents of a range, held until the read ends.
     pub(crate) async fn hold_extents(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
@@ -104,7 +105,7 @@ impl Client {
         let mut runs = Vec::new();
         let mut sums = Checks::default();
         let mut head: Rc<[u8]> = Rc::default();
-        // Held from before the first answer, so from an epoch no later than any of them.
+        // Taken before the first answer, so its epoch is no later than that of any answer.
         let epoch = self.session.life.hold();
         loop {
             let wanted = (end - at).max(AHEAD_BYTES);
@@ -140,7 +141,7 @@ impl Client {
         }
     }
 
-    /// What is to be checked of an answer.
+    /// Returns the checksums in an answer, if this client checks them.
     pub(crate) fn checks_of(&self, sums: &BlockSums) -> Checks {
         let mut checks = Checks::default();
         if self.checksum {
@@ -150,7 +151,7 @@ impl Client {
         checks
     }
 
-    /// The known sums of the blocks that runs touch.
+    /// Returns the known checksums of the blocks that runs touch.
     pub(crate) fn sums_of(&self, known: &KnownSums, runs: &[Run<Place>]) -> Checks {
         let mut checks = Checks::default();
         if !self.checksum {
@@ -166,8 +167,8 @@ impl Client {
         checks
     }
 
-    /// Extents from the service: complete from `offset` to the second part of the answer. Inline bytes without
-    /// their sum are asked for once more.
+    /// Asks the service for extents. The answer is complete from `offset` to `covered_to`. Asks
+    /// once more if inline bytes do not have their checksum.
     pub(crate) async fn ask_extents(
         self: &Rc<Self>,
         inode: &Inode,

@@ -16,7 +16,7 @@ thread_local! {
 }
 
 impl Client {
-    /// Reads what lies on devices, checks it, and puts everything together.
+    /// Reads the parts on devices, checks them, and returns all parts as chunks.
     pub(crate) async fn carry_out(
         self: &Rc<Self>,
         parts: &[ReadPart],
@@ -30,7 +30,7 @@ impl Client {
         if commands.is_empty() {
             return Ok(assemble(parts, &[], &[]));
         }
-        // Boxed: a read of what is in memory does not carry the state that devices need.
+        // Boxed: a read from memory does not carry the state that devices need.
         let fetched = Box::pin(self.fetch_all(&commands, checks)).await?;
         Ok(assemble(parts, &commands, &fetched))
     }
@@ -53,7 +53,7 @@ impl Client {
             }
             let mut failed = None;
             for task in tasks {
-                // All are waited for, so that none outlives the read.
+                // Waits for all of them, so that none outlives the read.
                 match task.await.unwrap_or(Err(Unread::Failed(Errno::EIO))) {
                     Ok(bytes) => fetched.push(bytes),
                     Err(unread) => failed = Some(unread),
@@ -79,7 +79,7 @@ impl Client {
     }
 }
 
-/// Chunks of all parts in the order of the file.
+/// Returns the chunks of all parts in the order of the file.
 fn assemble(parts: &[ReadPart], commands: &[Command], fetched: &[Fetched]) -> Vec<Chunk> {
     let mut chunks = Vec::with_capacity(parts.len());
     assert_eq!(commands.len(), fetched.len(), "a read has answers to other commands");

@@ -11,7 +11,7 @@ use reactor::{Buffer, Shared};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// A part of the file that a read covers.
+/// A part of a planned read.
 pub(crate) enum ReadPart {
     Hole(u64),
     Memory(Shared),
@@ -24,7 +24,7 @@ pub(crate) enum ReadPart {
 }
 
 impl ReadPart {
-    /// Bytes of the file.
+    /// Returns its length in the file.
     pub(crate) fn len(&self) -> u64 {
         match self {
             ReadPart::Hole(length) | ReadPart::Device { length, .. } => *length,
@@ -33,17 +33,17 @@ impl ReadPart {
     }
 }
 
-/// What a read consists of.
+/// The parts of a read, and what keeps them valid.
 pub(crate) struct ReadPlan {
     pub(crate) parts: Vec<ReadPart>,
-    /// The sums of the blocks that the parts touch.
+    /// The checksums of the blocks that the parts touch.
     pub(crate) checks: Checks,
-    /// Hold the blocks of data that is not committed.
+    /// Keep the blocks of uncommitted data from being used again.
     _fills: Vec<Rc<()>>,
 }
 
 impl Client {
-    /// Which bytes come from where: dirty data over committed data over holes.
+    /// Plans which bytes come from where: dirty data over committed data over holes.
     pub(crate) fn plan(
         &self,
         inode: &Inode,
@@ -113,7 +113,7 @@ impl Client {
         Ok(())
     }
 
-    /// EIO if what was written and not committed yet may be lost with the device's power.
+    /// Fails with EIO if uncommitted data may be lost with the device's power.
     fn check_kept(&self, fill: &Fill) -> Result<(), Errno> {
         let present = self.devices.info(fill.device).map(|info| info.incarnation);
         let is_kept = |(_, piece): &(u32, Allocated)| Some(piece.incarnation) == present;
@@ -140,7 +140,7 @@ impl Client {
     }
 }
 
-/// What no extent covers: inline bytes, then zeros.
+/// Adds what no extent covers: inline bytes, then zeros.
 fn push_rest(parts: &mut Vec<ReadPart>, range: Range<u64>, head: &[u8]) {
     let mut at = range.start;
     let inline_end = range.end.min(head.len() as u64);

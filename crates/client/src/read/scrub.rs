@@ -1,8 +1,8 @@
-//! Reading what a file holds to compare it with its checksums, past everything that is cached.
+//! Comparing what devices hold of a file with its checksums, without any cache.
 //!
-//! A scrub reads as a reader does: by the extents that the service gives, and from the devices on the way that other
-//! nodes' reads take. Unlike a read it goes on after a wrong block, and hands no bytes over. Data that is not committed
-//! yet is not looked at.
+//! A scrub reads as a reader does: by the extents that the service returns, and from the devices on
+//! the path of other nodes' reads. Unlike a read it continues after a wrong block, and returns no
+//! bytes. It does not look at uncommitted data.
 
 use crate::client::Client;
 use crate::extent_map::Run;
@@ -22,7 +22,8 @@ use std::rc::Rc;
 /// Most pieces of a part.
 const PIECES_MAX: usize = 1024;
 
-/// A block whose bytes twice did not have their checksum, and what of the file lies in it.
+/// A block whose bytes did not have their checksum, twice, and the bytes of the file that lie in
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongPlace {
     /// The device.
@@ -35,7 +36,7 @@ pub struct WrongPlace {
     pub bytes: (u64, u64),
 }
 
-/// What came of a part of a file.
+/// The outcome for a part of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
     /// Where the next part begins.
@@ -44,9 +45,9 @@ pub struct Scrubbed {
     pub read_bytes: u64,
     /// Blocks that were compared with their checksum.
     pub compared: u64,
-    /// Blocks that have no checksum: they were read only.
+    /// Blocks without a checksum, which were only read.
     pub unsummed: u64,
-    /// Blocks that were wrong, and right when they were read again: changed on the way.
+    /// Blocks that were wrong at first and right when read again: they were changed on the way.
     pub repaired: u64,
     /// Blocks that are wrong.
     pub wrong: Vec<WrongPlace>,
@@ -56,7 +57,7 @@ pub struct Scrubbed {
     pub unread: Vec<(DeviceId, Errno)>,
 }
 
-/// What came of a command.
+/// The outcome of a command.
 #[derive(Debug, Default)]
 struct Compared {
     wrong: Vec<u64>,
@@ -72,12 +73,12 @@ struct Pieces {
 }
 
 impl Client {
-    /// Reads what is committed of a range of a file, from its beginning on about `bytes_max` bytes of it, and compares
-    /// it with its checksums. Blocks that are wrong are counted and logged as those of a read.
+    /// Reads the committed data of a range of a file, from its start on about `bytes_max` bytes of
+    /// it, and compares it with its checksums. Wrong blocks are counted and logged as for a read.
     ///
     /// # Errors
-    /// ENOENT or ESTALE if the file is gone; EIO if its records or its inline data are damaged; ETIMEDOUT, those of a
-    /// call. What devices answer is in the result.
+    /// ENOENT or ESTALE if the file is gone; EIO if its records or its inline data are damaged;
+    /// ETIMEDOUT, those of a call. Errors of devices are in the result.
     pub async fn scrub(
         self: &Rc<Self>,
         id: InodeId,
@@ -94,7 +95,7 @@ impl Client {
             cut(&mut found, bytes_max);
             let scrubbed = self.compare(&found).await;
             if !self.still_holds(&found.validity) {
-                // The blocks may be another file's by now.
+                // The blocks may belong to another file by now.
                 continue;
             }
             for wrong in &scrubbed.wrong {
@@ -104,7 +105,7 @@ impl Client {
         }
     }
 
-    /// Reads the blocks that were found, all commands at once.
+    /// Reads the blocks that were found, with all commands at once.
     async fn compare(self: &Rc<Self>, found: &FoundRuns) -> Scrubbed {
         let mut scrubbed = Scrubbed { end: found.end, ..Scrubbed::default() };
         let pieces = self.pieces_of(found, &mut scrubbed);
@@ -140,7 +141,7 @@ impl Client {
         scrubbed
     }
 
-    /// The pieces that can be read; the others are noted.
+    /// Returns the pieces that can be read, and notes the others in `scrubbed`.
     fn pieces_of(&self, found: &FoundRuns, scrubbed: &mut Scrubbed) -> Pieces {
         let mut pieces = Pieces::default();
         for run in &found.runs {
@@ -162,7 +163,7 @@ impl Client {
         pieces
     }
 
-    /// Reads a command's blocks, and those again that do not have their sum.
+    /// Reads a command's blocks, and once more those that do not have their checksum.
     async fn compare_command(
         self: &Rc<Self>,
         command: &Command,
@@ -191,7 +192,7 @@ impl Client {
         Ok(compared)
     }
 
-    /// Says what of a file lies in a block.
+    /// Returns which bytes of a file lie in a block.
     fn wrong_place(&self, device: DeviceId, block: u64, runs: &[Run<Place>]) -> WrongPlace {
         let info = self.devices.info(device);
         let block_size = info.as_ref().map_or(1, |info| u64::from(info.block_size));
@@ -207,7 +208,7 @@ impl Client {
     }
 }
 
-/// Keeps the first runs: about so many bytes, and no more than a part may have.
+/// Keeps the first runs: about `bytes_max` bytes, and at most `PIECES_MAX` of them.
 fn cut(found: &mut FoundRuns, bytes_max: u64) {
     let mut bytes = 0;
     let mut is_taken = |run: &Run<Place>| {

@@ -14,27 +14,30 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Why a call has no answer to be used.
+/// Why a call has no usable answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// For the caller.
     pub(crate) errno: Errno,
-    /// It was not carried out, and will not be: it was not sent, or the service says so.
+    /// Whether it was certainly not carried out, and will not be: it was not sent, or the service
+    /// refused it.
     pub(crate) is_refusal: bool,
 }
 
-/// How far a call has come.
+/// The progress of a call.
 struct Progress {
-    /// Its caller has not given it up.
+    /// Whether its caller still waits.
     is_awaited: Cell<bool>,
     /// The session in which it was sent, if it was.
     sent_in: Cell<Option<SessionStamp>>,
 }
 
 impl Session {
-    /// Runs calls until they are answered or [`Times::request_deadline`] has passed; goes through
-    /// lost connections by asking again, with the same slot. A change that was sent and is given up is
-    /// asked for until there is an answer, which the [`Handler`] is told.
+    /// Runs a call until it is answered or
+    /// [`Times::request_deadline`](protocol::times::Times::request_deadline) has passed. After a
+    /// lost connection it asks again, with the same slot. A change that was sent and whose caller
+    /// gives up is asked for until there is an answer, which goes to the
+    /// [`Handler`](super::handler::Handler).
     ///
     /// # Errors
     /// The service's error, or ETIMEDOUT, or ESTALE after [`Session::end`].
@@ -42,8 +45,8 @@ impl Session {
         self.call_or_failure(call).await.map_err(|failure| failure.errno)
     }
 
-    /// As [`Session::call`], for callers to whom it matters whether a call that failed was carried
-    /// out all the same.
+    /// Runs a call as [`Session::call`] does. The failure says whether the call may have been
+    /// carried out all the same.
     pub(crate) async fn call_or_failure(self: &Rc<Self>, call: Call) -> Result<Answer, Failure> {
         let kind = call.kind();
         let point = Point::new(Family::Call, kind.index, kind.name);
@@ -72,8 +75,8 @@ impl Session {
         progress.is_awaited.set(false);
         let is_refusal = progress.sent_in.get().is_none();
         if is_change && !is_refusal && !reactor::mutant!("given-up-unheard") {
-            // It may yet be carried out. Nobody but its answer tells this client what it has changed: until
-            // then it is asked for.
+            // The change may still be carried out, and only its answer shows this client what it
+            // has changed: keep asking until the answer comes.
             drop(reactor::spawn(asking));
         }
         Err(Failure { errno: Errno::ETIMEDOUT, is_refusal })
@@ -87,9 +90,10 @@ impl Session {
         progress: Rc<Progress>,
     ) -> Result<Answer, Failure> {
         let slot = guard.as_ref().map(SlotGuard::slot);
-        // Blocks that a change frees rest until reads from before its answer have ended.
+        // Blocks that a change frees are not used again until reads from before its answer have
+        // ended.
         let _epoch = call.traits().may_free.then(|| self.life.hold());
-        // Another session's locks are not those that are reported.
+        // A report of locks belongs to its session: another session has other locks.
         let is_bound =
             slot.is_some() || matches!(call, Call::Session(SessionCall::ReportLocks { .. }));
         let request = Rc::new(Request { slot, call });
@@ -104,7 +108,7 @@ impl Session {
             let is_lost =
                 if reactor::mutant!("session-noted-early") { was_lost } else { is_lost() };
             if is_bound && is_lost && !reactor::mutant!("repeated-in-next-session") {
-                // Nobody knows whether the lost session carried it out.
+                // The lost session may or may not have carried it out.
                 return Err(Failure { errno: Errno::EIO, is_refusal: false });
             }
             progress.sent_in.set(Some(self.life.stamp()));
@@ -145,7 +149,7 @@ impl Session {
         }
     }
 
-    /// The link, once there is one.
+    /// Waits until there is a connection, and returns it.
     pub(crate) async fn linked(&self) -> Result<Link, Errno> {
         loop {
             let changed = self.changed.notified();

@@ -5,17 +5,17 @@ use reactor::SocketOptions;
 use rpc::Credential;
 use std::net::SocketAddr;
 
-/// How to reach the metadata service, and as whom.
+/// How to reach the metadata service, and with which identity.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
     /// Address of the metadata service.
     pub meta: SocketAddr,
-    /// What it proves itself with.
+    /// Proof of this client's identity.
     pub credential: Credential,
     /// The node this client runs on.
     pub node: String,
-    /// The times that the pool goes by.
+    /// The times that apply in the pool.
     pub times: Times,
-    /// How sockets are made.
+    /// Options of sockets.
     pub sockets: SocketOptions,
 }

@@ -5,29 +5,29 @@ use protocol::space::DeviceInfo;
 use protocol::{InodeId, Rights};
 use std::rc::Rc;
 
-/// What is told of the session, in the order of its stream.
+/// Receives the session's events, in the order of its stream.
 pub(crate) trait Handler {
-    /// An answer came to `call`, whose caller waits for it or has given it up.
+    /// An answer to `call` has come; `is_awaited` says whether its caller still waits.
     fn answered(self: Rc<Self>, call: &Call, response: &Response, is_awaited: bool);
-    /// The service asks for something.
+    /// The service has sent a push that needs an answer.
     fn pushed(self: Rc<Self>, push: Push, reply: PushReply);
-    /// The connection is gone, the session may go on. READ rights are void.
+    /// The connection is lost, but the session may continue. READ rights are void.
     fn disconnected(self: Rc<Self>);
-    /// What to reclaim after a resume.
+    /// Returns the rights to reclaim after a resume.
     fn held(&self) -> Vec<(InodeId, Rights)>;
-    /// The session is gone with everything it held.
+    /// The session is lost with everything it held.
     fn lost(&self);
-    /// The pool's devices, at every start.
+    /// The pool's devices have been reported, at every start.
     fn devices(&self, devices: Vec<DeviceInfo>);
 }
 
 /// The connection to the service.
 pub(crate) type Link = rpc::Connection<rpc::Connector<rpc::Client>>;
 
-/// The way back for the answer to a [`Push`].
+/// The handle for the answer to a [`Push`].
 pub(crate) type PushReply = rpc::Reply<rpc::Connector<rpc::Client>>;
 
-/// Stands in until [`Session::start`] names the real one.
+/// Stands in until the session's start names the real handler.
 pub(crate) struct NoHandler;
 
 impl Handler for NoHandler {

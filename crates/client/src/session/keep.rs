@@ -25,7 +25,7 @@ impl Session {
     /// Starts the session and the task that keeps it.
     ///
     /// # Errors
-    /// What stood in the way of the first connection, in words.
+    /// A text that says why the first connection failed.
     pub(crate) async fn start(self: &Rc<Self>, handler: Weak<dyn Handler>) -> Result<(), String> {
         *self.handler.borrow_mut() = handler;
         let link = self.first_link().await.map_err(|error| {
@@ -39,8 +39,8 @@ impl Session {
         Ok(())
     }
 
-    /// Connects for the first time. An attempt may end early where many strangers knock at the service,
-    /// whose oldest silent connections give way.
+    /// Connects for the first time. An attempt may end early if many strangers connect to the
+    /// service, because it then closes its oldest silent connections.
     async fn first_link(self: &Rc<Self>) -> Result<Link, String> {
         let mut tries = START_TRIES;
         loop {
@@ -56,7 +56,7 @@ impl Session {
         }
     }
 
-    /// Connects, proves itself, starts or resumes the session, reclaims.
+    /// Connects, authenticates, starts or resumes the session, and reclaims rights.
     async fn connect(self: &Rc<Self>) -> Result<Link, String> {
         if !reactor::mutant!("resumed-before-taken-back") {
             self.taking_back.wait_zero().await;
@@ -76,7 +76,8 @@ impl Session {
         });
         let answer = match self.first_call(&link, start).await {
             Err(error) if error == refused(Errno::EBUSY) => {
-                // The old session is being fenced, and its host identifier with it: go on as another.
+                // The service is fencing the old session, and with it its host identifier: continue
+                // with another one.
                 self.identity.set(Identity { host: new_host(), ..identity });
                 return Err(error);
             }
@@ -109,9 +110,9 @@ impl Session {
         Ok(link)
     }
 
-    /// Makes a call before anything else goes over a connection. What its answer says of the pool's
-    /// devices is handed on at once, like a push: one that follows it in the stream is newer, and
-    /// must not be undone when the task that waits here is woken.
+    /// Makes a call before any other on a connection. What its answer reports of the pool's devices
+    /// is passed on at once, like a push: a push that follows it in the stream is newer, and must
+    /// not be undone when the task that waits here wakes.
     async fn first_call(self: &Rc<Self>, link: &Link, call: Call) -> Result<Answer, String> {
         let deadline = now() + self.times().session_deadline;
         let (sender, receiver) = oneshot();
@@ -120,7 +121,7 @@ impl Session {
         let asked = request.call.clone();
         link.call_then(&request, move |answer| {
             if let (Ok(response), Some(handler)) = (&answer, session.handler()) {
-                // A reclaim is answered by grants: what is returned later must name their stamps.
+                // Grants answer a reclaim; rights that are returned later must name their stamps.
                 Rc::clone(&handler).answered(&asked, response, true);
                 if let Ok(Answer::Welcome { devices, .. }) = &response.result {
                     handler.devices(devices.clone());
@@ -135,7 +136,7 @@ impl Session {
         }
     }
 
-    /// Runs one link after the other until the session is closed.
+    /// Runs one connection after the other until the session is closed.
     async fn keep(self: Rc<Self>, first: Link) {
         let mut link = Some(first);
         let mut pause = RECONNECT_MIN;
@@ -164,8 +165,8 @@ impl Session {
         }
     }
 
-    /// Tells the service which reads have ended, and that this thread lives (that the process does
-    /// is told by [`pulse`]).
+    /// Reports to the service which reads have ended, and that this thread lives. ([`pulse`]
+    /// reports that the process lives.)
     async fn heartbeat(self: Rc<Self>) {
         let serving = pulse::Serving(Arc::clone(&self.life.contact));
         while !self.closed.get() {
@@ -183,7 +184,8 @@ impl Session {
                     self.drop_link("the service says that the session has ended");
                 }
                 Ok(_) => {}
-                // No answer for so long: the connection is of no use, whatever TCP thinks of it.
+                // Without an answer for this long the connection is of no use, even if TCP keeps
+                // it.
                 Err(_) => self.drop_link("a heartbeat was not answered"),
             }
         }
@@ -215,7 +217,7 @@ fn refused(errno: Errno) -> String {
     format!("the service answers {errno}")
 }
 
-/// Hands on what a link receives.
+/// Passes on what a connection receives.
 struct Receiver {
     session: Weak<Session>,
 }

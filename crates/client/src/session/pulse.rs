@@ -1,10 +1,11 @@
-//! Heartbeats on a thread of their own.
+//! Heartbeats from a thread of their own.
 //!
 //! The thread that serves calls may stall: a device of the same process blocks, a page fault waits.
-//! That must not end the session, so a small thread with a reactor and a connection of its own tells
-//! the metadata service that the process lives ([`Call::Pulse`]). But nobody may keep rights that
-//! nobody can ask for: who answers no recall is ended by the service, whatever its pulses say, and
-//! once the serving thread has not run for [`Times::stall_max`] there are no more pulses.
+//! That must not end the session, so a small thread with a reactor and a connection of its own
+//! reports to the metadata service that the process lives ([`SessionCall::Pulse`]). But a client
+//! must not keep rights that the service cannot recall. So the service ends a session that answers
+//! no recall, even if it sends pulses. And once the serving thread has not run for
+//! [`Times::stall_max`](protocol::times::Times::stall_max) there are no more pulses.
 //!
 //! In a simulation the "thread" is a task of the same executor.
 
@@ -22,7 +23,7 @@ use std::sync::atomic::Ordering;
 /// Entries of the thread's ring: it has one connection.
 const RING_ENTRIES: u32 = 16;
 
-/// Ends the pulses when the serving thread's task ends, however it does.
+/// Ends the pulses when the serving thread's task ends, for any reason.
 #[derive(Debug)]
 pub(super) struct Serving(pub(super) Arc<Contact>);
 
@@ -35,12 +36,12 @@ impl Drop for Serving {
 /// Starts the thread.
 ///
 /// # Errors
-/// What making a thread or its ring answers.
+/// Errors from making a thread or its ring.
 pub(super) fn start(contact: &Arc<Contact>, config: &SessionConfig) -> io::Result<()> {
     let runtime = reactor::Config { entries: RING_ENTRIES, ..reactor::Config::default() };
     let (contact, config) = (Arc::clone(contact), config.clone());
     let thread = reactor::thread::spawn("heartbeat", &runtime, move || run(contact, config));
-    // It ends by itself soon after `Contact::close`.
+    // The thread ends soon after `Contact::close`.
     thread.map(drop)
 }
 
@@ -58,7 +59,7 @@ async fn run(contact: Arc<Contact>, config: SessionConfig) {
     }
 }
 
-/// Sends one pulse; answers the connection for the next.
+/// Sends one pulse. Returns the connection for the next.
 async fn beat(
     contact: &Contact,
     config: &SessionConfig,
@@ -74,7 +75,7 @@ async fn beat(
     let request = Request { slot: None, call: Call::Session(SessionCall::Pulse { session, host }) };
     match link.call(&request, Some(config.times.self_stop)).await {
         Ok(Response { result: Ok(Answer::Alive { .. }), .. }) => contact.heard(sent),
-        // The session has ended or is to be resumed: its own connection learns of that.
+        // The session has ended or is to be resumed: its own connection finds out.
         Ok(_) => {}
         Err(error) => {
             tracing::debug!(%error, "a pulse was not answered");
@@ -92,7 +93,7 @@ async fn connect(config: &SessionConfig) -> Option<Link> {
     timeout(config.times.self_stop, Box::pin(link)).await.ok()?.ok()
 }
 
-/// Nothing is asked of a connection that has no session.
+/// Receives pushes on a connection without a session; there should be none.
 struct PulseReceiver;
 
 impl rpc::Handler<rpc::Connector<rpc::Client>> for PulseReceiver {

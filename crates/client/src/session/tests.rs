@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 
 const SECRET: Secret = Secret([7; 32]);
 
-/// One device as the service shows it.
+/// A device as the service reports it.
 fn device(online: bool) -> DeviceInfo {
     DeviceInfo {
         device: DeviceId(1),
@@ -31,8 +31,8 @@ fn device(online: bool) -> DeviceInfo {
     }
 }
 
-/// A service whose device comes online right after it has welcomed a session. It takes back no space,
-/// and breaks the connection when it is asked for some.
+/// A service whose device comes online right after it has welcomed a session. It refuses to take
+/// space back, and breaks the connection when it is asked for some.
 #[derive(Default)]
 struct Service {
     connection: RefCell<Option<rpc::Connection<Acceptor<rpc::Client>>>>,
@@ -70,7 +70,7 @@ impl rpc::Handler<Acceptor<rpc::Client>> for Service {
     }
 }
 
-/// Notes what it is told of devices.
+/// Records what is reported of devices.
 #[derive(Default)]
 struct DeviceLog(RefCell<Vec<bool>>);
 
@@ -92,7 +92,7 @@ impl Handler for DeviceLog {
     }
 }
 
-/// Serves whoever comes.
+/// Serves all connections.
 async fn serve(listener: Listener) {
     while let Ok(knock) = listener.accept().await {
         let authenticated =
@@ -103,8 +103,8 @@ async fn serve(listener: Listener) {
     }
 }
 
-/// Runs a scene with a session that has been started with a [`Service`], which goes on for as long as
-/// the task that is given lives, and what the session was told of devices.
+/// Runs a scene with a session that is connected to a [`Service`], with the record of devices, and
+/// with the task of the service, which serves for as long as it lives.
 fn with_session<F>(
     times: Times,
     scene: impl FnOnce(Rc<Session>, Rc<DeviceLog>, JoinHandle<()>) -> F,
@@ -132,9 +132,9 @@ fn with_session<F>(
     });
 }
 
-/// Goal: news of devices that follow the welcome in the stream, in the same segment even, are not
-/// undone by the older list in the welcome. (A client that missed such news took devices for offline
-/// for good, and its writes failed with EIO when the service gave it space there.)
+/// Goal: news of devices that follow the welcome in the stream, even in the same segment, are not
+/// undone by the older list in the welcome. (A client that missed such news took devices for
+/// offline for good, and its writes failed with EIO when the service gave it space there.)
 #[test]
 fn welcome_does_not_undo_later_news() {
     with_session(Times::default(), async |session, log, server| {
@@ -148,7 +148,7 @@ fn welcome_does_not_undo_later_news() {
     });
 }
 
-/// Goal: a caller learns whether a call that failed may have been carried out: not if the service
+/// Goal: a caller learns whether a failed call may have been carried out: not if the service
 /// refused it or it was never sent, but if no answer came.
 #[test]
 fn a_refusal_is_log_from_silence() {

@@ -68,7 +68,7 @@ impl Client {
                     self.note_commit(*inode, own, inline, attr, fresh);
                 }
                 Answer::NotDurable(attr) => {
-                    // What was committed may be lost: those who read it ask.
+                    // What was committed may be lost: readers ask again.
                     self.note(attr, &HashSet::new(), false);
                     self.inode(*inode).state.borrow_mut().forget_extents();
                 }
@@ -161,7 +161,7 @@ impl Client {
         if fresh.contains(&parent) {
             entries.set(name, inode);
         } else {
-            // Another call bars the directory: what this one did to the name is not told again.
+            // Another call changes the directory too: no invalidation repeats what this call did.
             entries.forget(&[name.to_vec()]);
         }
     }
@@ -191,10 +191,10 @@ impl Client {
         }
     }
 
-    /// All of a small file.
+    /// Caches all of a small file.
     fn note_file(&self, file: &SmallFile, fresh: &HashSet<InodeId>) {
         self.note(&file.attr, fresh, false);
-        // What is wrong is asked for again, alone, by its reader.
+        // Its reader fetches a wrong file again, alone.
         let is_right = self.is_right(file.attr.inode, &file.bytes, file.sum);
         if !fresh.contains(&file.attr.inode) || !is_right {
             return;
@@ -207,7 +207,7 @@ impl Client {
         self.note_head(&inode);
     }
 
-    /// Entries of a listing become cached names.
+    /// Caches the entries of a listing as names.
     fn note_listing(&self, id: InodeId, answer: &Answer, fresh: &HashSet<InodeId>) {
         let Answer::Entries { entries, .. } = answer else { return };
         for entry in entries {
@@ -226,7 +226,7 @@ impl Client {
         }
     }
 
-    /// A new inode of this client: all that is in it is known.
+    /// Notes a new inode of this client: everything in it is known.
     fn note_created(&self, id: InodeId, creation: &Creation) {
         let inode = self.inode(id);
         let mut state = inode.state.borrow_mut();
@@ -243,7 +243,8 @@ impl Client {
         }
     }
 
-    /// Attributes after a rename: of what moved, of what it was exchanged with, of what it replaced.
+    /// Notes attributes after a rename: of the moved inode, of the one it was exchanged with, and
+    /// of the one it replaced.
     fn note_renamed(&self, answer: &Answer, fresh: &HashSet<InodeId>) {
         let Answer::Renamed { moved, other, replaced } = answer else { return };
         self.note(moved, fresh, false);
@@ -285,7 +286,7 @@ impl Client {
             inode.state.borrow_mut().forget_extents();
             return;
         }
-        // If nothing but this commit changed the data, the cached extents stay right.
+        // If only this commit changed the data, the cached extents stay right.
         let before = inode.committed_attr();
         let alone = before.is_some_and(|old| old.data_version + 1 == attr.data_version)
             || reactor::mutant!("commit-keeps-extents");
@@ -294,7 +295,7 @@ impl Client {
             let mut state = inode.state.borrow_mut();
             self.overlay_own(&mut state, own);
             state.overlay_inline(inline);
-            // What was written through the kernel's pages is in them.
+            // The kernel's pages have what was written through them.
             let has_all = before.map(|old| old.data_version) == state.kernel_data_version
                 || reactor::mutant!("pages-kept-over-others");
             if has_all && state.kernel_data_version.is_some() && !inode.pages.is_passed_by.get() {
@@ -305,7 +306,7 @@ impl Client {
         }
     }
 
-    /// Some of an inode's data lies elsewhere now, and is the same.
+    /// Notes that some of an inode's data lies elsewhere now, and is the same.
     fn note_compact(
         &self,
         inode: InodeId,
@@ -328,19 +329,21 @@ impl Client {
         }
     }
 
-    /// Lays own committed extents, and the sums of their blocks, over what is cached.
+    /// Lays this client's committed extents, and the checksums of their blocks, over what is
+    /// cached.
     fn overlay_own(&self, state: &mut State, own: OwnCommit<'_>) {
         let block_size = |device| self.devices.block_size(device);
         if self.checksum && !state.set_own_sums(own, block_size) {
-            // A block's sum came with an earlier commit, and went with a right: all is asked for again.
+            // A block's checksum came with an earlier commit, and was dropped with a right. Ask for
+            // all again.
             return state.forget_extents();
         }
         state.overlay_extents(own.extents);
     }
 
-    /// A grant tells of an open that has ended here, and whose return it has overtaken, or of one that
-    /// nobody waits for any more: it is returned, or the inode would be kept for ever once its last name
-    /// has gone.
+    /// Returns a stray OPEN. A grant may report an open that has ended here, when it has overtaken
+    /// the return, or an open whose caller has given up. If OPEN were kept, the service would keep
+    /// the inode for ever once its last name has gone.
     pub(crate) fn return_stray_open(&self, grant: &Grant) {
         let Some(inode) = self.known_inode(grant.inode) else { return };
         let mut state = inode.state.borrow_mut();

@@ -20,7 +20,8 @@ impl Client {
         inode.begin_recall(recall.rights, recall.stamp);
         let has_locks = recall.rights.contains(Rights::LOCKS) && self.begin_report(&inode);
         let is_data = recall.rights.intersects(Rights::WRITE | Rights::SIZE);
-        // Data does not matter to who is only shown the inode, nor does a commit of it.
+        // Another session is about to see the inode. Its data does not matter for that, nor a
+        // commit of it.
         let is_shown = recall.rights.contains(Rights::SOLE)
             && !is_data
             && !inode.dirty.borrow().deferral.is_empty();
@@ -44,7 +45,7 @@ impl Client {
             }
             if is_data && !reactor::mutant!("recall-before-commit") {
                 inode.names_held.wait_zero().await;
-                // A failure stays with the inode and is told at close or fsync.
+                // A failure stays with the inode; close or fsync reports it.
                 let _ = self.commit(&inode, false).await;
             }
             if has_locks && !reactor::mutant!("recall-before-report") {
@@ -62,7 +63,7 @@ impl Client {
         });
     }
 
-    /// Answers a recall. The kernel hears of it, unless it has dropped its pages just before.
+    /// Answers a recall. Has the kernel drop its pages, unless it has done so just before.
     fn end_recall(&self, reply: PushReply, inode: &Rc<Inode>, recall: &Recall, is_dropped: bool) {
         inode.end_recall(recall.stamp);
         let recalled = Recalled { inode: inode.id, kept: inode.kept() };
@@ -72,7 +73,7 @@ impl Client {
         }
     }
 
-    /// Others change names of a directory.
+    /// Drops names of a directory that others change, and takes them back from the kernel.
     pub(crate) fn invalidate(
         self: Rc<Self>,
         reply: PushReply,

@@ -1,40 +1,42 @@
 //! The checksums of an inode's blocks, as far as they are known.
 //!
-//! They are known as the inode's extents are, under READ, and dropped with them. Extents that enter the
-//! cache always bring what is known of their blocks, so a block that was freed and used again never
-//! keeps its old checksum.
+//! They are known as the inode's extents are, under READ, and dropped with them. Extents that enter
+//! the cache always bring what is known of their blocks, so a block that was freed and used again
+//! never keeps its old checksum.
 
 use crate::sums::Checks;
 use protocol::DeviceId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Blocks of a group: few, so that a small file takes little.
+/// Blocks of a group: few, so that a small file takes little memory.
 const GROUP_BLOCKS: u64 = 16;
 
-/// Most memory that sums of one inode take, in bytes; then they are dropped with its extents.
+/// Most memory that the checksums of one inode take, in bytes. Beyond that they are dropped with
+/// its extents.
 const BYTES_MAX: usize = 64 << 20;
 
-/// Groups above twice as many as the last time are looked through for some that no extent needs.
+/// Groups without need are looked for when there are twice as many as after the last time, and more
+/// than this.
 const GROUPS_MIN: usize = 64;
 
-/// Sums of blocks side by side, of those that have one.
+/// The checksums of blocks side by side, with a bit for each that has one.
 #[derive(Clone, Debug, Default)]
 struct Group {
     has: u16,
     sums: [u32; GROUP_BLOCKS as usize],
 }
 
-/// The sums of the blocks that an inode's extents touch.
+/// The checksums of the blocks that an inode's extents touch.
 #[derive(Debug, Default)]
 pub(crate) struct KnownSums {
     groups: BTreeMap<(DeviceId, u64), Group>,
-    /// Groups that were left when they were looked through.
+    /// Groups that were left after the last search.
     needed: usize,
 }
 
 impl KnownSums {
-    /// Adds or replaces the sum of a block.
+    /// Adds or replaces the checksum of a block.
     pub(crate) fn put(&mut self, device: DeviceId, block: u64, sum: u32) {
         let group = self.groups.entry((device, block / GROUP_BLOCKS)).or_default();
         let at = (block % GROUP_BLOCKS) as usize;
@@ -42,7 +44,7 @@ impl KnownSums {
         group.sums[at] = sum;
     }
 
-    /// Forgets the sums of some blocks.
+    /// Forgets the checksums of some blocks.
     pub(crate) fn remove(&mut self, device: DeviceId, blocks: Range<u64>) {
         let groups = blocks.start / GROUP_BLOCKS..blocks.end.div_ceil(GROUP_BLOCKS);
         let touched = self.groups.range_mut((device, groups.start)..(device, groups.end));
@@ -56,7 +58,7 @@ impl KnownSums {
         }
     }
 
-    /// Returns whether all of some blocks have a sum.
+    /// Returns whether all of some blocks have a checksum.
     pub(crate) fn has_all(&self, device: DeviceId, blocks: Range<u64>) -> bool {
         let count = blocks.end - blocks.start;
         let mut found = Checks::default();
@@ -64,7 +66,7 @@ impl KnownSums {
         found.0.len() as u64 == count
     }
 
-    /// Adds what is known of some blocks to what a read checks.
+    /// Adds the known checksums of some blocks to those that a read compares.
     pub(crate) fn add_to(&self, checks: &mut Checks, device: DeviceId, blocks: Range<u64>) {
         let groups = blocks.start / GROUP_BLOCKS..blocks.end.div_ceil(GROUP_BLOCKS);
         for ((_, group), known) in self.groups.range((device, groups.start)..(device, groups.end)) {
@@ -84,12 +86,12 @@ impl KnownSums {
         self.groups.len() * size_of::<((DeviceId, u64), Group)>() > BYTES_MAX
     }
 
-    /// Returns whether so many were added that it is worth it to look for some that no extent needs.
+    /// Returns whether a search for groups that no extent needs is worth it.
     pub(crate) fn may_be_stale(&self) -> bool {
         self.groups.len() > (2 * self.needed).max(GROUPS_MIN)
     }
 
-    /// Keeps only what lies in one of these ranges of blocks, or near it.
+    /// Keeps only groups that touch one of these ranges of blocks.
     pub(crate) fn keep(&mut self, needed: impl Iterator<Item = (DeviceId, Range<u64>)>) {
         let mut kept = BTreeSet::new();
         for (device, blocks) in needed {
@@ -115,7 +117,8 @@ mod tests {
     const DEVICE: DeviceId = DeviceId(1);
 
     proptest! {
-        /// Goal: sums are of the blocks that they were put for, and of no others, after any changes.
+        /// Goal: a checksum belongs to the block that it was put for, and to no other, after any
+        /// changes.
         #[test]
         fn sums_behave_like_an_array(
             steps in prop::collection::vec((0u64..70, 1u64..20, any::<Option<u32>>()), 0..40),
@@ -144,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Goal: what no extent needs goes, and what one needs stays.
+    /// Goal: groups that no extent needs go, and the others stay.
     #[test]
     fn what_is_not_needed_goes() {
         let mut known = KnownSums::default();

@@ -10,7 +10,8 @@ use reactor::{Buffer, Chunk};
 use std::rc::Rc;
 
 impl Client {
-    /// Makes bytes part of the inode's dirty data. Synchronous: what it relies on cannot change.
+    /// Makes bytes part of the inode's dirty data. It does not wait, so the rights that it relies
+    /// on cannot change.
     pub(crate) fn gather(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
@@ -52,7 +53,7 @@ impl Client {
     }
 }
 
-/// Appends bytes to gathering fills, beginning new ones as they become full.
+/// Appends bytes to gathering fills, and begins new ones as they become full.
 fn append_to_fills(
     dirty: &mut Dirty,
     offset: u64,
@@ -78,7 +79,7 @@ fn append_to_fills(
         );
         done = part.end;
         if is_full && let Some(mut sealed) = dirty.seal(id) {
-            // What was reserved beyond this fill serves the next.
+            // Blocks reserved beyond this fill serve the next one.
             let needed = (sealed.bytes.len() / block_size as usize) as u64;
             reservation.add_blocks(sealed.reservation.spare(needed));
             full.push(sealed);

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use std::rc::Rc;
 
 impl Client {
-    /// Sets memory and blocks aside for `length` bytes, on the given device or the nearest with
+    /// Reserves memory and blocks for `length` bytes, on the wanted device or the nearest with
     /// room.
     pub(crate) async fn reserve(
         self: &Rc<Self>,
@@ -38,31 +38,31 @@ impl Client {
                     Err(errno) => last = errno,
                 }
             }
-            // With no device at all, as right after a restart of the metadata service, some are
-            // awaited.
+            // If no device is online, as right after a restart of the metadata service, wait for
+            // one.
             if self.devices.is_any_online() || timeout_at(deadline, changed).await.is_err() {
                 return Err(last);
             }
         }
     }
 
-    /// Reserves as many blocks of a device as `length` more bytes may need; of the one that the
-    /// service grants space on, if that has none. Returns them with their size. Grants that do not suffice are held on to
-    /// meanwhile: before the service says that there is no more it has unused space returned, and
-    /// would grant the same blocks for ever.
+    /// Reserves as many blocks of a device as `length` more bytes may need, or blocks of the device
+    /// that the service grants space on instead. Returns them with their size. Grants that are too
+    /// small stay reserved meanwhile: the service has unused space returned before it reports that
+    /// there is no more, and would grant the same blocks for ever.
     async fn reserve_on(
         self: &Rc<Self>,
         length: usize,
         mut device: DeviceId,
     ) -> Result<(u32, Blocks), Errno> {
-        // Set aside while more are asked for.
+        // Reserved while more space is leased.
         let mut hoard: SmallVec<[Blocks; 2]> = SmallVec::new();
         loop {
             let info = self.devices.usable(device).ok_or(Errno::EIO)?;
             let block_size = info.block_size;
-            // All, though bytes that join a fill use up what is left of its last block first: another write
-            // may have used that by then. A fill that lacks a block would ask for it while it is written
-            // out, and those who free blocks may wait for that.
+            // All blocks, although bytes that join a fill use up the rest of its last block first:
+            // another write may have used that by then. A fill that lacks a block would have to
+            // lease it while it is written out, and tasks that free blocks may wait for that.
             let blocks = if reactor::mutant!("last-block-uncounted") {
                 length / block_size as usize
             } else {
@@ -78,7 +78,7 @@ impl Client {
     }
 }
 
-/// What is set aside for bytes, and the size of the device's blocks.
+/// Reserved memory and blocks, and the size of the device's blocks.
 pub(crate) struct SizedReservation {
     pub(crate) block_size: u32,
     pub(crate) reservation: Reservation,
