@@ -5,14 +5,15 @@
 //! | step | module | what happens |
 //! | --- | --- | --- |
 //! | enter | `write` | check the handle, acquire WRITE, cut the bytes by stripe |
-//! | reserve | `write::reserve` | set memory and blocks aside, which may lease space |
+//! | reserve | `write::reserve` | reserve memory and blocks, which may lease space |
 //! | gather | `write::gather` | put the bytes into fills of the inode's dirty data |
-//! | write out | `write_out` | give a full fill its blocks, write it to its device |
+//! | place | `write_out` | give a full fill its blocks, write it to its device |
 //! | device | `device_io` | reach the device, run the command |
-//! | record | `dirty` | note where each dirty byte lies, and which blocks it has |
+//! | record | `dirty` | record where each dirty byte lies, and which blocks it has |
 //!
 //! Full fills go out at once, several at a time. Large buffers go out as they are, without a copy.
-//! Later, at fsync, close, a recall or the write-back, `commit` makes the data part of the file.
+//! Later, at fsync, close, a recall or the write-back, `commit` writes out the rest, has devices
+//! flush if the data must survive power loss, and makes the data part of the file.
 
 mod gather;
 mod reserve;

@@ -20,6 +20,7 @@ impl Client {
         }
     }
 
+    /// Starts to write out every gathering fill of all inodes, to free memory.
     pub(crate) fn write_out_everything(self: &Rc<Self>) {
         let dirty: Vec<Rc<Inode>> = self.dirty_inodes.borrow().values().cloned().collect();
         for inode in &dirty {
@@ -31,7 +32,7 @@ impl Client {
     pub(crate) async fn write_out(self: Rc<Self>, inode: Rc<Inode>, mut sealed: Sealed) {
         let session = self.session.life.stamp();
         let sums = self.make_sums(&sealed.bytes, sealed.block_size);
-        let result = self.write_pieces(&mut sealed, session).await;
+        let result = self.place_and_write(&mut sealed, session).await;
         let mut dirty = inode.dirty.borrow_mut();
         if dirty.fill(sealed.id).is_none() {
             // The loss of the session has dropped the fill and noted the failure.
@@ -53,11 +54,18 @@ impl Client {
 
     /// Allocates blocks and writes a fill to them. Returns where it went, and the number of the
     /// last write to the device.
-    async fn write_pieces(
+    async fn place_and_write(
         self: &Rc<Self>,
         sealed: &mut Sealed,
         session: SessionStamp,
     ) -> Result<(Pieces, u64), Errno> {
+        let pieces = self.place_fill(sealed).await?;
+        let number = self.write_pieces(sealed, &pieces, session).await?;
+        Ok((pieces, number))
+    }
+
+    /// Turns a fill's reserved blocks into allocations.
+    async fn place_fill(self: &Rc<Self>, sealed: &mut Sealed) -> Result<Pieces, Errno> {
         let block_size = sealed.block_size;
         let mut left = (sealed.bytes.len() / block_size as usize) as u32;
         let mut pieces = Pieces::new();
@@ -77,8 +85,21 @@ impl Client {
             start += allocated.blocks * block_size;
             left -= allocated.blocks;
         }
+        Ok(pieces)
+    }
+
+    /// Writes a fill to its allocations, all at once. Returns the number of the last write to the
+    /// device. Blocks of a failed write stay out of use until the session returns its space at its
+    /// end, because the device may still carry the write out.
+    async fn write_pieces(
+        self: &Rc<Self>,
+        sealed: &Sealed,
+        pieces: &Pieces,
+        session: SessionStamp,
+    ) -> Result<u64, Errno> {
+        let block_size = sealed.block_size;
         let mut writes = Vec::with_capacity(pieces.len());
-        for (start, allocated) in &pieces {
+        for (start, allocated) in pieces {
             let start = *start as usize;
             let length = (allocated.blocks * block_size) as usize;
             let chunk = sealed.bytes.slice(start..start + length);
@@ -98,8 +119,6 @@ impl Client {
             let mut space = self.space.borrow_mut();
             pieces.iter().for_each(|(_, allocated)| space.give_back(allocated));
         }
-        // Blocks of a failed write stay out of use until the session returns its space at its end:
-        // the device may still carry the write out.
-        result.map(|number| (pieces, number))
+        result
     }
 }
