@@ -62,6 +62,7 @@ impl Client {
         }
     }
 
+    /// Returns the layout of a file.
     pub(crate) async fn layout(self: &Rc<Self>, inode: &Inode) -> Result<Layout, Errno> {
         Ok(self.inode_attr(inode).await?.layout)
     }

@@ -36,6 +36,7 @@ impl Client {
         Box::pin(self.commit_dirty(inode, durable)).await
     }
 
+    /// Commits under the commit lock, and notes a failure.
     async fn commit_dirty(self: &Rc<Self>, inode: &Rc<Inode>, durable: bool) -> Result<(), Errno> {
         let _lock = inode.commit_lock.acquire(1).await;
         let before = inode.dirty.borrow().failures.count();
@@ -54,6 +55,7 @@ impl Client {
         dirty.failures.since(before)
     }
 
+    /// Writes out, flushes if `durable`, then commits the runs that are dirty now, in parts.
     async fn commit_runs(self: &Rc<Self>, inode: &Rc<Inode>, durable: bool) -> Result<(), Errno> {
         if let Some(result) = self.commit_inline(inode, durable).await {
             return result;
@@ -146,6 +148,7 @@ impl Client {
     }
 }
 
+/// Returns the blocks of a written fill that no commit has named.
 fn give_back(space: &mut crate::space::Space, fill: &Fill) {
     assert!(
         matches!(fill.state, FillState::Written),

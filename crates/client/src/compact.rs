@@ -52,6 +52,7 @@ impl Client {
         });
     }
 
+    /// Compacts the windows of a task, a few at a time, with a pause after each round.
     async fn compact_file(self: &Rc<Self>, task: &Task) {
         for (index, round) in task.windows.chunks(WINDOWS_PER_ROUND).enumerate() {
             if self.is_closed() || !self.session.life.is_alive() {

@@ -215,6 +215,7 @@ impl Devices {
         metrics::start(Point::new(Family::Client, index, name), u64::from(id.0))
     }
 
+    /// Returns a device, or EIO if it is not known.
     pub(crate) fn get(&self, device: DeviceId) -> Result<Rc<PoolDevice>, Errno> {
         self.known.borrow().get(&device).cloned().ok_or(Errno::EIO)
     }

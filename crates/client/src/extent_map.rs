@@ -120,6 +120,7 @@ impl<P: Place> ExtentMap<P> {
         }
     }
 
+    /// Puts back the part of a removed run that starts at `from`.
     fn put_tail(&mut self, run: &Run<P>, from: u64) {
         if let Some(tail) = run.clip(from, u64::MAX) {
             self.runs.insert(tail.offset, (tail.length, tail.place));

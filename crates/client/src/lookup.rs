@@ -138,6 +138,7 @@ impl Client {
     }
 }
 
+/// Checks the length and the bytes of a name.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     if name.len() > protocol::NAME_MAX_BYTES {
         return Err(Errno::ENAMETOOLONG);

@@ -69,6 +69,7 @@ impl Mismatches {
         self.counts.counts()
     }
 
+    /// Changes the counts.
     pub(crate) fn count(&self, change: impl FnOnce(&mut ChecksumCounts)) {
         change(&mut self.counts.0.lock().unwrap_or_else(PoisonError::into_inner));
     }

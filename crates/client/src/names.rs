@@ -46,6 +46,7 @@ impl Client {
         self.create_with(parent, name, creation, setting, Rights::READ).await
     }
 
+    /// Creates an inode with these rights over it, and takes a reference to it.
     pub(crate) async fn create_with(
         self: &Rc<Self>,
         parent: InodeId,
@@ -142,6 +143,7 @@ impl Client {
         self.call_removal(Call::Change(ChangeCall::Rmdir { parent, name: name.to_vec() })).await
     }
 
+    /// Makes a call that removes a name, and drops data that lost its last name.
     async fn call_removal(self: &Rc<Self>, call: Call) -> Result<(), Errno> {
         match self.session.call(call).await? {
             Answer::Removed { inode, left } => {

@@ -95,6 +95,7 @@ impl Client {
         self.create_now(held.directory(), name, setting, mode).await
     }
 
+    /// Creates a file and opens it.
     async fn create_now(
         self: &Rc<Self>,
         parent: InodeId,
@@ -149,6 +150,8 @@ impl Client {
         inode.report_failures(&reported).and(result)
     }
 
+    /// Commits what is dirty and makes it durable. Without dirty data, has the service make earlier
+    /// commits durable.
     async fn make_durable(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
         if inode.dirty.borrow().is_clean() {
             if reactor::mutant!("clean-fsync-skipped") {

@@ -51,6 +51,7 @@ impl Client {
         self.open_files.set(self.open_files.get() + 1);
     }
 
+    /// Ends a counted open. After the last one, returns OPEN to the service if it may count it.
     pub(crate) fn end_open(&self, inode: &Inode) {
         let open_files = self.open_files.get();
         assert!(open_files > 0, "a handle of {} is closed, and none is open", inode.id);

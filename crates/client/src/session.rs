@@ -69,6 +69,7 @@ pub(crate) struct Identity {
     pub(crate) file_system: uuid::Uuid,
 }
 
+/// Returns a new random host identifier.
 fn new_host() -> HostId {
     let mut bytes = [0; 16];
     reactor::random::fill(&mut bytes);
@@ -107,6 +108,7 @@ impl Session {
         counts
     }
 
+    /// Returns this client's identity.
     pub(crate) fn identity(&self) -> Identity {
         self.identity.get()
     }
@@ -116,6 +118,7 @@ impl Session {
         &self.config.times
     }
 
+    /// Returns the options of sockets.
     pub(crate) fn sockets(&self) -> &SocketOptions {
         &self.config.sockets
     }
@@ -125,6 +128,7 @@ impl Session {
         self.closed.get()
     }
 
+    /// Returns the handler, if it still lives.
     fn handler(&self) -> Option<Rc<dyn Handler>> {
         self.handler.borrow().upgrade()
     }

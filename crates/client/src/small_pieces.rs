@@ -137,6 +137,7 @@ impl Compaction {
         }
     }
 
+    /// Changes the counts.
     pub(crate) fn count(&self, change: impl FnOnce(&mut CompactCounts)) {
         let mut counts = self.counts.get();
         change(&mut counts);

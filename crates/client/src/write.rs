@@ -91,6 +91,7 @@ impl Client {
         }
     }
 
+    /// Makes the write durable, if the handle was opened for that.
     async fn sync_if_asked(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
         if !handle.mode.sync {
             return Ok(());
@@ -149,6 +150,7 @@ impl Client {
         }
     }
 
+    /// Reserves and gathers the bytes, a stripe at a time if the file is striped.
     async fn write_striped(
         self: &Rc<Self>,
         inode: &Rc<Inode>,

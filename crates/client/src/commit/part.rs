@@ -159,7 +159,7 @@ mod tests {
     /// file gets an I/O error: no ESTALE, and no EINVAL for arguments that were right. Errors that
     /// the user can act on stay as they are.
     #[test]
-    fn failures_of_a_commit_are_told_as_what_they_are_to_users() {
+    fn failures_of_a_commit_are_reported_as_users_understand_them() {
         let reported = [
             (Errno::EINVAL, Errno::EIO),
             (Errno::ESTALE, Errno::EIO),

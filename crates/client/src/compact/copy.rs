@@ -81,6 +81,7 @@ fn is_large(pieces: &CommittedPieces, block_size: u64) -> bool {
     pieces.held_bytes > pieces.bytes() * HELD_QUARTERS / 4 + 4 * block_size
 }
 
+/// Returns a run as an extent.
 fn old_extent(run: &Run<Place>) -> Extent {
     Extent { offset: run.offset, length: run.length as u32, place: run.place }
 }
@@ -202,6 +203,7 @@ impl Client {
         Err(Errno::ENOSPC)
     }
 
+    /// Allocates blocks in at most `pieces_max` runs, or none.
     fn try_allocate(
         &self,
         device: DeviceId,

@@ -20,6 +20,7 @@ pub(crate) enum Connection {
 }
 
 impl Connection {
+    /// Returns the device to send commands to.
     pub(crate) fn device(&self) -> Rc<dyn Device> {
         match self {
             Connection::Local(device) => Rc::clone(device),

@@ -117,10 +117,12 @@ impl Remote {
         Ok(Remote { controller, device: Rc::new(namespace) })
     }
 
+    /// Returns the device to send commands to.
     pub(super) fn device(&self) -> Rc<dyn Device> {
         Rc::clone(&self.device)
     }
 
+    /// Disconnects in order.
     pub(super) async fn close(self) {
         if let Err(error) = self.controller.disconnect().await {
             tracing::debug!(%error, "a controller was not shut down in order");

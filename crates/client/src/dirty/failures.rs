@@ -68,7 +68,7 @@ mod tests {
 
     /// Goal: every handle reports each failure from its time once, with its error.
     #[test]
-    fn every_handle_is_reported_once() {
+    fn every_handle_reports_a_failure_once() {
         let mut failures = Failures::default();
         let (one, two) = (failures.reported_at_open(), failures.reported_at_open());
         assert_eq!(failures.report_to(&one), Ok(()));
@@ -86,7 +86,7 @@ mod tests {
 
     /// Goal: a handle opened after a failure reports it only if no other handle has.
     #[test]
-    fn a_new_handle_is_reported_what_nobody_was_told() {
+    fn a_new_handle_reports_what_no_other_has() {
         let mut failures = Failures::default();
         failures.note(Errno::EIO);
         let heir = failures.reported_at_open();

@@ -28,11 +28,13 @@ pub enum Habit {
 pub(crate) struct Balance(Cell<i16>);
 
 impl Balance {
+    /// Notes a piece of this length.
     pub(crate) fn note(&self, length: usize) {
         let piece = if length >= LARGE_BYTES { LARGE_WEIGHT } else { -1 };
         self.0.set((self.0.get() + piece).clamp(-WEIGHT_MAX, WEIGHT_MAX));
     }
 
+    /// Returns the habit that outweighs.
     pub(crate) fn habit(&self) -> Habit {
         match self.0.get() {
             0 => Habit::Unknown,

@@ -126,6 +126,7 @@ impl Lent {
         self.taken(inode, names.into_iter().collect())
     }
 
+    /// Takes out the attributes and, of these names, those that have not expired.
     pub(crate) fn taken(&self, inode: InodeId, names: Vec<(Name, LentEntry)>) -> Option<TakenBack> {
         let now = now();
         let attributes_until = self.attributes_until.take().filter(|until| *until > now);
@@ -159,6 +160,7 @@ impl Lent {
         (is_on_its_way && until > present).then_some(taken)
     }
 
+    /// Records a lent name. It stays lent for the longer of its times.
     pub(crate) fn lend_name(&self, name: &[u8], of: LentEntry) {
         let mut names = self.names.borrow_mut();
         if names.len() >= NAMES_SWEPT && names.len() == names.capacity() {
@@ -171,6 +173,7 @@ impl Lent {
         }
     }
 
+    /// Returns whether others have left the directory's names unchanged for a while.
     pub(crate) fn is_quiet(&self) -> bool {
         self.changed_by_others.get().is_none_or(|changed| changed.elapsed() >= QUIET)
     }

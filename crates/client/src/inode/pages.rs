@@ -53,6 +53,7 @@ impl Pages {
         self.mark_stale();
     }
 
+    /// Marks the pages stale, if anything was read or written since the last time.
     pub(crate) fn mark_stale(&self) {
         if self.is_filled.replace(false) {
             self.stale.set(self.stale.get() + 1);

@@ -89,6 +89,7 @@ impl State {
         self.forget_extents();
     }
 
+    /// Drops everything that is valid under READ.
     pub(crate) fn drop_read(&mut self) {
         self.attr = None;
         self.has_no_xattrs = false;
@@ -98,6 +99,7 @@ impl State {
         }
     }
 
+    /// Returns whether READ is held.
     pub(crate) fn may_cache(&self) -> bool {
         self.rights.contains(Rights::READ)
     }
@@ -151,6 +153,7 @@ impl State {
         }
     }
 
+    /// Inserts a committed extent.
     fn put_extent(&mut self, extent: &protocol::Extent) {
         let length = u64::from(extent.length);
         let run = Run { offset: extent.offset, length, place: extent.place };

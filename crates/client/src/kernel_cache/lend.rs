@@ -33,10 +33,12 @@ impl Client {
         self.lent_counts.get()
     }
 
+    /// Returns whether anything may be lent.
     pub(crate) fn is_lending(&self) -> bool {
         self.lending.get() != Lending::default()
     }
 
+    /// Changes the counts.
     pub(crate) fn count_lent(&self, count: impl FnOnce(&mut LentCounts)) {
         let mut counts = self.lent_counts.get();
         count(&mut counts);

@@ -90,6 +90,8 @@ impl Client {
         });
     }
 
+    /// Has the kernel drop the attributes of an inode. Completes when it has, or when they have
+    /// expired.
     async fn drop_attributes(self: &Rc<Self>, id: InodeId, until: Instant) {
         let Some(changes) = &self.changes else { return };
         let mut pause = RETRY.0;
@@ -117,6 +119,8 @@ impl Client {
         self.count_lent(|counts| counts.expired += 1);
     }
 
+    /// Has the kernel drop names, at first one by one, then all of the mount at once. Completes
+    /// when it has, or when they have expired.
     async fn drop_names(self: &Rc<Self>, taken: &TakenBack) {
         let Some(changes) = &self.changes else { return };
         let (answer, mut answered) = reactor::mailbox::channel(1);

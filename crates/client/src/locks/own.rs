@@ -155,6 +155,7 @@ impl Client {
         }
     }
 
+    /// Drops the locks of an inode: the service decides about them again.
     fn forget_own_locks(&self, inode: &Inode) {
         inode.end_locks();
         let mut locks = self.own_locks.borrow_mut();

@@ -106,6 +106,7 @@ impl Client {
         Ok(FoundRuns { runs, sums, end, epoch, validity })
     }
 
+    /// Returns runs as parts of a read.
     fn parts_of(&self, runs: &[Run<Place>]) -> Result<Vec<ReadPart>, Errno> {
         runs.iter().map(|run| self.device_part(&run.place, run.length)).collect()
     }
@@ -160,6 +161,7 @@ impl Client {
     }
 }
 
+/// Copies chunks into one buffer, padded with zeros to a multiple of `block_size`.
 fn gather(chunks: &[Chunk], block_size: usize) -> Shared {
     let used: usize = chunks.iter().map(Chunk::len).sum();
     let padded = used.next_multiple_of(block_size);

@@ -54,6 +54,7 @@ impl Client {
         Validity { session: self.session.life.stamp(), losses: self.devices.losses() }
     }
 
+    /// Returns whether the state is still the same, and the session alive.
     pub(crate) fn still_holds(&self, validity: &Validity) -> bool {
         if reactor::mutant!("dead-session-reads") {
             return true;

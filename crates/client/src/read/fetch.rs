@@ -35,6 +35,7 @@ impl Client {
         Ok(assemble(parts, &commands, &fetched))
     }
 
+    /// Runs all commands, several of them as tasks.
     async fn fetch_all(
         self: &Rc<Self>,
         commands: &[Command],
@@ -66,6 +67,7 @@ impl Client {
         Ok(fetched)
     }
 
+    /// Runs a command and checks its bytes.
     async fn fetch(self: &Rc<Self>, command: &Command, checks: &Checks) -> Result<Fetched, Unread> {
         let Command { device, range, room } = command;
         let fetched = if let Some(room) = room {

@@ -87,6 +87,7 @@ impl Client {
         Ok(ReadPlan { parts, checks, _fills: fills })
     }
 
+    /// Plans a range without dirty data.
     fn plan_committed(
         &self,
         range: Range<u64>,
@@ -124,10 +125,13 @@ impl Client {
         Err(Errno::EIO)
     }
 
+    /// Returns the block size of a device, or EIO if it is not known.
     pub(crate) fn block_size(&self, device: DeviceId) -> Result<u32, Errno> {
         self.devices.block_size(device).ok_or(Errno::EIO)
     }
 
+    /// Returns the part of a read for a place on a device. Fails with EIO if the data there was
+    /// lost.
     pub(crate) fn device_part(&self, place: &Place, length: u64) -> Result<ReadPart, Errno> {
         if let Some(device) = place.lost_with() {
             tracing::error!(%device, "data that had not been flushed was lost with the device's power; write it again, or delete it");

@@ -56,6 +56,7 @@ impl Session {
         answer
     }
 
+    /// Asks until the deadline, in a slot if the call is a change.
     async fn ask_in_time(self: &Rc<Self>, call: Call) -> Result<Answer, Failure> {
         let unbounded = matches!(call, Call::Change(ChangeCall::SetLock { wait: true, .. }));
         let deadline =

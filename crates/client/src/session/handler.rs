@@ -41,6 +41,7 @@ impl Handler for NoHandler {
     fn devices(&self, _: Vec<DeviceInfo>) {}
 }
 
+/// Sends the answer to a push.
 pub(crate) fn answer(reply: PushReply, answer: &PushAnswer) {
     if let Err((_, error)) = reply.send(answer) {
         tracing::error!(%error, "an answer to the metadata service could not be sent");

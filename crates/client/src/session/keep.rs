@@ -205,6 +205,7 @@ impl Session {
         self.changed.notify();
     }
 
+    /// Closes the connection.
     pub(crate) fn drop_link(&self, reason: &str) {
         let link = self.link.borrow().clone();
         if let Some(link) = link {
@@ -213,6 +214,7 @@ impl Session {
     }
 }
 
+/// Returns the text for an error of the service.
 fn refused(errno: Errno) -> String {
     format!("the service answers {errno}")
 }

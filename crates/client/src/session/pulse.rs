@@ -45,6 +45,7 @@ pub(super) fn start(contact: &Arc<Contact>, config: &SessionConfig) -> io::Resul
     thread.map(drop)
 }
 
+/// Sends pulses until the contact is closed.
 async fn run(contact: Arc<Contact>, config: SessionConfig) {
     let mut link: Option<Link> = None;
     while !contact.is_closed.load(Ordering::SeqCst) {
@@ -86,6 +87,7 @@ async fn beat(
     Some(link)
 }
 
+/// Connects to the service.
 async fn connect(config: &SessionConfig) -> Option<Link> {
     let limits = rpc::Limits::default();
     let handler = Rc::new(PulseReceiver);

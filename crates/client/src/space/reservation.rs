@@ -26,6 +26,7 @@ impl Reserved {
         Blocks { device, count: Some(self.clone()), number: blocks }
     }
 
+    /// Releases blocks.
     fn give_back(&self, device: DeviceId, blocks: u64) {
         let before = self.0.get();
         assert!(
@@ -35,6 +36,7 @@ impl Reserved {
         self.0.set(before - blocks);
     }
 
+    /// Returns whether both are the same count.
     fn is_same(&self, other: &Reserved) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }

@@ -11,6 +11,7 @@ use protocol::{Attr, FILE_SIZE_MAX_BYTES, InodeId, Rights};
 use std::collections::HashSet;
 
 impl Client {
+    /// Applies an answer to a call. `fresh` has the inodes whose part of the answer may be cached.
     pub(crate) fn note_answer(&self, call: &Call, answer: &Answer, fresh: &HashSet<InodeId>) {
         match call {
             Call::Session(call) => self.note_session(call, answer, fresh),
@@ -19,6 +20,7 @@ impl Client {
         }
     }
 
+    /// Applies an answer to a call about the session.
     fn note_session(&self, call: &SessionCall, answer: &Answer, fresh: &HashSet<InodeId>) {
         match call {
             SessionCall::Acquire { .. } => self.note_attr(answer, fresh),
@@ -36,6 +38,7 @@ impl Client {
         }
     }
 
+    /// Applies an answer to a call that reads.
     fn note_read(&self, call: &ReadCall, answer: &Answer, fresh: &HashSet<InodeId>) {
         match call {
             ReadCall::Lookup { parent, name } => match answer {
@@ -60,6 +63,7 @@ impl Client {
         }
     }
 
+    /// Applies an answer to a call that changes something.
     fn note_change(&self, call: &ChangeCall, answer: &Answer, fresh: &HashSet<InodeId>) {
         match call {
             ChangeCall::Commit { inode, allocations, sums, extents, inline, .. } => match answer {
@@ -129,6 +133,7 @@ impl Client {
         }
     }
 
+    /// Notes attributes; they are cached if the inode is fresh.
     pub(crate) fn note(&self, attr: &Attr, fresh: &HashSet<InodeId>, explained: bool) {
         if fresh.contains(&attr.inode) {
             self.inode(attr.inode).note_attr(attr, explained);
@@ -137,17 +142,20 @@ impl Client {
         }
     }
 
+    /// Notes the attributes in an answer that has only these.
     fn note_attr(&self, answer: &Answer, fresh: &HashSet<InodeId>) {
         if let Answer::Attr(attr) | Answer::Copied { attr, .. } = answer {
             self.note(attr, fresh, false);
         }
     }
 
+    /// Notes an entry of a directory, with the attributes of its inode.
     fn note_entry(&self, parent: InodeId, name: &[u8], attr: &Attr, fresh: &HashSet<InodeId>) {
         self.note(attr, fresh, false);
         self.set_entry(parent, name, Some(attr.inode), fresh);
     }
 
+    /// Notes what a name of a cached directory names.
     fn set_entry(
         &self,
         parent: InodeId,
@@ -166,6 +174,7 @@ impl Client {
         }
     }
 
+    /// Caches extents, with their checksums and inline bytes.
     fn note_extents(&self, offset: u64, answer: &Answer, fresh: &HashSet<InodeId>) {
         let Answer::Extents { extents, covered_to, inline, inline_sum, sums, attr, free_epoch } =
             answer
@@ -257,12 +266,14 @@ impl Client {
         }
     }
 
+    /// Notes that this client has removed the last name of an inode.
     fn note_unnamed(&self, id: InodeId) {
         if let Some(inode) = self.known_inode(id) {
             inode.note_unnamed();
         }
     }
 
+    /// Notes that names of a directory change, for its lent listing.
     fn names_change(&self, directory: InodeId) {
         if let Some(inode) = self.known_inode(directory)
             && !reactor::mutant!("own-changes-keep-listing")
@@ -271,6 +282,7 @@ impl Client {
         }
     }
 
+    /// Notes a commit of this client: what it named is now the file's.
     fn note_commit(
         &self,
         inode: InodeId,

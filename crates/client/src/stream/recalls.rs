@@ -10,6 +10,7 @@ use protocol::{InodeId, LeaseStamp, Rights};
 use std::rc::Rc;
 
 impl Client {
+    /// Begins a recall, and ends it at once or in a task of its own.
     pub(crate) fn recall(self: Rc<Self>, reply: PushReply, recall: &Recall) {
         let Some(inode) = self.known_inode(recall.inode) else {
             let recalled = Recalled { inode: recall.inode, kept: Rights::NONE };
