@@ -1,7 +1,7 @@
 //! Computing checksums, and counting and logging wrong ones.
 
 use crate::client::Client;
-use crate::mismatches::{ChecksumView, Damage, WrongBlock};
+use crate::sums::mismatches::{ChecksumView, Damage, WrongBlock};
 use protocol::inline::Bytes;
 use protocol::sums::{Sums, checksum};
 use protocol::{DeviceId, InodeId};

@@ -6,7 +6,7 @@
 //! (`docs/protocol.md`). Leased space decides what it may write. Data goes straight from here to
 //! the devices, near first.
 //!
-//! The modules from the top down; each uses only those below it:
+//! The modules from the top down; each uses only those after it:
 //!
 //! | module | content |
 //! | --- | --- |
@@ -14,13 +14,14 @@
 //! | `stream` | answers, recalls and invalidations, in the order of the session's stream |
 //! | `ranges`, `compact`, `locks` | truncation, copies and holes; compaction; file locks |
 //! | `write`, `read` | the two ways of data |
-//! | `open_files`, `names`, `create_files`, `lookup`, `xattrs` | open, create, rename, look up |
+//! | `open_files`, `names` | open and close; look up, create, rename, list |
 //! | `set_attributes`, `commit` | changes that wait for a commit; committing data |
 //! | `write_out` | full fills go to their devices |
-//! | `names_held`, `opens`, `attributes`, `rights`, `rounds` | what an operation waits for |
 //! | `device_io`, `leasing` | commands to devices; leased blocks |
 //! | `kernel_cache` | names, attributes and pages that the kernel holds |
-//! | `checksums`, `neighbours`, `inline_cache`, `inodes` | checks, prefetching, bounds, the table |
+//! | `opens`, `attributes`, `rights`, `rounds` | what many operations begin with |
+//! | `checksums`, `neighbours`, `inline_cache` | computing checksums, prefetching, a bound |
+//! | `inodes` | the table of inodes |
 //! | `client` | the parts of a client |
 //! | `inode`, `dirty`, `ahead`, `devices`, `space`, `session`, … | the parts: state |
 
@@ -31,7 +32,6 @@ mod checksums;
 mod client;
 mod commit;
 mod compact;
-mod create_files;
 mod device_io;
 mod devices;
 mod dirty;
@@ -45,10 +45,7 @@ mod kernel_cache;
 mod leasing;
 mod lifecycle;
 mod locks;
-mod lookup;
-mod mismatches;
 mod names;
-mod names_held;
 mod neighbours;
 mod open_files;
 mod opens;
@@ -65,7 +62,6 @@ mod stream;
 mod sums;
 mod write;
 mod write_out;
-mod xattrs;
 
 pub use ahead::memory::AheadCounts;
 pub use change::Change;
@@ -74,13 +70,13 @@ pub use devices::{DeviceUse, LocalDevices};
 pub use handle::{Handle, OpenMode};
 pub use inode::habit::Habit;
 pub use inode::lent::{Lending, LentCounts, LentName};
-pub use lookup::Listing;
-pub use mismatches::{ChecksumCounts, ChecksumView, Damage};
+pub use names::held::NamesHeld;
+pub use names::lookup::Listing;
 pub use names::{Renamed, Setting};
-pub use names_held::NamesHeld;
 pub use opens::Pin;
 pub use ranges::{COPIED_HERE_BYTES, SeekTo};
 pub use read::scrub::{Scrubbed, WrongPlace};
 pub use session::config::SessionConfig;
 pub use session::counts::CallCounts;
 pub use small_pieces::CompactCounts;
+pub use sums::mismatches::{ChecksumCounts, ChecksumView, Damage};

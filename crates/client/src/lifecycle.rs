@@ -3,10 +3,10 @@
 use crate::client::{Client, ClientConfig};
 use crate::devices::Devices;
 use crate::inode::Inode;
-use crate::mismatches::Mismatches;
 use crate::removals::Removals;
 use crate::session::Session;
 use crate::small_pieces::Compaction;
+use crate::sums::mismatches::Mismatches;
 use protocol::Errno;
 use reactor::local::{Semaphore, WaitGroup};
 use reactor::time::{now, sleep};

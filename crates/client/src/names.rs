@@ -1,9 +1,16 @@
-//! Creating, linking, removing and renaming.
+//! Names: creating, linking, removing and renaming. In the modules below: looking up and listing
+//! (`lookup`), holding a directory's names (`held`), many small files with one call (`create_files`),
+//! extended attributes (`xattrs`).
+
+mod create_files;
+pub(crate) mod held;
+pub(crate) mod lookup;
+mod xattrs;
 
 use crate::attributes::attr_of;
 use crate::client::Client;
 use crate::inode::entries::Known;
-use crate::lookup::check_name;
+use crate::names::lookup::check_name;
 use crate::removals::Removal;
 use protocol::client::{Answer, Call, ChangeCall, Creation, OpenTold, ReadCall, RenameMode};
 use protocol::{Attr, Errno, InodeId, Rights};

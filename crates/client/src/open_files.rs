@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::handle::{Handle, OpenMode};
 use crate::inode::Inode;
 use crate::names::Setting;
-use crate::names_held::NamesHeld;
+use crate::names::held::NamesHeld;
 use crate::opens::Pin;
 use protocol::client::{Call, Creation, SessionCall};
 use protocol::{Attr, Errno, FileKind, InodeId, Rights};

@@ -5,6 +5,7 @@
 //! needs when it takes hold of its extents.
 
 pub(crate) mod known;
+pub(crate) mod mismatches;
 
 use protocol::DeviceId;
 use smallvec::SmallVec;

@@ -6,8 +6,8 @@
 
 use crate::client::Client;
 use crate::fetched::Fetched;
-use crate::mismatches::WrongBlock;
 use crate::read::command::Command;
+use crate::sums::mismatches::WrongBlock;
 use crate::sums::{Checks, blocks_at};
 use protocol::Errno;
 use protocol::sums::checksum;

@@ -6,12 +6,12 @@
 
 use crate::client::Client;
 use crate::extent_map::Run;
-use crate::mismatches::WrongBlock;
 use crate::read::command;
 use crate::read::command::Command;
 use crate::read::committed::FoundRuns;
 use crate::read::extents::AHEAD_BYTES;
 use crate::read::plan::ReadPart;
+use crate::sums::mismatches::WrongBlock;
 use crate::sums::{Checks, blocks_at};
 use protocol::sums::checksum;
 use protocol::{DeviceId, Errno, InodeId, Place};

@@ -1,7 +1,7 @@
 //! Creating many small files with one call.
 
 use crate::client::Client;
-use crate::lookup::check_name;
+use crate::names::lookup::check_name;
 use protocol::client::{Answer, Call, ChangeCall, Name};
 use protocol::files::NewFile;
 use protocol::sums::checksum;
