@@ -1,6 +1,6 @@
 //! Names: creating, linking, removing and renaming. In the modules below: looking up and listing
-//! (`lookup`), holding a directory's names (`held`), many small files with one call (`create_files`),
-//! extended attributes (`xattrs`).
+//! (`lookup`), holding a directory's names (`held`), many small files with one call
+//! (`create_files`), extended attributes (`xattrs`).
 
 mod create_files;
 pub(crate) mod held;

@@ -14,20 +14,21 @@ use reactor::Shared;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// A compaction needs at least this fraction of the pool free: 1 / 8.
+/// A compaction needs one part in this many of the pool free.
 const FREE_PARTS: u64 = 8;
 
 /// Most pieces that one compaction puts together. It bounds a transaction of the metadata service.
 const PIECES_MAX: usize = 1024;
 
-/// More than one command for this many bytes are worth a compaction, from `COMMANDS_MIN` on.
+/// A compaction is worth it if reading takes at least `COMMANDS_MIN` commands, and more than one
+/// for this many bytes.
 const COMMAND_BYTES: u64 = 128 << 10;
 const COMMANDS_MIN: u64 = 4;
 
 /// How often space is leased for a copy. A grant may be smaller than the request, or in short runs.
 const LEASES_MAX: usize = 2;
 
-/// A compaction has to leave at most one command for this many before it.
+/// A copy may lie in one piece for this many commands of the old pieces.
 const COMMANDS_SAVED_PARTS: usize = 2;
 
 /// Bytes are worth a compaction if they hold more than this many quarters of their size in blocks.
