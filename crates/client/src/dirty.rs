@@ -2,144 +2,66 @@
 //!
 //! Written bytes are gathered, in the order in which they come, in *fills*: up to 1 MiB of memory
 //! that goes to a device as one. A fill gets its blocks only when it is written out, so that a fill
-//! of 22 unaligned records becomes one aligned device write and one allocation, and nobody ever
-//! reads a block in order to change a part of it. Which bytes of which fill hold a byte of the file
-//! is kept in `runs`; what a later write covers is simply not committed.
+//! of 22 unaligned records becomes one aligned device write and one allocation, and no block has to
+//! be read in order to change a part of it. `runs` records which bytes of which fill hold a byte of
+//! the file. Bytes that a later write covers are simply not committed.
 
-mod named;
-mod small;
+pub(crate) mod deferral;
+pub(crate) mod failures;
+pub(crate) mod fill;
+mod gathered;
+pub(crate) mod named;
+pub(crate) mod parts;
 
-pub(crate) use named::Named;
-
-use crate::deferred::Deferral;
-use crate::extent_map::{ExtentMap, Place, Run};
-use crate::failures::Failures;
-use crate::reservation::{Blocks, Reservation};
-use crate::space::Allocated;
-use protocol::sums::SUMS_PER_MESSAGE_MAX;
-use protocol::{DeviceId, Errno, Extent, Timestamp};
-use reactor::{Buffer, Chunk, Shared};
+use crate::dirty::deferral::Deferral;
+use crate::dirty::failures::Failures;
+use crate::dirty::fill::{Fill, FillId, FillPlace, FillState, Pieces, Sealed};
+use crate::extent_map::{ExtentMap, Run};
+use crate::space::reservation::{Blocks, Reservation};
+use protocol::attr::AttrChanges;
+use protocol::{DeviceId, Errno, Timestamp};
+use reactor::{Buffer, Chunk};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Bytes that go out together.
+/// Bytes of a full fill.
 pub(crate) const FILL_BYTES: usize = protocol::space::ALLOCATION_MAX_BYTES as usize;
 
-/// A written buffer of at least this size goes out as it is instead of being copied into a fill.
+/// A written buffer of at least this size goes out as it is, without a copy into a fill.
 pub(crate) const ADOPT_BYTES: usize = 256 << 10;
 
-/// Runs that one commit names at most: bounds a transaction of the metadata service.
+/// Most runs that one commit names. It bounds a transaction of the metadata service.
 pub(crate) const RUNS_PER_COMMIT_MAX: usize = 1024;
 
-/// Most writes that one fill gathers: it fits into one commit.
+/// Most writes that one fill gathers, so that a commit can name all of them.
 const WRITES_PER_FILL_MAX: u32 = RUNS_PER_COMMIT_MAX as u32;
 
-/// A fill of one inode. Higher numbers were begun later.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct FillId(u64);
-
-/// A part that has to cut a fill takes at most so many times what others do.
-const CUT_MAX: usize = 3;
-
-/// How far the parts of a commit have come: the next one begins at this fill, and at this place in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Cursor {
-    fill: FillId,
-    at: u32,
-}
-
-/// Where uncommitted bytes are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct At {
-    pub(crate) fill: FillId,
-    pub(crate) at: u32,
-}
-
-impl Place for At {
-    fn advance(self, skipped: u64) -> Self {
-        At { fill: self.fill, at: self.at + skipped as u32 }
-    }
-}
-
-/// How far a fill has come.
+/// A part of a chunk of written bytes.
 #[derive(Debug)]
-pub(crate) enum FillState {
-    /// Bytes are added to it.
-    Gathering(Buffer),
-    /// It is on its way to the device; the bytes, padded to whole blocks.
-    Writing(Shared),
-    /// The device has acknowledged it.
-    Written,
+pub(crate) struct ChunkPart<'a> {
+    pub(crate) chunk: &'a Chunk,
+    pub(crate) part: Range<usize>,
 }
 
-/// Memory that goes out together.
-#[derive(Debug)]
-pub(crate) struct Fill {
-    pub(crate) device: DeviceId,
-    /// The device's.
-    block_size: u32,
-    pub(crate) state: FillState,
-    /// Bytes in it.
-    pub(crate) used: u32,
-    /// Memory and blocks set aside for it, while it gathers.
-    reservation: Option<Reservation>,
-    /// Once written out: the allocations it went to.
-    pub(crate) pieces: Pieces,
-    /// Once written out: the sum of each of its blocks, if sums are made.
-    sums: Vec<u32>,
-    /// Once written out: the number of the last of its writes to the device.
-    pub(crate) number: u64,
-    /// Its blocks that commits have named, ascending: they are not ours to give back.
-    named: Vec<Range<u32>>,
-    /// Held by reads of its blocks on the device.
-    pub(crate) readers: Rc<()>,
-    writes: u32,
-}
-
-impl Fill {
-    /// How many of runs, ascending in the fill, a part takes: `count_max`, and on to the end of a block.
-    fn cut(&self, runs: &[Run<At>], count_max: usize) -> usize {
-        let shares =
-            |at: usize| self.blocks_of(&runs[at - 1]).end > self.blocks_of(&runs[at]).start;
-        let most = runs.len().min(count_max * CUT_MAX);
-        (count_max..most).find(|at| !shares(*at)).unwrap_or(most)
-    }
-}
-
-/// The allocations of a fill, with the offset in the fill of each.
-pub(crate) type Pieces = SmallVec<[(u32, Allocated); 1]>;
-
-/// A fill that takes no more bytes and is to be written out.
-#[derive(Debug)]
-pub(crate) struct Sealed {
-    pub(crate) id: FillId,
-    pub(crate) device: DeviceId,
-    pub(crate) block_size: u32,
-    /// The bytes, padded to whole blocks.
-    pub(crate) bytes: Shared,
-    /// Memory and blocks set aside for it.
-    pub(crate) reservation: Reservation,
-}
-
-/// All that is uncommitted.
+/// All uncommitted data of an inode.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
-    runs: ExtentMap<At>,
+    runs: ExtentMap<FillPlace>,
     fills: BTreeMap<FillId, Fill>,
     next_fill: u64,
     mtime: Option<Timestamp>,
-    /// A write was by another than root: suid and sgid go.
+    /// Whether a writer other than root requires that suid and sgid are cleared.
     pub(crate) kill_privileges: bool,
-    /// Changes of attributes that come after it.
+    /// Changes of attributes that came after the data.
     pub(crate) deferral: Deferral,
-    /// What failed of it.
+    /// Failures of writes and commits.
     pub(crate) failures: Failures,
 }
 
 impl Dirty {
-    /// Whether everything is committed.
+    /// Returns whether everything is committed.
     pub(crate) fn is_clean(&self) -> bool {
         self.runs.is_empty()
             && self.fills.is_empty()
@@ -147,29 +69,42 @@ impl Dirty {
             && self.deferral.is_empty()
     }
 
-    /// One past the last uncommitted byte.
+    /// Returns one past the last uncommitted byte.
     pub(crate) fn end(&self) -> u64 {
         self.runs.end()
     }
 
-    /// When the newest uncommitted byte was written.
+    /// Returns when the newest uncommitted byte was written.
     pub(crate) fn mtime(&self) -> Option<Timestamp> {
         self.mtime
     }
 
-    /// Takes note of a write's time, and whether it takes privileges away.
+    /// Notes the time of a write, and whether it clears suid and sgid.
     pub(crate) fn touch(&mut self, now: Timestamp, kills_privileges: bool) {
         self.mtime = Some(now);
         self.kill_privileges |= kills_privileges;
         self.deferral.written(kills_privileges);
     }
+}
 
-    /// Takes the time to be committed.
+impl crate::dirty::Dirty {
+    /// Adds changes of attributes that come after everything written so far.
+    pub(crate) fn set_attributes(&mut self, changes: &AttrChanges, now: Timestamp) {
+        self.deferral.add(changes, now);
+        if changes.mtime.is_some() {
+            // The time that was set replaces that of the write before it.
+            self.take_mtime();
+        }
+    }
+}
+
+impl Dirty {
+    /// Takes out the time to be committed.
     pub(crate) fn take_mtime(&mut self) -> Option<Timestamp> {
         self.mtime.take()
     }
 
-    /// The fill that takes bytes for a device at present, and the room in it.
+    /// Returns the fill that gathers bytes for a device, and the room in it.
     pub(crate) fn gathering(&self, device: DeviceId, block_size: u32) -> Option<(FillId, usize)> {
         let fill = self.fills.iter().rev().find(|(_, fill)| {
             (fill.device, fill.block_size) == (device, block_size)
@@ -178,7 +113,8 @@ impl Dirty {
         fill.map(|(&id, fill)| (id, FILL_BYTES - fill.used as usize))
     }
 
-    /// Begins a fill of a device with blocks of this size. The reservation is for what is in the buffer.
+    /// Begins a fill for a device with blocks of this size. The reservation covers the bytes in the
+    /// buffer.
     pub(crate) fn begin(
         &mut self,
         block_size: u32,
@@ -206,25 +142,25 @@ impl Dirty {
         id
     }
 
-    /// Adds bytes to a gathering fill as the file's bytes at `offset`, with what is set aside for them.
-    /// Answers whether the fill is full now.
+    /// Adds bytes to a gathering fill as the file's bytes at `offset`, with their reservation.
+    /// Returns whether the fill is full now.
     pub(crate) fn append(
         &mut self,
         id: FillId,
         offset: u64,
-        (chunk, part): (&Chunk, Range<usize>),
+        bytes: ChunkPart<'_>,
         reservation: Reservation,
     ) -> bool {
         let Some(fill) = self.fills.get_mut(&id) else { return false };
         let FillState::Gathering(buffer) = &mut fill.state else { return false };
         let at = buffer.len() as u32;
         assert!(
-            at as usize + part.len() <= FILL_BYTES,
+            at as usize + bytes.part.len() <= FILL_BYTES,
             "{id:?} has {at} bytes and no room for {} at {offset}",
-            part.len()
+            bytes.part.len()
         );
-        let length = part.len() as u64;
-        buffer.extend_from_chunk(chunk, part);
+        let length = bytes.part.len() as u64;
+        buffer.extend_from_chunk(bytes.chunk, bytes.part);
         fill.used = buffer.len() as u32;
         fill.writes += 1;
         if let Some(held) = &mut fill.reservation {
@@ -237,12 +173,12 @@ impl Dirty {
             fill.used
         );
         let full = fill.used as usize == FILL_BYTES || fill.writes >= WRITES_PER_FILL_MAX;
-        self.place(offset, length, At { fill: id, at });
+        self.place(offset, length, FillPlace { fill: id, at });
         full
     }
 
     /// Makes a run of a fill's bytes the file's bytes at `offset`.
-    pub(crate) fn place(&mut self, offset: u64, length: u64, place: At) {
+    pub(crate) fn place(&mut self, offset: u64, length: u64, place: FillPlace) {
         let used = self.fills.get(&place.fill).map(|fill| u64::from(fill.used));
         assert!(
             used.is_some_and(|used| u64::from(place.at) + length <= used),
@@ -254,19 +190,19 @@ impl Dirty {
         });
     }
 
-    /// A fill.
+    /// Returns a fill.
     pub(crate) fn fill(&self, id: FillId) -> Option<&Fill> {
         self.fills.get(&id)
     }
 
-    /// Fills that still gather.
+    /// Returns the fills that still gather.
     pub(crate) fn gathering_fills(&self) -> Vec<FillId> {
         let gathering =
             self.fills.iter().filter(|(_, fill)| matches!(fill.state, FillState::Gathering(_)));
         gathering.map(|(&id, _)| id).collect()
     }
 
-    /// Adds blocks to those of a gathering fill, and gives back what it does not need of them.
+    /// Adds blocks to those of a gathering fill, and releases those that it does not need.
     pub(crate) fn keep_needed(&mut self, id: FillId, blocks: Blocks) {
         let Some(fill) = self.fills.get_mut(&id) else { return };
         let needed = if reactor::mutant!("last-block-given-back") {
@@ -280,7 +216,7 @@ impl Dirty {
         }
     }
 
-    /// Closes a gathering fill: pads it to whole blocks and hands out what is to be written.
+    /// Closes a gathering fill: pads it to whole blocks and returns what is to be written.
     pub(crate) fn seal(&mut self, id: FillId) -> Option<Sealed> {
         let fill = self.fills.get_mut(&id)?;
         let block_size = fill.block_size;
@@ -312,8 +248,9 @@ impl Dirty {
         Some(Sealed { id, device, block_size, bytes, reservation })
     }
 
-    /// A sealed fill has been written to these allocations (to none if that failed), the last of the
-    /// device's writes having this number. `sums` has one for each block, or none.
+    /// Records that a sealed fill was written to these allocations (to none if the write failed).
+    /// `number` is that of the last write to the device. `sums` has a checksum for each block, or
+    /// is empty.
     pub(crate) fn written(&mut self, id: FillId, pieces: Pieces, sums: Vec<u32>, number: u64) {
         if let Some(fill) = self.fills.get_mut(&id) {
             assert!(
@@ -347,7 +284,7 @@ impl Dirty {
         }
     }
 
-    /// The devices of written fills, each with the number of the last write.
+    /// Returns the devices of written fills, each with the number of the last write.
     pub(crate) fn writes(&self) -> SmallVec<[(DeviceId, u64); 2]> {
         let mut writes: SmallVec<[(DeviceId, u64); 2]> = SmallVec::new();
         for fill in self.fills.values().filter(|fill| !fill.pieces.is_empty()) {
@@ -359,124 +296,28 @@ impl Dirty {
         writes
     }
 
-    /// Whether every fill begun before `limit` has been written.
+    /// Returns whether every fill begun before `limit` has been written.
     pub(crate) fn is_written_before(&self, limit: FillId) -> bool {
         self.fills.range(..limit).all(|(_, fill)| matches!(fill.state, FillState::Written))
     }
 
-    /// Fills begun from now on are not before this.
+    /// Returns a limit for [`Dirty::is_written_before`]: fills begun from now on are not before it.
     pub(crate) fn limit(&self) -> FillId {
         FillId(self.next_fill)
     }
 
-    /// Uncommitted runs within a range.
-    pub(crate) fn within(&self, start: u64, end: u64) -> Vec<Run<At>> {
+    /// Returns the uncommitted runs within a range.
+    pub(crate) fn within(&self, start: u64, end: u64) -> Vec<Run<FillPlace>> {
         self.runs.within(start..end).collect()
     }
 
-    /// All uncommitted runs as they are now.
-    pub(crate) fn present(&self) -> Vec<Run<At>> {
+    /// Returns all uncommitted runs as they are now.
+    pub(crate) fn present(&self) -> Vec<Run<FillPlace>> {
         self.runs.iter().collect()
     }
 
-    /// Of the runs that a commit is asked for: those of its next part, ascending, and where the one after
-    /// it begins, if there may be more. Only runs whose bytes the devices have, and all of a fill in one
-    /// part, if it has no more than `count_max`. Else it is cut between blocks: once a part has named a
-    /// block, others may overwrite what it named, and then the block is gone. (The exception are blocks
-    /// with more runs than two further parts would take.) The extents of pieces count as runs. The blocks of
-    /// all fills of a part are as many as a message may have sums, or fewer.
-    pub(crate) fn committable(
-        &self,
-        asked: &[Run<At>],
-        from: Cursor,
-        count_max: usize,
-    ) -> (Vec<Run<At>>, Option<Cursor>) {
-        let mut by_fill: BTreeMap<FillId, Vec<Run<At>>> = BTreeMap::new();
-        for &run in asked {
-            let At { fill: id, at } = run.place;
-            let is_left = id > from.fill || (id == from.fill && at >= from.at);
-            let fill = self.fills.get(&id).filter(|_| is_left);
-            if fill.is_some_and(|fill| matches!(fill.state, FillState::Written)) {
-                by_fill.entry(id).or_default().push(run);
-            }
-        }
-        let mut part: Vec<Run<At>> = Vec::new();
-        let mut next = None;
-        let (mut count, mut blocks) = (0, 0);
-        for (id, mut runs) in by_fill {
-            let fill = &self.fills[&id];
-            count += runs.len() + fill.pieces.len();
-            blocks += fill.used.div_ceil(fill.block_size) as usize;
-            if (count > count_max || blocks > SUMS_PER_MESSAGE_MAX) && !part.is_empty() {
-                next = Some(Cursor { fill: id, at: 0 });
-                break;
-            }
-            if runs.len() > count_max {
-                runs.sort_unstable_by_key(|run| run.place.at);
-                let taken = fill.cut(&runs, count_max);
-                next = runs.get(taken).map(|run| Cursor { fill: id, at: run.place.at });
-                runs.truncate(taken);
-            }
-            part.append(&mut runs);
-            if next.is_some() {
-                break;
-            }
-        }
-        part.sort_unstable_by_key(|run| run.offset);
-        assert!(
-            part.len() <= count_max * CUT_MAX
-                && part.windows(2).all(|pair| pair[0].end() <= pair[1].offset),
-            "a commit of at most {count_max} runs would be of {part:?}"
-        );
-        assert!(next.is_none_or(|next| next > from), "a commit goes on at {next:?} after {from:?}");
-        (part, next)
-    }
-
-    /// The extents that a written run becomes: one for each allocation it lies in.
-    pub(crate) fn extents(&self, run: &Run<At>) -> SmallVec<[Extent; 1]> {
-        let mut extents = SmallVec::new();
-        let Some(fill) = self.fills.get(&run.place.fill) else { return extents };
-        let mut covered = 0;
-        for (start, allocated) in &fill.pieces {
-            let length = allocated.blocks * fill.block_size;
-            let from = run.place.at.max(*start);
-            let to = (run.place.at + run.length as u32).min(start + length);
-            if from < to {
-                covered += u64::from(to - from);
-                extents.push(Extent {
-                    offset: run.offset + u64::from(from - run.place.at),
-                    length: to - from,
-                    place: protocol::Place { allocation: allocated.allocation, at: from - start },
-                });
-            }
-        }
-        // A byte without a block would be committed as a hole. (What failed to be written has no blocks
-        // at all: it is not committed, and its failure is kept.)
-        assert!(
-            covered == run.length || fill.pieces.is_empty(),
-            "{run:?} is not all in {:?} of {}",
-            fill.pieces,
-            fill.device
-        );
-        extents
-    }
-
-    /// Removes runs that were committed, unless later writes took their place.
-    pub(crate) fn committed(&mut self, runs: &[Run<At>]) {
-        for run in runs {
-            let same: Vec<Run<At>> = self
-                .runs
-                .within(run.offset..run.end())
-                .filter(|now| now.place == run.place.advance(now.offset - run.offset))
-                .collect();
-            for now in same {
-                self.runs.remove(now.offset..now.end());
-            }
-        }
-    }
-
-    /// Takes out written fills that no run needs any more, and no read: blocks that no commit has named
-    /// are used again at once.
+    /// Takes out written fills that no run needs any more and no read uses. Blocks of them that no
+    /// commit has named are used again at once.
     pub(crate) fn take_done(&mut self) -> Vec<Fill> {
         let mut needed: Vec<FillId> = self.runs.iter().map(|run| run.place.fill).collect();
         needed.sort_unstable();
@@ -494,7 +335,7 @@ impl Dirty {
             .collect();
         assert!(needed.iter().all(|id| self.fills.contains_key(id)), "dirty bytes lie in no fill");
         let done: Vec<Fill> = done.iter().filter_map(|id| self.fills.remove(id)).collect();
-        // Who writes into no fill has nothing to commit.
+        // Bytes in no fill could never be committed.
         assert!(
             self.runs.is_empty() || !self.fills.is_empty(),
             "bytes up to {} are dirty, and no fill holds them",
@@ -505,34 +346,35 @@ impl Dirty {
 
     /// Drops a fill's runs: its bytes are lost.
     pub(crate) fn lose(&mut self, id: FillId, error: Errno) {
-        let lost: Vec<Run<At>> = self.runs.iter().filter(|run| run.place.fill == id).collect();
+        let lost: Vec<Run<FillPlace>> =
+            self.runs.iter().filter(|run| run.place.fill == id).collect();
         for run in lost {
             self.runs.remove(run.offset..run.end());
         }
         self.failures.note(error);
     }
 
-    /// Drops fills that still gather, and what was set aside for them.
+    /// Drops fills that still gather, and their reservations.
     pub(crate) fn discard_gathering(&mut self) {
         self.fills.retain(|_, fill| !matches!(fill.state, FillState::Gathering(_)));
     }
 
-    /// Forgets what was written: nobody can read it any more.
+    /// Forgets what was written, because no reader can reach it any more.
     pub(crate) fn forget_runs(&mut self) {
         self.runs.clear();
         self.mtime = None;
         self.deferral.clear();
     }
 
-    /// Drops what lies past a new size.
+    /// Drops the bytes past a new size.
     pub(crate) fn truncate(&mut self, size: u64) {
         self.runs.remove(size..u64::MAX);
         let end = self.runs.end();
         assert!(end <= size, "bytes up to {end} are dirty after a truncation to {size}");
     }
 
-    /// Drops everything: the session was lost. Fills on their way to a device give their memory back when
-    /// they get there.
+    /// Drops everything, because the session was lost. Fills on their way to a device release their
+    /// memory when they arrive.
     pub(crate) fn lose_all(&mut self, error: Errno) {
         if !self.is_clean() {
             self.failures.note(error);
@@ -543,6 +385,3 @@ impl Dirty {
         self.fills.clear();
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,14 +1,14 @@
 //! An ordered map from file offsets to extents, in which later entries overwrite earlier ones.
 //!
-//! It serves twice: for committed extents under a READ right, where it also remembers which ranges
-//! are known at all, and (with another kind of place) for data written but not committed.
+//! It serves twice: for committed extents under a READ right, with the ranges that are known at all
+//! ([`RangeSet`]), and, with another kind of place, for data that is written but not committed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A place that a run of bytes may have, of which a part has a place too.
+/// The place of a run of bytes. Each part of the run has a place too.
 pub(crate) trait Place: Copy + PartialEq {
-    /// The place of the bytes that start `skipped` bytes further.
+    /// Returns the place of the bytes that start `skipped` bytes further.
     fn advance(self, skipped: u64) -> Self;
 }
 
@@ -23,19 +23,19 @@ impl Place for protocol::Place {
 pub(crate) struct Run<P> {
     /// Offset in the file, in bytes.
     pub(crate) offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) length: u64,
-    /// Place of the first of them.
+    /// Place of the first byte.
     pub(crate) place: P,
 }
 
 impl<P: Place> Run<P> {
-    /// One past the last byte.
+    /// Returns one past the last byte.
     pub(crate) fn end(&self) -> u64 {
         self.offset + self.length
     }
 
-    /// The part within `start..end`, if any.
+    /// Returns the part within `start..end`, if any.
     pub(crate) fn clip(&self, start: u64, end: u64) -> Option<Self> {
         let from = self.offset.max(start);
         let to = self.end().min(end);
@@ -47,7 +47,7 @@ impl<P: Place> Run<P> {
     }
 }
 
-/// Runs that do not overlap, by offset.
+/// Runs by offset; they do not overlap.
 #[derive(Clone, Debug)]
 pub(crate) struct ExtentMap<P> {
     runs: BTreeMap<u64, (u64, P)>,
@@ -60,20 +60,20 @@ impl<P> Default for ExtentMap<P> {
 }
 
 impl<P: Place> ExtentMap<P> {
-    /// Whether there is no run.
+    /// Returns whether there is no run.
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// One past the last byte that has a place.
+    /// Returns one past the last byte that has a place.
     pub(crate) fn end(&self) -> u64 {
         self.runs.last_key_value().map_or(0, |(offset, (length, _))| offset + length)
     }
 
-    /// Puts a run in, over whatever was there. Continues the run before it where both file and
-    /// place go on (`joins` says whether the places do).
+    /// Inserts a run over everything that was there. Joins it to the run before it if that ends
+    /// where this one starts, both in the file and, by `joins`, in its place.
     pub(crate) fn insert(&mut self, run: Run<P>, joins: impl Fn(Run<P>, Run<P>) -> bool) {
-        // A run of no bytes would hide the one that begins there.
+        // A run of no bytes would hide the run that begins there.
         assert!(run.length > 0, "a run of no bytes would be put at {}", run.offset);
         self.remove(run.offset..run.end());
         let after = self.runs.range(run.offset..).next().map(|(&offset, _)| offset);
@@ -95,7 +95,7 @@ impl<P: Place> ExtentMap<P> {
         self.runs.insert(run.offset, (run.length, run.place));
     }
 
-    /// Takes a range out, splitting the runs at its edges.
+    /// Removes a range, splitting the runs at its edges.
     pub(crate) fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -120,13 +120,14 @@ impl<P: Place> ExtentMap<P> {
         }
     }
 
+    /// Puts back the part of a removed run that starts at `from`.
     fn put_tail(&mut self, run: &Run<P>, from: u64) {
         if let Some(tail) = run.clip(from, u64::MAX) {
             self.runs.insert(tail.offset, (tail.length, tail.place));
         }
     }
 
-    /// The runs within a range, clipped to it, ascending.
+    /// Returns the runs within a range, clipped to it, ascending.
     pub(crate) fn within(&self, range: Range<u64>) -> impl Iterator<Item = Run<P>> + '_ {
         let before = self.runs.range(..range.start).next_back();
         let after = self.runs.range(range.start..range.end.max(range.start));
@@ -135,7 +136,7 @@ impl<P: Place> ExtentMap<P> {
         })
     }
 
-    /// All runs, ascending.
+    /// Returns all runs, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Run<P>> + '_ {
         self.runs.iter().map(|(&offset, &(length, place))| Run { offset, length, place })
     }
@@ -174,7 +175,7 @@ impl RangeSet {
         self.ranges.insert(start, end);
     }
 
-    /// Whether a range is in the set, all of it.
+    /// Returns whether the set contains all of a range.
     pub(crate) fn contains(&self, range: &Range<u64>) -> bool {
         range.is_empty()
             || self.ranges.range(..=range.start).next_back().is_some_and(|(_, &e)| e >= range.end)
@@ -205,7 +206,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: the map says of every byte what an array of bytes would say.
+        /// Goal: the map agrees for every byte with an array of bytes.
         #[test]
         fn behaves_like_an_array(
             steps in prop::collection::vec((0u64..100, 1u64..30, any::<bool>()), 1..40),

@@ -1,34 +1,33 @@
 //! What a client knows of one inode, and by which right it knows it.
 //!
-//! All changes of this knowledge that come from the metadata service happen in the order of the
-//! session's stream ([`Inode::grant`], [`Inode::note_attr`], [`Inode::invalidate`],
-//! [`Inode::begin_recall`] are called as frames are parsed), so that a cached fact is never older
-//! than a recall that was already answered. Stamps decide where an answer was overtaken: what it
-//! carries is cached only if no later recall or invalidation of the inode has been seen.
+//! The metadata service's messages change this knowledge in the order of the session's stream:
+//! [`Inode::grant`], [`Inode::note_attr`], [`Inode::invalidate`] and [`Inode::begin_recall`] are
+//! called as frames are parsed. So a cached fact is never older than a recall that was already
+//! answered. Stamps show whether an answer was overtaken: its content is cached only if no later
+//! recall or invalidation of the inode has been seen.
 
+pub(crate) mod entries;
+pub(crate) mod habit;
 mod head;
-mod summed;
-
-pub(crate) use summed::Own;
+pub(crate) mod lent;
+pub(crate) mod own_locks;
+pub(crate) mod pages;
+pub(crate) mod siblings;
+pub(crate) mod state;
+pub(crate) mod summed;
 
 use crate::dirty::Dirty;
-use crate::entries::{Entries, Known};
-use crate::extent_map::{ExtentMap, RangeSet, Run};
-use crate::failures::Told;
-use crate::habit::Balance;
-use crate::lent::Lent;
-use crate::locks::OwnLocks;
-use crate::neighbours::Siblings;
-use crate::pages::Pages;
-use crate::read::Ahead;
-use crate::session::SessionStamp;
-use crate::sums::KnownSums;
+use crate::dirty::failures::ReportedFailures;
+use crate::inode::habit::Balance;
+use crate::inode::lent::Lent;
+use crate::inode::own_locks::OwnLocks;
+use crate::inode::pages::Pages;
+use crate::inode::state::State;
 use protocol::client::Name;
 use protocol::lease::Grant;
-use protocol::{Attr, Errno, FileKind, Generation, InodeId, LeaseStamp, Place, Rights};
+use protocol::{Attr, Errno, FileKind, Generation, InodeId, LeaseStamp, Rights};
 use reactor::local::{Notify, Semaphore, WaitGroup};
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 
 /// One inode.
 #[derive(Debug)]
@@ -37,80 +36,33 @@ pub(crate) struct Inode {
     pub(crate) state: RefCell<State>,
     /// Data that is written but not committed.
     pub(crate) dirty: RefCell<Dirty>,
-    /// The number of the last commit that has ended, of all of this client: what it made part of the
-    /// file is dirty no more.
+    /// The number, among all commits of this client, of the last one that has ended for this inode.
+    /// What it made part of the file is no longer dirty.
     pub(crate) last_commit: Cell<u64>,
     pub(crate) pages: Pages,
-    /// A lock on it was granted in this session.
+    /// Whether a lock on it was granted in this session.
     pub(crate) was_locked: Cell<bool>,
-    /// Who decides about its locks.
+    /// Which side decides about its locks.
     pub(crate) locks: OwnLocks,
-    /// Reads under READ that are under way: a recall waits for them.
+    /// Reads under READ; a recall waits for them.
     pub(crate) lease_reads: WaitGroup,
     /// Notified when a fill has been written out.
     pub(crate) written: Notify,
     /// Held while dirty data is committed.
     pub(crate) commit_lock: Semaphore,
-    /// Held while one call of a commit is under way, not while data goes to its device.
+    /// Held during one call of a commit, but not while data goes to its device.
     pub(crate) part_lock: Semaphore,
-    /// Changes of this client under way that must be alone with the data: nothing is written to it
+    /// Running changes of this client that must be alone with the data: nothing is written
     /// meanwhile.
     pub(crate) changes: WaitGroup,
-    /// Held by one append at a time; of a directory, by the one that holds its names.
+    /// Held by one append at a time. For a directory, held by the [`crate::NamesHeld`].
     pub(crate) append_lock: Semaphore,
-    /// Of a directory: a [`crate::NamesHeld`] that lives. A recall of SIZE waits for it.
+    /// For a directory: a [`crate::NamesHeld`] that lives. A recall of SIZE waits for it.
     pub(crate) names_held: WaitGroup,
-    /// What a cache outside of this client may use of it.
+    /// What the kernel may use of it without asking.
     pub(crate) lent: Lent,
-    /// How it is used.
+    /// How programs use it.
     pub(crate) uses: Balance,
-}
-
-/// What is known.
-#[derive(Debug, Default)]
-pub(crate) struct State {
-    pub(crate) rights: Rights,
-    pub(crate) stamp: LeaseStamp,
-    /// Recalls that are not answered yet, with the rights that were held: what was done under these may
-    /// still be uncommitted, so they are reclaimed if the connection is lost meanwhile.
-    leaving: Vec<(LeaseStamp, Rights)>,
-    /// Attributes, valid under READ.
-    attr: Option<Attr>,
-    /// Newest truncate generation seen: what commits carry.
-    pub(crate) generation: Generation,
-    /// Committed extents, valid under READ, complete within `known`.
-    extents: ExtentMap<Place>,
-    /// What the service has of the file's first bytes, valid as `extents`: it counts where none is.
-    head: Rc<[u8]>,
-    known: RangeSet,
-    /// The sums of the blocks that the extents touch, complete for `known` if this client checks sums.
-    pub(crate) sums: KnownSums,
-    /// What was read ahead by these extents.
-    pub(crate) ahead: Ahead,
-    /// Entries of a directory, valid under READ.
-    entries: Entries,
-    /// It was made by this client and has no extended attributes, valid under READ.
-    pub(crate) has_no_xattrs: bool,
-    /// Target of a symbolic link; never changes.
-    pub(crate) target: Option<Rc<[u8]>>,
-    /// The small files beside it, as they were listed, and its place among them.
-    pub(crate) siblings: Option<(Rc<Siblings>, usize)>,
-    /// Open handles of this client.
-    pub(crate) opens: u32,
-    /// A create of it was answered, and its caller has yet to count the open.
-    pub(crate) being_opened: bool,
-    /// The service may count an open that is not in `rights`: its return was queued, and kept back when
-    /// the inode had been opened again. Whether it does is not known here.
-    pub(crate) may_be_told: bool,
-    /// References that the user of the library holds (the kernel's lookups).
-    pub(crate) references: u64,
-    /// Attributes that it had when its last name went: what it shows to those who still refer to it
-    /// when the service has forgotten it.
-    pub(crate) unnamed: Option<Attr>,
-    /// Data version that the kernel's page cache may hold.
-    pub(crate) kernel_data_version: Option<u64>,
-    /// The session after the last whose loss took uncommitted data along.
-    pub(crate) lost_in: SessionStamp,
 }
 
 impl Inode {
@@ -135,17 +87,17 @@ impl Inode {
         }
     }
 
-    /// Attributes as committed, if READ is held.
+    /// Returns attributes as committed, if READ is held.
     pub(crate) fn committed_attr(&self) -> Option<Attr> {
         self.state.borrow().attr
     }
 
-    /// Attributes without a name, if this client removed the last one.
+    /// Returns attributes without a name, if this client removed the last name.
     pub(crate) fn unnamed_attr(&self) -> Option<Attr> {
         self.state.borrow().unnamed
     }
 
-    /// Attributes as this client's users see them: with its own uncommitted writes.
+    /// Returns attributes as this client's users see them: with its own uncommitted writes.
     pub(crate) fn local_attr(&self, mut attr: Attr) -> Attr {
         let dirty = self.dirty.borrow();
         if attr.kind == FileKind::File && !dirty.is_clean() {
@@ -163,7 +115,7 @@ impl Inode {
         attr
     }
 
-    /// Applies a grant. Answers whether what came with it may be cached under READ.
+    /// Applies a grant. Returns whether READ allows to cache what came with it.
     pub(crate) fn grant(&self, grant: &Grant) -> bool {
         assert_eq!(grant.inode, self.id, "a grant is applied to another inode");
         let mut state = self.state.borrow_mut();
@@ -180,9 +132,9 @@ impl Inode {
         grant.rights.contains(Rights::READ)
     }
 
-    /// Takes note of attributes that a fresh grant covers. `explained` says that the caller accounts
-    /// for a change of data itself; else cached extents of another data version are dropped, and of one
-    /// that is not known, as of an inode whose last name this client has removed.
+    /// Notes attributes that a fresh grant covers. If `explained`, the caller itself accounts for a
+    /// change of data. Otherwise this drops cached extents of another data version, and those whose
+    /// version is not known, as for an inode whose last name this client has removed.
     pub(crate) fn note_attr(&self, attr: &Attr, explained: bool) {
         assert_eq!(attr.inode, self.id, "attributes are noted of another inode");
         let mut state = self.state.borrow_mut();
@@ -197,7 +149,7 @@ impl Inode {
         state.attr = Some(*attr);
     }
 
-    /// Takes note of attributes that may not be cached: older ones are not kept either.
+    /// Notes attributes that may not be cached; older cached ones are dropped.
     pub(crate) fn note_uncached(&self, attr: &Attr) {
         self.note_generation(attr.generation);
         let mut state = self.state.borrow_mut();
@@ -207,26 +159,26 @@ impl Inode {
         }
     }
 
-    /// Whether READ has been held since attributes were cached that are older than these: then
-    /// nobody but this client has changed the inode in between, and these hold too.
+    /// Returns whether READ has been held since attributes older than these were cached. Then only
+    /// this client can have changed the inode in between, and these attributes hold too.
     pub(crate) fn is_older_than(&self, attr: &Attr) -> bool {
         self.state.borrow().attr.is_some_and(|old| old.version < attr.version)
     }
 
-    /// Takes note that this client has removed the last name.
+    /// Notes that this client has removed the last name.
     pub(crate) fn note_unnamed(&self) {
         let mut state = self.state.borrow_mut();
         let last = state.attr.take();
         state.unnamed = last.map(|attr| Attr { nlink: 0, ..attr }).or(state.unnamed);
     }
 
-    /// The newest truncate generation, whether cached under READ or not.
+    /// Notes a truncate generation, whether READ covers it or not; the newest one counts.
     pub(crate) fn note_generation(&self, generation: Generation) {
         let mut state = self.state.borrow_mut();
         state.generation = state.generation.max(generation);
     }
 
-    /// Drops cached names of a directory and its attributes; READ stays.
+    /// Drops cached names of a directory, and its attributes; READ stays.
     pub(crate) fn invalidate(&self, names: &[Name], stamp: LeaseStamp) {
         let mut state = self.state.borrow_mut();
         state.stamp = state.stamp.max(stamp);
@@ -236,7 +188,7 @@ impl Inode {
         state.entries.forget(names);
     }
 
-    /// First part of a recall, in stream order: from here on nothing new is done under the rights.
+    /// Begins a recall, in stream order: from here on nothing new is done under the rights.
     pub(crate) fn begin_recall(&self, rights: Rights, stamp: LeaseStamp) {
         let mut state = self.state.borrow_mut();
         state.stamp = state.stamp.max(stamp);
@@ -252,35 +204,35 @@ impl Inode {
         }
     }
 
-    /// Whether a right is being recalled that the service still counts as held.
+    /// Returns whether a right is being recalled that the service still counts as held.
     pub(crate) fn is_leaving(&self, right: Rights) -> bool {
         self.state.borrow().leaving.iter().any(|(_, rights)| rights.intersects(right))
     }
 
-    /// The locks were reported: the service decides about them again.
+    /// Ends this client's decision about the locks, after a report: the service decides again.
     pub(crate) fn end_locks(&self) {
         self.drop_locks_right();
         self.locks.end();
     }
 
-    /// This client decides about locks no more.
+    /// Drops the right to decide about locks.
     pub(crate) fn drop_locks_right(&self) {
         let mut state = self.state.borrow_mut();
         state.rights = state.rights - Rights::LOCKS;
     }
 
-    /// The first commit has ended SOLE.
+    /// Drops SOLE, which the first commit ends.
     pub(crate) fn end_sole(&self) {
         let mut state = self.state.borrow_mut();
         state.rights = state.rights - Rights::SOLE;
     }
 
-    /// Last part of a recall: all that was done under the rights is committed, or has failed.
+    /// Ends a recall: everything done under the rights is committed, or has failed.
     pub(crate) fn end_recall(&self, stamp: LeaseStamp) {
         self.state.borrow_mut().leaving.retain(|(recall, _)| *recall != stamp);
     }
 
-    /// What is to be reclaimed when the session goes on over another connection.
+    /// Returns the rights to reclaim when the session goes on over another connection.
     pub(crate) fn reclaimable(&self) -> Rights {
         let state = self.state.borrow();
         let leaving = state.leaving.iter().filter(|_| !reactor::mutant!("leaving-not-reclaimed"));
@@ -292,34 +244,34 @@ impl Inode {
         if state.is_open() { rights | Rights::OPEN } else { rights }
     }
 
-    /// What a recall's answer says is kept.
+    /// Returns the rights that a recall's answer names as kept.
     pub(crate) fn kept(&self) -> Rights {
         let is_open = self.state.borrow().is_open() && !reactor::mutant!("open-not-kept");
         if is_open { Rights::OPEN } else { Rights::NONE }
     }
 
-    /// Tells a handle of what has failed since it was told last.
-    pub(crate) fn tell(&self, told: &Told) -> Result<(), Errno> {
-        self.dirty.borrow_mut().failures.tell(told)
+    /// Returns the failures since this handle last reported some.
+    pub(crate) fn report_failures(&self, reported: &ReportedFailures) -> Result<(), Errno> {
+        self.dirty.borrow_mut().failures.report_to(reported)
     }
 
-    /// What a handle that is opened now need not be told.
-    pub(crate) fn told(&self) -> Told {
-        self.dirty.borrow().failures.told()
+    /// Returns the failures that a handle opened now need not report.
+    pub(crate) fn reported_at_open(&self) -> ReportedFailures {
+        self.dirty.borrow().failures.reported_at_open()
     }
 
-    /// Whether this client has no use for the inode any more.
+    /// Returns whether this client has no use for the inode any more.
     pub(crate) fn is_unused(&self) -> bool {
         let state = self.state.borrow();
         let is_clean = self.dirty.borrow().is_clean() && !self.locks.are_own();
         !state.is_open() && state.references == 0 && is_clean
     }
 
-    /// The session was lost with all rights.
+    /// Drops all rights, because the session was lost.
     pub(crate) fn lose_rights(&self) {
         let mut state = self.state.borrow_mut();
         state.rights = Rights::NONE;
-        state.may_be_told = false;
+        state.may_be_counted = false;
         self.locks.end();
         state.leaving.clear();
         state.stamp = LeaseStamp(0);
@@ -327,7 +279,8 @@ impl Inode {
         self.pages.expire();
     }
 
-    /// The connection was lost: what READ covered may be stale, WRITE and SIZE are reclaimed.
+    /// Drops READ, because the connection was lost: what it covered may be stale. WRITE and SIZE
+    /// will be reclaimed.
     pub(crate) fn drop_read_right(&self) {
         self.lent.names_change();
         let mut state = self.state.borrow_mut();
@@ -340,122 +293,13 @@ impl Inode {
     }
 }
 
-impl State {
-    /// Whether this client has the inode open, or is about to.
-    pub(crate) fn is_open(&self) -> bool {
-        self.opens > 0 || self.being_opened
-    }
-
-    /// Whether some of these rights are not held and of use. OPEN is of use while this client has the
-    /// inode open: else a grant of it is returned at once.
-    pub(crate) fn lacks(&self, rights: Rights) -> bool {
-        let wanted = if self.is_open() { rights } else { rights - Rights::OPEN };
-        !self.rights.contains(wanted)
-    }
-
-    /// Drops cached extents.
-    pub(crate) fn forget_extents(&mut self) {
-        self.ahead.clear();
-        self.extents.clear();
-        self.head = Rc::default();
-        self.known.clear();
-        if !reactor::mutant!("old-sum-kept") {
-            self.sums.clear();
-        }
-    }
-
-    /// Drops cached attributes and extents.
-    pub(crate) fn forget_data(&mut self) {
-        self.attr = None;
-        self.forget_extents();
-    }
-
-    fn drop_read(&mut self) {
-        self.attr = None;
-        self.has_no_xattrs = false;
-        self.forget_extents();
-        if !reactor::mutant!("entries-outlive-read") {
-            self.entries = Entries::default();
-        }
-    }
-
-    fn may_cache(&self) -> bool {
-        self.rights.contains(Rights::READ)
-    }
-
-    /// What a cached directory says of a name.
-    pub(crate) fn entry(&self, name: &[u8]) -> Known {
-        self.entries.get(name)
-    }
-
-    /// The cached entries, if they may be added to.
-    pub(crate) fn entries_mut(&mut self) -> Option<&mut Entries> {
-        self.may_cache().then_some(&mut self.entries)
-    }
-
-    /// Committed extents of a range, if all of it is known.
-    pub(crate) fn extents(&self, start: u64, end: u64) -> Option<(Attr, Vec<Run<Place>>)> {
-        let attr = self.attr?;
-        let end = end.min(attr.size);
-        if start >= end {
-            return Some((attr, Vec::new()));
-        }
-        self.known
-            .contains(&(start..end))
-            .then(|| (attr, self.extents.within(start..end).collect()))
-    }
-
-    /// Caches extents that are complete within `start..end`.
-    pub(crate) fn set_extents(&mut self, start: u64, end: u64, extents: &[protocol::Extent]) {
-        if !self.may_cache() {
-            return;
-        }
-        self.ahead.clear();
-        self.extents.remove(start..end);
-        self.known.insert(start..end);
-        for extent in extents {
-            if let Some(part) = extent.clip(start, end) {
-                self.put_extent(&part);
-            }
-        }
-    }
-
-    /// Lays own committed extents over what is cached.
-    pub(crate) fn overlay_extents(&mut self, extents: &[protocol::Extent]) {
-        if !self.may_cache() {
-            return;
-        }
-        self.ahead.clear();
-        for extent in extents {
-            self.known.insert(extent.offset..extent.end());
-            self.put_extent(extent);
-        }
-    }
-
-    fn put_extent(&mut self, extent: &protocol::Extent) {
-        let length = u64::from(extent.length);
-        let run = Run { offset: extent.offset, length, place: extent.place };
-        self.extents.insert(run, |before, after| {
-            before.place.allocation == after.place.allocation
-                && u64::from(before.place.at) + before.length == u64::from(after.place.at)
-        });
-    }
-
-    /// The file had this size before it grew: what lies past it is known to be a hole.
-    pub(crate) fn know_hole_from(&mut self, size: u64) {
-        if self.may_cache() {
-            self.known.insert(size..protocol::FILE_SIZE_MAX_BYTES);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Goal: rights whose recall is not answered yet are reclaimed after a lost connection: what was
-    /// written under them may not be committed (seeds 4509 and 4949). They go with the answer, and
-    /// with the session.
+    /// Goal: rights whose recall is not answered yet are reclaimed after a lost connection, because
+    /// what was written under them may not be committed (seeds 4509 and 4949). They go with the
+    /// answer, and with the session.
     #[test]
     fn rights_are_reclaimed_until_their_recall_is_answered() {
         let rights = Rights::WRITE | Rights::SIZE;

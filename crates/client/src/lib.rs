@@ -1,68 +1,82 @@
 //! The file system as a library: paths, handles, extents, leases, caching.
 //!
 //! A [`Client`] is one session with the metadata service. It lives on one thread, on `reactor`'s
-//! executor, and shares nothing with other threads; whoever wants more cores runs more clients.
-//! What it may cache and for how long is decided by rights that the service grants and recalls
-//! (`docs/protocol.md`); what it may write is decided by leased space. Data goes straight from here
-//! to the devices, near first.
+//! executor, and shares nothing with other threads: a program that wants more cores runs more
+//! clients. Rights that the service grants and recalls decide what it may cache, and for how long
+//! (`docs/protocol.md`). Leased space decides what it may write. Data goes straight from here to
+//! the devices, near first.
 //!
-//! | module | what it does |
+//! The modules from the top down; each uses only those after it:
+//!
+//! | module | content |
 //! | --- | --- |
-//! | `session` | the connection, calls, slots, heart-beats |
-//! | `coherence` | applies grants, recalls and invalidations in the order of the stream |
-//! | `inode`, `entries` | what is known of one inode; of a directory's names |
-//! | `lent` | what a cache outside of this client, the kernel, may use, and taking it back |
-//! | `removals` | what may be losing its last name by this client's doing |
-//! | `many` | many small files by one call |
-//! | `names` | lookup, create, link, unlink, rename, listings, attributes |
-//! | `neighbours` | small files that are read before they are asked for |
-//! | `holds` | keeping what a walk has found, or found absent, until its caller acts on it |
-//! | `files` | open, close, truncate, fallocate, copy, seek |
-//! | `dirty`, `write`, `commit` | gathering written bytes, writing them out, committing them |
-//! | `compact` | putting files together that were written in small pieces |
-//! | `read` | from caches, dirty data and devices to the caller |
-//! | `space`, `devices` | leased blocks; how devices are reached |
-//! | `sums` | checksums of blocks, and what is found wrong |
+//! | `lifecycle` | start and end of a client, the write-back in the background |
+//! | `stream` | answers, recalls and invalidations, in the order of the session's stream |
+//! | `ranges`, `compact`, `locks` | truncation, copies and holes; compaction; file locks |
+//! | `write`, `read` | the two ways of data |
+//! | `open_files`, `names` | open and close; look up, create, rename, list |
+//! | `set_attributes`, `commit` | changes that wait for a commit; committing data |
+//! | `write_out` | full fills go to their devices |
+//! | `device_io`, `leasing` | commands to devices; leased blocks |
+//! | `kernel_cache` | names, attributes and pages that the kernel holds |
+//! | `opens`, `attributes`, `rights`, `rounds` | what many operations begin with |
+//! | `checksums`, `neighbours`, `inline_cache` | computing checksums, prefetching, a bound |
+//! | `inodes` | the table of inodes |
+//! | `client` | the parts of a client |
+//! | `inode`, `dirty`, `ahead`, `devices`, `space`, `session`, … | the parts: state |
 
+mod ahead;
+mod attributes;
+mod change;
+mod checksums;
 mod client;
-mod coherence;
 mod commit;
 mod compact;
-mod deferred;
+mod device_io;
 mod devices;
 mod dirty;
-mod entries;
 mod extent_map;
-mod failures;
-mod files;
-mod habit;
-mod holds;
-mod inline;
+mod fetched;
+mod handle;
+mod inline_cache;
 mod inode;
-mod lent;
+mod inodes;
+mod kernel_cache;
+mod leasing;
+mod lifecycle;
 mod locks;
-mod many;
 mod names;
 mod neighbours;
-mod pages;
+mod open_files;
+mod opens;
+mod ranges;
 mod read;
 mod removals;
-mod reservation;
+mod rights;
 mod rounds;
 mod session;
+mod set_attributes;
+mod small_pieces;
 mod space;
+mod stream;
 mod sums;
 mod write;
+mod write_out;
 
+pub use ahead::memory::AheadCounts;
+pub use change::Change;
 pub use client::{Client, ClientConfig, ClientCounts};
-pub use coherence::Change;
-pub use compact::CompactCounts;
 pub use devices::{DeviceUse, LocalDevices};
-pub use files::{COPIED_HERE_BYTES, Handle, OpenMode, SeekTo};
-pub use habit::Habit;
-pub use holds::{NamesHeld, Pin};
-pub use lent::{Lending, LentCounts, LentName};
-pub use names::{Listing, Renamed, Setting};
-pub use read::{AheadCounts, Scrubbed, WrongPlace};
-pub use session::{CallCounts, SessionConfig};
-pub use sums::{ChecksumCounts, ChecksumView, Damage};
+pub use handle::{Handle, OpenMode};
+pub use inode::habit::Habit;
+pub use inode::lent::{Lending, LentCounts, LentName};
+pub use names::held::NamesHeld;
+pub use names::lookup::Listing;
+pub use names::{Renamed, Setting};
+pub use opens::Pin;
+pub use ranges::{COPIED_HERE_BYTES, SeekTo};
+pub use read::scrub::{Scrubbed, WrongPlace};
+pub use session::config::SessionConfig;
+pub use session::counts::CallCounts;
+pub use small_pieces::CompactCounts;
+pub use sums::mismatches::{ChecksumCounts, ChecksumView, Damage};

@@ -1,31 +1,31 @@
 //! Advisory locks across nodes.
 //!
-//! The metadata service keeps them, or, where this client alone uses an inode's locks, it has granted
-//! LOCKS: then this client decides about them itself ([`own`]).
+//! The metadata service keeps them. Where only this client uses an inode's locks, the service may
+//! grant LOCKS, and this client decides about them itself ([`own`]).
 //!
-//! Locks are points of synchronisation. What was written to a file through any handle of this client is
-//! committed before a lock on it is released, weakened or taken. After a grant nothing is read that is
-//! older than it: what this client caches is valid under READ, whose recall was answered before a commit
-//! of another session was carried out, and the stream delivers that recall before the grant, and before
-//! LOCKS. The kernel's pages are dropped after a recall was answered, so a grant waits until they are
-//! ([`Client::freshen`]).
+//! Locks are points of synchronisation. What was written to a file through any handle of this
+//! client is committed before a lock on it is released, weakened or taken. After a grant no read
+//! returns data older than the grant. What this client caches is valid under READ, and a commit of
+//! another session is carried out only after the recall of READ was answered. The stream delivers
+//! that recall before the grant, and before LOCKS. The kernel's pages are dropped after the answer
+//! to a recall, so a grant waits until they are ([`Client::freshen`]).
 
 mod own;
 
 use crate::client::Client;
 use crate::inode::Inode;
 use locks::Wish;
-pub(crate) use own::OwnLocks;
 use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
 use protocol::lock::{Lock, LockFamily, LockOwner};
 use protocol::{Errno, InodeId};
 use std::rc::Rc;
 
 impl Client {
-    /// Takes a lock; with `wait`, when it is free.
+    /// Takes a lock. With `wait`, waits until it is free.
     ///
     /// # Errors
-    /// EAGAIN if it is not free, EDEADLK, EINTR after [`Client::cancel_lock`], ENOLCK, EINVAL for an empty
+    /// EAGAIN if it is not free, EDEADLK, EINTR after [`Client::cancel_lock`], ENOLCK, EINVAL for
+    /// an empty
     /// range, those of a call.
     pub async fn lock(self: &Rc<Self>, lock: Lock, wait: bool) -> Result<(), Errno> {
         if lock.start > lock.last {
@@ -45,7 +45,7 @@ impl Client {
                     reactor::time::sleep(std::time::Duration::from_millis(10)).await;
                 }
                 Wish::Conflict if wait && !reactor::mutant!("own-wait-refused") => {
-                    // All waits are the service's: it knows of circles, over all sessions.
+                    // Only the service makes lock requests wait: it sees circles over all sessions.
                     if self.begin_report(&inode) {
                         self.report_locks(&inode).await;
                     }
@@ -61,8 +61,8 @@ impl Client {
         Ok(())
     }
 
-    /// Commits what was written to an inode. A failure stays with the inode and shows at the next fsync or
-    /// close of each handle: it keeps no lock held.
+    /// Commits what was written to an inode. A failure stays with the inode and shows at the next
+    /// fsync or close of each handle. It does not keep a lock from being released.
     async fn publish(self: &Rc<Self>, inode: &Rc<Inode>) {
         if !inode.dirty.borrow().is_clean() {
             let _ = Box::pin(self.commit(inode, false)).await;
@@ -104,7 +104,7 @@ impl Client {
         self.call_lock(&inode, ChangeCall::Unlock(lock)).await
     }
 
-    /// The first lock of somebody else that conflicts with this one.
+    /// Returns the first lock of another owner that conflicts with this one.
     ///
     /// # Errors
     /// EINVAL for an empty range, those of a call.

@@ -1,11 +1,13 @@
-//! Small files that are read before somebody asks for them.
+//! Fetching small files before they are read.
 //!
-//! Who reads the files of a directory one after the other would wait for the metadata service once for each,
-//! which takes longer than all else. A listing shows which small files lie beside each other; from the second of
-//! them on that has to be asked for, the same call brings others along, more each time.
+//! A program that reads the files of a directory one after the other would wait for the metadata
+//! service once for each, which takes longer than everything else. A listing shows which small
+//! files lie beside each other. From the second of them that has to be fetched, the same call
+//! brings others along, more each time.
 
 use crate::client::Client;
 use crate::inode::Inode;
+use crate::inode::siblings::Siblings;
 use protocol::client::{Call, ReadCall};
 use protocol::files::READ_FILES_MAX;
 use protocol::inline::INLINE_MAX_BYTES;
@@ -14,29 +16,22 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::rc::Rc;
 
-/// Files that a call brings along at most, by how many of the same listing were asked for before.
+/// Most files that a call brings along, by the number of files of the same listing that were
+/// fetched before.
 const BROUGHT: [usize; 3] = [0, 15, READ_FILES_MAX - 1];
 
-/// Bytes that a call brings at most, as far as known before.
+/// Most bytes that a call brings, as far as their sizes are known.
 const BYTES_MAX: u64 = 256 << 10;
 
-/// Small files that one answer has listed, in its order.
-#[derive(Debug)]
-pub(crate) struct Siblings {
-    files: Vec<InodeId>,
-    /// Calls that had to ask for one of them.
-    asked: Cell<usize>,
-}
-
-/// Whether the metadata service may have all bytes of a file.
+/// Returns whether the metadata service may have all bytes of a file.
 fn may_be_inline(attr: &Attr) -> bool {
     let is_small = (1..=INLINE_MAX_BYTES).contains(&attr.size) && attr.allocated_bytes <= attr.size;
     attr.kind == FileKind::File && is_small
 }
 
 impl Client {
-    /// Notes which small files an answer has listed, or has made together: those that are cached get to know each
-    /// other.
+    /// Notes small files that an answer has listed or created together: those that are cached
+    /// become siblings.
     pub(crate) fn note_siblings<'a>(
         &self,
         files: impl Iterator<Item = &'a Attr>,
@@ -55,8 +50,8 @@ impl Client {
         }
     }
 
-    /// Reads a small file, of which nothing is cached, together with some that lie beside it, if it is time for
-    /// that. What comes is cached.
+    /// Fetches a small file with nothing cached, together with some of its siblings, if it is time
+    /// for that. The answer is cached.
     ///
     /// # Errors
     /// Those of a call.
@@ -69,7 +64,7 @@ impl Client {
         }
     }
 
-    /// The file itself, and those that are worth asking for with it.
+    /// Returns the file itself and the siblings that are worth fetching with it.
     fn neighbours(&self, inode: &Inode) -> Option<Vec<InodeId>> {
         let (siblings, place) = inode.state.borrow().siblings.clone()?;
         let attr = inode.committed_attr().filter(may_be_inline)?;

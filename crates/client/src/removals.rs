@@ -1,21 +1,21 @@
 //! Removals of names by this client that are under way.
 //!
-//! The service does not ask a client that removes a name whether it has open what loses it: the client
-//! says so before. What another of its tasks opens after that must be told too.
+//! The service does not ask a client that removes a name whether it has the named inode open: the
+//! client reports that before. An open by another of its tasks after that must be reported too.
 
 use protocol::InodeId;
 use std::cell::RefCell;
 
-/// All that are under way.
+/// All removals under way.
 #[derive(Debug, Default)]
 pub(crate) struct Removals(RefCell<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Of names of which it is not known what they name.
+    /// Removals of names whose inode is not known yet.
     unknown: usize,
-    /// What the others name.
-    known: Vec<InodeId>,
+    /// The inodes of the other removals.
+    pub(crate) known: Vec<InodeId>,
 }
 
 /// One removal, until it is dropped.
@@ -25,7 +25,7 @@ pub(crate) struct Removal<'a> {
     concerns: Concern,
 }
 
-/// What a removal may take the last name of.
+/// The inode that a removal may take the last name of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Concern {
     Anything,
@@ -34,13 +34,13 @@ enum Concern {
 }
 
 impl Removals {
-    /// A removal begins, of a name of which it is not known yet what it names.
+    /// Starts removing a name whose inode is not known yet.
     pub(crate) fn begin(&self) -> Removal<'_> {
         self.0.borrow_mut().unknown += 1;
         Removal { removals: self, concerns: Concern::Anything }
     }
 
-    /// Whether what is opened now may be losing its last name.
+    /// Returns whether an inode that is opened now may be losing its last name.
     pub(crate) fn may_concern(&self, inode: InodeId) -> bool {
         let state = self.0.borrow();
         state.unknown > 0 || state.known.contains(&inode)
@@ -48,7 +48,7 @@ impl Removals {
 }
 
 impl Removal<'_> {
-    /// The name names this, or nothing.
+    /// Notes the inode that the name names, or that it names none.
     pub(crate) fn found(&mut self, inode: Option<InodeId>) {
         self.end();
         self.concerns = inode.map_or(Concern::Nothing, Concern::Inode);
@@ -79,8 +79,8 @@ impl Drop for Removal<'_> {
 mod tests {
     use super::*;
 
-    /// Goal: a removal concerns all that is opened until it is known what it is of, then only that, until
-    /// it ends; two removals of names of one inode end each by itself.
+    /// Goal: a removal concerns every open until its inode is known, then only opens of that inode,
+    /// until it ends. Two removals of names of one inode end separately.
     #[test]
     fn a_removal_concerns_what_it_is_of() {
         let (removals, one, other) = (Removals::default(), InodeId(1), InodeId(2));

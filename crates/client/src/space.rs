@@ -1,10 +1,12 @@
-//! The blocks that this session leased, and what of them is still free.
+//! The blocks that this session has leased, and which of them are free.
 //!
-//! Writers *reserve* blocks when they take data into memory, so that a full pool is found when
-//! `write` is called and not at close; they *allocate* when they know how much goes out together,
-//! so that allocations are as long as possible. Reservations are per device.
+//! Writers *reserve* blocks when they take data into memory, so that `write` itself reports a full
+//! pool, not close. They *allocate* when they know how much goes out together, so that allocations
+//! are as long as possible. Reservations are per device.
 
-use crate::reservation::{Blocks, Reserved};
+pub(crate) mod reservation;
+
+use crate::space::reservation::{Blocks, Reserved};
 use protocol::space::{ALLOCATION_MAX_BYTES, BlockRange, SpaceGrant};
 use protocol::{AllocationId, DeviceId, Incarnation};
 use std::collections::BTreeMap;
@@ -16,7 +18,7 @@ struct Lease {
     /// Free runs: start → count.
     free: BTreeMap<u64, u64>,
     free_blocks: u64,
-    /// What this session has set aside.
+    /// Blocks that this session has reserved.
     reserved: Reserved,
 }
 
@@ -35,9 +37,9 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// Adds what the metadata service granted. Space of an older incarnation is let go: commits
-    /// that name it would be refused.
-    /// Returns false if it is of blocks that this session has already.
+    /// Adds what the metadata service granted. Drops space of an older incarnation, because the
+    /// service would refuse commits that name it. Returns false if this session has some of the
+    /// blocks already.
     #[must_use]
     pub(crate) fn add(&mut self, grant: &SpaceGrant) -> bool {
         let lease = self.leases.entry(grant.device).or_insert_with(|| Lease {
@@ -54,14 +56,15 @@ impl Space {
         grant.free.iter().all(|range| lease.put(*range))
     }
 
-    /// The device has another incarnation. Blocks that nothing was written to yet serve it as well.
+    /// Notes that the device has another incarnation. Blocks that were not written to yet serve it
+    /// as well.
     pub(crate) fn renew(&mut self, device: DeviceId, incarnation: Incarnation) {
         if let Some(lease) = self.leases.get_mut(&device) {
             lease.incarnation = incarnation;
         }
     }
 
-    /// Sets blocks aside if so many are free and not set aside yet.
+    /// Reserves blocks if enough are free and not reserved yet.
     pub(crate) fn reserve(&self, device: DeviceId, blocks: u64) -> Option<Blocks> {
         match self.leases.get(&device) {
             Some(lease) if lease.free_blocks >= lease.reserved.get() + blocks => {
@@ -71,21 +74,21 @@ impl Space {
         }
     }
 
-    /// Sets aside what is free and not set aside yet, at most `blocks`.
+    /// Reserves what is free and not reserved yet, at most `blocks`.
     pub(crate) fn reserve_up_to(&self, device: DeviceId, blocks: u64) -> Blocks {
         let Some(lease) = self.leases.get(&device) else { return Blocks::none(device) };
         let blocks = lease.free_blocks.saturating_sub(lease.reserved.get()).min(blocks);
         lease.reserved.take(device, blocks)
     }
 
-    /// Returns whether blocks are set aside in the present session, or are none.
+    /// Returns whether blocks are reserved in the present session, or are none.
     pub(crate) fn is_present(&self, reserved: &Blocks) -> bool {
         let lease = self.leases.get(&reserved.device());
         lease.map_or(reserved.get() == 0, |lease| reserved.are_of(&lease.reserved))
     }
 
-    /// Turns reserved blocks into an allocation of at most `blocks`, as long as the free runs allow.
-    /// Returns `None` if nothing is free: the device has another incarnation by now.
+    /// Turns reserved blocks into an allocation of at most `blocks`, as long as the free runs
+    /// allow. Returns `None` if nothing is free, because the device has another incarnation by now.
     pub(crate) fn allocate(
         &mut self,
         reserved: &mut Blocks,
@@ -99,7 +102,7 @@ impl Space {
             "{blocks} blocks of {device} are allocated, with those set aside in another session"
         );
         let most = (ALLOCATION_MAX_BYTES / u64::from(block_size)).min(u64::from(blocks));
-        // First fit for all of it, else the longest run there is.
+        // The first run that fits all of it, otherwise the longest run.
         let fit = lease.free.iter().find(|(_, count)| **count >= most);
         let (&start, &count) = match fit {
             Some(run) => run,
@@ -124,7 +127,8 @@ impl Space {
         })
     }
 
-    /// Takes back blocks that were allocated but never named in a commit; all writes have ended.
+    /// Takes back blocks that were allocated but never named in a commit; all writes to them have
+    /// ended.
     pub(crate) fn give_back(&mut self, allocated: &Allocated) {
         if let Some(lease) = self.leases.get_mut(&allocated.allocation.device)
             && (lease.incarnation == allocated.incarnation || reactor::mutant!("old-blocks-reused"))
@@ -140,7 +144,8 @@ impl Space {
         }
     }
 
-    /// Takes out all that is free and not reserved, to be returned to the metadata service.
+    /// Takes out all blocks that are free and not reserved, for their return to the metadata
+    /// service.
     pub(crate) fn take_unused(&mut self) -> Vec<(DeviceId, Vec<BlockRange>)> {
         let mut unused = Vec::new();
         for (&device, lease) in &mut self.leases {
@@ -169,7 +174,7 @@ impl Space {
         unused
     }
 
-    /// Forgets everything: the session was lost.
+    /// Forgets everything, because the session was lost.
     pub(crate) fn clear(&mut self) {
         for lease in self.leases.values_mut() {
             lease.free.clear();
@@ -180,7 +185,8 @@ impl Space {
 }
 
 impl Lease {
-    /// Adds free blocks; false, without a change, if they are none or some of them are free already.
+    /// Adds free blocks. Returns false, without a change, if the range is empty or some of it is
+    /// free already.
     fn put(&mut self, range: BlockRange) -> bool {
         let (mut start, mut count) = (range.start, range.count);
         let Some(end) = start.checked_add(count).filter(|end| *end > start) else { return false };
@@ -222,7 +228,7 @@ mod tests {
         SpaceGrant { device: DEVICE, incarnation: Incarnation(1), free }
     }
 
-    /// Goal: more than is free cannot be reserved.
+    /// Goal: no more can be reserved than is free.
     #[test]
     fn reservations_are_bounded_by_free_blocks() {
         let mut space = Space::default();

@@ -3,7 +3,7 @@
 //! The client caches names, attributes and listings, under rights that the metadata service
 //! recalls. It lends them to the kernel for a few seconds (`entry_valid`, `attr_valid`,
 //! `FOPEN_CACHE_DIR`). Before the client answers a recall, it takes back what another node wants to
-//! change (`client::lent` has the rules). The kernel also caches pages and keeps them from one open
+//! change (`client::kernel_cache` has the rules). The kernel also caches pages and keeps them from one open
 //! to the next as long as the data has the same version; `writers` chooses which writers go through
 //! these pages.
 //!

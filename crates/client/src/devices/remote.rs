@@ -12,16 +12,16 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// I/O queue pairs to a device: one thread uses them, so one serves all.
+/// I/O queue pairs to a device. Only one thread uses them, so one is enough.
 const QUEUE_PAIRS: u16 = 1;
 
-/// The name under which a session connects to a namespace: one for each, as the target ends what is
-/// left of earlier controllers of the same host and name when a new one comes.
+/// Returns the name under which a session connects to a namespace. Each namespace has its own,
+/// because a new controller makes the target end earlier controllers of the same host and name.
 fn host_name(host: HostId, nsid: Nsid) -> Result<Nqn, nvme::Error> {
     Nqn::new(&format!("{}:{}", Nqn::from_uuid(host.0).as_str(), nsid.0))
 }
 
-/// How a session connects under TLS with the key of its admission.
+/// Returns the options of TLS with the key of an admission.
 fn tls(key: DataKey, hostnqn: &Nqn, subnqn: &Nqn) -> Result<TlsOptions, Obstacle> {
     let key = TlsKey::new(None, key.into_bytes()).map_err(|error| error.to_string())?;
     Ok(TlsOptions::of_admission(key, hostnqn, subnqn)?)
@@ -29,8 +29,8 @@ fn tls(key: DataKey, hostnqn: &Nqn, subnqn: &Nqn) -> Result<TlsOptions, Obstacle
 
 /// Why there is no connection to a device's target.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Obstacle {
-    /// What the service says of the device makes no sense.
+pub(crate) enum Obstacle {
+    /// The service's description of the device makes no sense.
     #[error("{0}")]
     Description(String),
     /// The host could not connect.
@@ -39,19 +39,20 @@ pub(super) enum Obstacle {
 }
 
 impl Obstacle {
-    /// Whether the target did not answer.
-    pub(super) fn is_silence(&self) -> bool {
+    /// Returns whether the target did not answer.
+    pub(crate) fn is_silence(&self) -> bool {
         matches!(self, Self::Host(error) if super::contact::is_silence(error))
     }
 
-    /// Whether the connection broke while it was made: the target was there.
-    pub(super) fn is_break(&self) -> bool {
+    /// Returns whether the connection broke while it was made: the target was there.
+    pub(crate) fn is_break(&self) -> bool {
         match self {
             Self::Description(_) => false,
             Self::Host(host::Error::Connect { error, .. }) => {
                 error.kind() == ErrorKind::ConnectionReset
             }
-            // The key was admitted a moment ago: somebody is at the bytes, or the admission has ended.
+            // The key was admitted a moment ago: the bytes were changed on the way, or the
+            // admission has ended.
             Self::Host(error) => {
                 matches!(error, host::Error::ConnectionLost(_) | host::Error::SecureChannel(_))
             }
@@ -65,25 +66,34 @@ impl From<String> for Obstacle {
     }
 }
 
+/// How a session reaches a target over the network.
+#[derive(Clone)]
+pub(crate) struct RemoteAccess {
+    /// The host that the session is to targets.
+    pub(crate) host: HostId,
+    /// The key that came with the admission; without one the connection is in the clear.
+    pub(crate) key: Option<DataKey>,
+    /// How long connecting a queue pair may take.
+    pub(crate) patience: Duration,
+}
+
 /// A connection to a device's target.
-pub(super) struct Remote {
+pub(crate) struct Remote {
     controller: Controller,
     device: Rc<dyn Device>,
 }
 
 impl Remote {
-    /// Connects, which may take so long for each queue pair: under TLS with the key that came with the admission, in
-    /// the clear without one.
+    /// Connects: under TLS with the key that came with the admission, in the clear without a key.
     ///
     /// # Errors
-    /// What stood in the way.
-    pub(super) async fn connect(
+    /// What failed.
+    pub(crate) async fn connect(
         info: &DeviceInfo,
-        host: HostId,
-        key: Option<DataKey>,
-        patience: Duration,
+        access: &RemoteAccess,
         session: &Session,
     ) -> Result<Remote, Obstacle> {
+        let RemoteAccess { host, key, patience } = access.clone();
         let traddr = &info.address.traddr;
         let address: SocketAddr =
             traddr.parse().map_err(|_| format!("{traddr:?} is no address and port"))?;
@@ -95,7 +105,7 @@ impl Remote {
             ConnectOptions::new(address, nqn).with_host(nvme::HostId(host.0), hostnqn);
         options.tls = tls;
         options.nr_io_queues = QUEUE_PAIRS;
-        // An error within the deadline is worth more than waiting for a node that may never come.
+        // An early error is better than waiting for a node that may never come back.
         options.fast_io_fail_tmo = Some(session.times().session_deadline);
         options.io_timeout = session.times().session_deadline;
         options.connect_timeout = patience;
@@ -107,10 +117,12 @@ impl Remote {
         Ok(Remote { controller, device: Rc::new(namespace) })
     }
 
+    /// Returns the device to send commands to.
     pub(super) fn device(&self) -> Rc<dyn Device> {
         Rc::clone(&self.device)
     }
 
+    /// Disconnects in order.
     pub(super) async fn close(self) {
         if let Err(error) = self.controller.disconnect().await {
             tracing::debug!(%error, "a controller was not shut down in order");

@@ -1,14 +1,15 @@
-//! How uncommitted data goes out in parts.
+//! Tests of fills, parts of commits, and deferred changes of attributes.
 
 use super::*;
-use crate::reservation::{Memory, Reserved};
+use crate::space::reservation::Memory;
+use crate::space::reservation::Reserved;
 use protocol::{AllocationId, Incarnation};
 use reactor::local::Semaphore;
 
 const DEVICE: DeviceId = DeviceId(1);
 
 thread_local! {
-    /// What a test has set aside.
+    /// Blocks that a test has reserved.
     static RESERVED: Reserved = Reserved::default();
 }
 
@@ -23,23 +24,24 @@ fn begin(dirty: &mut Dirty) -> FillId {
     dirty.begin(4096, Buffer::with_capacity(FILL_BYTES), reservation(0))
 }
 
-/// A written fill with one byte at each of these offsets.
+/// Makes a written fill with one byte at each of these offsets.
 fn fill(dirty: &mut Dirty, offsets: impl IntoIterator<Item = u64>) -> FillId {
     let id = begin(dirty);
+    let byte = Chunk::copy_from(&[1]);
     for offset in offsets {
-        dirty.append(id, offset, (&Chunk::copy_from(&[1]), 0..1), reservation(1));
+        dirty.append(id, offset, ChunkPart { chunk: &byte, part: 0..1 }, reservation(1));
     }
     dirty.seal(id).unwrap();
     dirty.written(id, Pieces::new(), Vec::new(), 1);
     id
 }
 
-/// A written fill with as many bytes at each of these offsets, in blocks 1000 and on.
+/// Makes a written fill with `length` bytes at each of these offsets, in blocks 1000 and on.
 fn blocks(dirty: &mut Dirty, offsets: impl IntoIterator<Item = u64>, length: usize) -> FillId {
     let id = begin(dirty);
     let bytes = Chunk::copy_from(&vec![1; length]);
     for offset in offsets {
-        dirty.append(id, offset, (&bytes, 0..length), reservation(length));
+        dirty.append(id, offset, ChunkPart { chunk: &bytes, part: 0..length }, reservation(length));
     }
     dirty.seal(id).unwrap();
     let blocks = dirty.fills[&id].used.div_ceil(4096);
@@ -64,8 +66,8 @@ fn parts(dirty: &Dirty, count_max: usize) -> Vec<Vec<(FillId, u64)>> {
     parts
 }
 
-/// Goal: what was written together goes out in one part, each part ascending, and nothing twice; only
-/// what alone is too much for a part is cut.
+/// Goal: bytes that were written together go out in one part, each part ascending, and none twice.
+/// Only a fill that is too much for a part is cut.
 #[test]
 fn a_fill_goes_out_in_one_part() {
     let mut dirty = Dirty::default();
@@ -74,7 +76,8 @@ fn a_fill_goes_out_in_one_part() {
     let c = blocks(&mut dirty, (100..105).map(|block| block * 8192), 4096);
     let d = fill(&mut dirty, [50]);
     let under_way = begin(&mut dirty);
-    dirty.append(under_way, 60, (&Chunk::copy_from(&[1]), 0..1), reservation(1));
+    let byte = Chunk::copy_from(&[1]);
+    dirty.append(under_way, 60, ChunkPart { chunk: &byte, part: 0..1 }, reservation(1));
     let expected = vec![
         vec![(a, 0), (a, 20), (a, 40)],
         vec![(b, 10), (b, 30)],
@@ -87,8 +90,8 @@ fn a_fill_goes_out_in_one_part() {
     assert_eq!(parts(&Dirty::default(), 4), vec![Vec::new()]);
 }
 
-/// Goal: a fill that is too much for a part is cut between blocks: who names a part of a block alone may
-/// find it gone with the next part.
+/// Goal: a fill that is too much for a part is cut between blocks: if a part named only some of a
+/// block's bytes, the block could be gone before the next part.
 #[test]
 fn no_block_is_cut() {
     let mut dirty = Dirty::default();
@@ -103,9 +106,10 @@ fn no_block_is_cut() {
 fn commits_name_what_they_touch() {
     let mut dirty = Dirty::default();
     let first = blocks(&mut dirty, [0, 8192, 16384, 24576], 4096);
-    // Over the second block, and the half of the third.
+    // These cover the second block, and half of the third.
     blocks(&mut dirty, [8192, 16384], 2048);
-    let over = (&Chunk::copy_from(&[2; 4096]), 0..4096);
+    let bytes = Chunk::copy_from(&[2; 4096]);
+    let over = ChunkPart { chunk: &bytes, part: 0..4096 };
     let late = begin(&mut dirty);
     dirty.append(late, 8192, over, reservation(4096));
     let runs: Vec<_> = dirty.present().into_iter().filter(|run| run.place.fill == first).collect();
@@ -119,7 +123,7 @@ fn commits_name_what_they_touch() {
     assert_eq!(dirty.fills[&first].unnamed(), [piece(1000, 4)]);
 }
 
-/// Goal: blocks that no commit has named are not used again while a read of them is under way.
+/// Goal: blocks that no commit has named are not used again while a read of them is running.
 #[test]
 fn blocks_that_are_read_are_not_used_again() {
     let mut dirty = Dirty::default();
@@ -129,4 +133,62 @@ fn blocks_that_are_read_are_not_used_again() {
     assert!(dirty.take_done().is_empty());
     drop(reader);
     assert_eq!(dirty.take_done().len(), 1);
+}
+
+fn attr(mode: u16) -> Attr {
+    Attr {
+        inode: InodeId(7),
+        kind: FileKind::File,
+        mode,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        allocated_bytes: 0,
+        atime: Timestamp(0),
+        mtime: Timestamp(0),
+        ctime: Timestamp(0),
+        version: 1,
+        data_version: 1,
+        generation: Generation(0),
+        layout: Layout::NEAR,
+    }
+}
+
+/// Goal: of changes and writes in any order the last one counts. A mode set after a new owner
+/// stays, one set before loses suid and sgid; a write after a set time renews it.
+#[test]
+fn what_came_last_counts() {
+    let mode = |mode| AttrChanges { mode: Some(mode), ..AttrChanges::default() };
+    let owner = AttrChanges { uid: Some(5), ..AttrChanges::default() };
+    let time = AttrChanges { mtime: Some(Timestamp(3)), ..AttrChanges::default() };
+    let mut dirty = Dirty::default();
+    dirty.set_attributes(&mode(0o4755), Timestamp(1));
+    dirty.set_attributes(&owner, Timestamp(2));
+    let mut shown = attr(0o600);
+    dirty.deferral.show_waiting(&mut shown);
+    assert_eq!((shown.mode, shown.uid, shown.ctime), (0o755, 5, Timestamp(2)));
+    dirty.set_attributes(&mode(0o4755), Timestamp(3));
+    dirty.set_attributes(&time, Timestamp(3));
+    dirty.deferral.show_waiting(&mut shown);
+    assert_eq!((shown.mode, shown.mtime), (0o4755, Timestamp(3)));
+    dirty.touch(Timestamp(9), true);
+    let sent = dirty.deferral.send().unwrap();
+    assert_eq!((sent.changes.mode, sent.changes.mtime), (Some(0o755), None));
+    assert_eq!(dirty.take_mtime(), Some(Timestamp(9)));
+    assert!(!dirty.is_clean(), "what is on its way may still be lost");
+    dirty.deferral.answered();
+    assert!(dirty.is_clean() || dirty.kill_privileges);
+}
+
+/// Goal: a time that is set after a write replaces that of the write.
+#[test]
+fn a_time_that_is_set_replaces_that_of_the_write() {
+    let time = AttrChanges { mtime: Some(Timestamp(3)), ..AttrChanges::default() };
+    let mut dirty = Dirty::default();
+    dirty.touch(Timestamp(9), false);
+    dirty.set_attributes(&time, Timestamp(10));
+    assert_eq!(dirty.take_mtime(), None);
+    assert_eq!(dirty.deferral.send().unwrap().changes.mtime, Some(Timestamp(3)));
 }

@@ -1,11 +1,11 @@
 //! The first bytes of a file as the service has them.
 
-use super::State;
+use crate::inode::state::State;
 use protocol::inline::InlineRun;
 use std::rc::Rc;
 
 impl State {
-    /// The inline bytes that go with [`State::extents`].
+    /// Returns the inline bytes that go with [`State::extents`].
     pub(crate) fn head(&self) -> Rc<[u8]> {
         Rc::clone(&self.head)
     }
@@ -17,7 +17,7 @@ impl State {
         }
     }
 
-    /// Lays own committed inline bytes over what is cached.
+    /// Lays this client's committed inline bytes over what is cached.
     pub(crate) fn overlay_inline(&mut self, runs: &[InlineRun]) {
         if !self.may_cache() || runs.is_empty() || reactor::mutant!("own-inline-unseen") {
             return;

@@ -1,24 +1,24 @@
-//! The sums of the blocks that an inode's cached extents touch.
+//! The checksums of the blocks that an inode's cached extents touch.
 
-use super::State;
+use crate::inode::state::State;
 use crate::sums::blocks_at;
 use protocol::space::NewAllocation;
 use protocol::sums::BlockSums;
 use protocol::{AllocationId, DeviceId, Extent};
 use std::ops::Range;
 
-/// What a commit or a compaction of this client has named.
+/// The blocks and extents of a commit or compaction of this client.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Own<'a> {
-    /// For the first time.
+pub(crate) struct OwnCommit<'a> {
+    /// Blocks that it names for the first time.
     pub(crate) allocations: &'a [NewAllocation],
-    /// The sums of their blocks, if sums are made.
+    /// The checksums of these blocks, if this client makes checksums.
     pub(crate) sums: &'a [u32],
-    /// All extents.
+    /// All its extents.
     pub(crate) extents: &'a [Extent],
 }
 
-/// The blocks that an extent touches; `None` if it lies on no device that is known, as lost bytes.
+/// Returns the blocks that an extent touches; `None` if its device is not known, as for lost bytes.
 fn blocks_of(
     extent: &Extent,
     block_size: impl Fn(DeviceId) -> Option<u32>,
@@ -30,7 +30,7 @@ fn blocks_of(
 }
 
 impl State {
-    /// Takes in the sums that came with extents. Blocks without one have none, whatever was known of them.
+    /// Caches the checksums that came with extents. Blocks without one have none from now on.
     pub(crate) fn set_sums(
         &mut self,
         extents: &[Extent],
@@ -49,11 +49,12 @@ impl State {
         sums.each().for_each(|(device, block, sum)| self.sums.put(device, block, sum));
     }
 
-    /// Takes in the sums of what this client has named. Returns whether those of all blocks are known then: not if
-    /// one was named by an earlier commit, and what came with that was dropped since.
+    /// Caches the checksums of what this client has named. Returns whether those of all blocks are
+    /// known then. They are not if an earlier commit named a block and its checksum was dropped
+    /// since.
     pub(crate) fn set_own_sums(
         &mut self,
-        own: Own<'_>,
+        own: OwnCommit<'_>,
         block_size: impl Fn(DeviceId) -> Option<u32>,
     ) -> bool {
         if !self.may_cache() {
@@ -76,7 +77,7 @@ impl State {
         })
     }
 
-    /// Drops sums that no extent needs, and everything if they still take too much memory.
+    /// Drops checksums that no extent needs, and everything if they still take too much memory.
     fn bound_sums(&mut self, block_size: impl Fn(DeviceId) -> Option<u32>) {
         if self.sums.may_be_stale() {
             let needed = self.extents.iter().filter_map(|run| {

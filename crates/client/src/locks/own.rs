@@ -1,85 +1,34 @@
 //! Locks that this client decides about itself, under LOCKS.
 //!
-//! The right comes with all locks that the session holds on the inode, in the answer to one of its locks. It
-//! is of use only if no other lock call of this client about the inode was under way then: what the service
-//! does for one that came later would be missing here. Nobody waits under the right, as only the service sees
-//! circles of waits over several inodes and sessions: before a wait the locks are reported, and the right
-//! with them. They are reported too when the right is recalled, and when the file is not open any more.
+//! The right comes with all locks that the session holds on the inode, in the answer to one of its
+//! lock calls. It is of use only if no other lock call of this client about the inode was running
+//! then: the effect of a later call would be missing here. No caller waits for a lock under the
+//! right, because only the service sees circles of waits over several inodes and sessions. So
+//! before a wait this client reports the locks and returns the right. It also reports them when the
+//! right is recalled, and when the file is no longer open.
 
 use crate::client::Client;
 use crate::inode::Inode;
-use crate::session::Failure;
+use crate::inode::own_locks::Decider;
+use crate::session::call::Failure;
 use locks::Wish;
 use protocol::client::{Answer, Call, ChangeCall, Response, SessionCall};
 use protocol::lock::Lock;
 use protocol::{Errno, InodeId, Rights, SessionId};
-use reactor::local::{Notify, Semaphore};
 use reactor::time::sleep;
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// All owners here are of one session.
+/// Session number of all owners here: they belong to one session.
 const OWN: SessionId = SessionId(0);
 
 /// Locks in one part of a report.
 const REPORT_PART: usize = 4096;
 
-/// Pause before a report is tried again that the service could not store.
+/// Pause before a report that the service could not store is sent again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Who decides about an inode's locks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Decider {
-    /// The service.
-    #[default]
-    Service,
-    /// This client.
-    Here {
-        /// The service has other locks stored.
-        is_changed: bool,
-    },
-    /// The service, as soon as it has the report.
-    Reporting,
-}
-
-/// Who decides about an inode's locks, and what is under way.
-#[derive(Debug)]
-pub(crate) struct OwnLocks {
-    decider: Cell<Decider>,
-    /// Notified when a report has ended.
-    reported: Notify,
-    /// Held by who reports.
-    turn: Semaphore,
-    /// Lock calls under way, with those that nobody waits for any more.
-    calls: Cell<u32>,
-}
-
-impl Default for OwnLocks {
-    fn default() -> OwnLocks {
-        OwnLocks {
-            decider: Cell::default(),
-            reported: Notify::new(),
-            turn: Semaphore::new(1),
-            calls: Cell::new(0),
-        }
-    }
-}
-
-impl OwnLocks {
-    /// Whether the service may not know which locks there are.
-    pub(crate) fn are_own(&self) -> bool {
-        self.decider.get() != Decider::Service
-    }
-
-    /// The service decides.
-    pub(crate) fn end(&self) {
-        self.decider.set(Decider::Service);
-        self.reported.notify();
-    }
-}
-
-/// This client has changed locks of an inode itself.
+/// Notes that this client has changed locks of an inode itself.
 fn note_change(inode: &Inode) {
     let rights = inode.state.borrow().rights;
     assert!(
@@ -92,7 +41,8 @@ fn note_change(inode: &Inode) {
 }
 
 impl Client {
-    /// Whether this client decides about an inode's locks now. Waits while a report is under way.
+    /// Returns whether this client decides about an inode's locks now. Waits while a report is
+    /// running.
     ///
     /// # Errors
     /// ETIMEDOUT without contact to the service for long.
@@ -114,7 +64,7 @@ impl Client {
         }
     }
 
-    /// Grants itself a lock, if nothing stands against it.
+    /// Sets a lock, unless another one conflicts.
     pub(super) fn set_own(&self, inode: &Inode, lock: Lock) -> Wish {
         let mut locks = self.own_locks.borrow_mut();
         let wish = locks.set(OWN, lock, None);
@@ -135,7 +85,7 @@ impl Client {
         note_change(inode);
     }
 
-    /// The first of this client's locks that stands against one.
+    /// Returns the first of this client's locks that conflicts with one.
     pub(super) fn test_own(&self, lock: &Lock) -> Option<Lock> {
         self.own_locks.borrow().test(OWN, lock)
     }
@@ -148,8 +98,8 @@ impl Client {
     ) -> Result<(), Errno> {
         let calls = &inode.locks.calls;
         calls.set(calls.get() + 1);
-        let result = self.session.call_or_know(Call::Change(call)).await;
-        // One that was given up may be carried out yet: from now on the service decides.
+        let result = self.session.call_or_failure(Call::Change(call)).await;
+        // A call that was given up may still be carried out: from now on the service decides.
         let is_over = |failure: &Failure| failure.is_refusal || failure.errno != Errno::ETIMEDOUT;
         if result.as_ref().err().is_none_or(is_over) {
             assert!(calls.get() > 0, "a lock call about {} has ended uncounted", inode.id);
@@ -158,7 +108,7 @@ impl Client {
         result.map(drop).map_err(|failure| failure.errno)
     }
 
-    /// Takes note, in the order of the stream, of who decides about locks after an answer.
+    /// Notes, in the order of the stream, which side decides about locks after an answer.
     pub(crate) fn note_locks(&self, call: &Call, response: &Response) {
         match (call, &response.result) {
             (Call::Change(ChangeCall::SetLock { lock, .. }), Ok(Answer::Locks(held))) => {
@@ -171,7 +121,7 @@ impl Client {
             }
             (Call::Session(SessionCall::ReportLocks { inode, is_last: true, .. }), result) => {
                 let Some(inode) = self.known_inode(*inode) else { return };
-                // What the service cannot store it asks for again.
+                // The service asks again for a report that it cannot store.
                 if matches!(result, Ok(_) | Err(Errno::ESTALE | Errno::EINVAL)) {
                     self.forget_own_locks(&inode);
                 }
@@ -180,7 +130,7 @@ impl Client {
         }
     }
 
-    /// LOCKS was granted, with all locks that the session holds.
+    /// Takes over all locks that the session holds, which came with a grant of LOCKS.
     fn take_locks(&self, inode: &Inode, held: &[Lock]) {
         let is_granted = inode.state.borrow().rights.contains(Rights::LOCKS);
         if inode.locks.calls.get() != 1 && !reactor::mutant!("locks-taken-beside-calls")
@@ -205,6 +155,7 @@ impl Client {
         }
     }
 
+    /// Drops the locks of an inode: the service decides about them again.
     fn forget_own_locks(&self, inode: &Inode) {
         inode.end_locks();
         let mut locks = self.own_locks.borrow_mut();
@@ -215,24 +166,24 @@ impl Client {
         self.locked_inodes.borrow_mut().remove(&inode.id);
     }
 
-    /// The session is lost with all its locks.
+    /// Drops all locks, because the session is lost.
     pub(crate) fn lose_locks(&self) {
         self.own_locks.borrow_mut().end_session(OWN);
         self.locked_inodes.borrow_mut().clear();
     }
 
-    /// This client stops deciding about an inode's locks. Returns whether a report has to follow.
+    /// Stops deciding about an inode's locks. Returns whether a report has to follow.
     pub(crate) fn begin_report(&self, inode: &Inode) -> bool {
         match inode.locks.decider.get() {
             Decider::Service => false,
             Decider::Here { is_changed: false } if inode.is_leaving(Rights::LOCKS) => {
-                // The service has them all.
+                // The service has all locks.
                 self.forget_own_locks(inode);
                 false
             }
             Decider::Here { .. } => {
                 inode.locks.decider.set(Decider::Reporting);
-                // Who opens the file from now on has to tell of that if nothing else is held.
+                // From now on an open of the file has to be reported if no other right is held.
                 inode.drop_locks_right();
                 true
             }
@@ -240,8 +191,8 @@ impl Client {
         }
     }
 
-    /// Reports an inode's locks, and gives LOCKS back with the last of them. Completes when the service has
-    /// them, or the session is lost.
+    /// Reports an inode's locks, and returns LOCKS with the last of them. Completes when the
+    /// service has them, or the session is lost.
     pub(crate) async fn report_locks(self: &Rc<Self>, inode: &Inode) {
         let _turn = inode.locks.turn.acquire(1).await;
         while inode.locks.decider.get() == Decider::Reporting {
@@ -264,7 +215,7 @@ impl Client {
                 }
             }
             if self.session.is_closed() {
-                // The locks have ended with the session; who waits is told.
+                // The locks have ended with the session; waiting callers get an error.
                 inode.locks.end();
                 return;
             }
@@ -274,7 +225,7 @@ impl Client {
         }
     }
 
-    /// Gives back what this client decides about locks of files that are not open any more.
+    /// Reports the locks of files that are no longer open, and returns LOCKS.
     pub(crate) fn return_idle_locks(self: &Rc<Self>) {
         let inodes: Vec<InodeId> = self.locked_inodes.borrow().iter().copied().collect();
         let inodes = inodes.into_iter().filter_map(|id| self.known_inode(id));

@@ -1,266 +1,26 @@
 //! Reading ahead of a reader that goes through a file.
 //!
-//! The kernel reads ahead for its page cache, but by 128 KiB where nobody raises that, not for records with
-//! gaps between them, and not for `O_DIRECT`. The device would rest while an answer is copied and its reader
-//! comes back. So what follows is read into memory while a reader has its answer, in pieces, up to a window
-//! that grows with what was read in order. Pieces are large, so that records that lie one after the other on a
-//! device, though not in the file, are one command.
-//!
-//! A piece belongs to the committed extents that it was read by: it exists only while this client
-//! caches them under READ, and whatever drops or changes those drops it ([`State`]). A recall of READ
-//! waits for the device commands of pieces as for those of reads. Bytes that this client writes are
-//! not in any piece: a file with dirty data is not read ahead, and a piece older than the file's last
-//! commit is not used.
-//!
-//! Large pieces are read into huge pages, which a device fills with one command; what has been
-//! answered from is used again.
-//!
-//! [`State`]: crate::inode::State
+//! The kernel reads ahead for its page cache, but only 128 KiB unless that is raised, not for
+//! records with gaps between them, and not for `O_DIRECT`. The device would rest while an answer is
+//! copied and its reader comes back. So the client reads what follows into memory meanwhile
+//! ([`crate::ahead`]).
 
+use crate::ahead::{Content, Piece, lasting};
 use crate::client::Client;
 use crate::inode::Inode;
-use crate::read::command::Fetched;
 use protocol::{FILE_SIZE_MAX_BYTES, InodeId};
 use reactor::local::Notify;
-use reactor::{Chunk, Region, RegionSlice};
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use reactor::{Chunk, RegionSlice};
+use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
-
-/// Most bytes that are read ahead of one reader.
-const WINDOW_BYTES_MAX: u64 = 2 << 20;
-
-/// Pieces that a window consists of: while one is consumed the others are under way.
-const PIECES_PER_WINDOW: u64 = 2;
-
-/// How far requests that were sent together may overtake each other.
-const STRAY_BYTES_MAX: u64 = 1 << 20;
-
-/// Who leaves out so many times what it reads, each time, still goes through the file in order: to read
-/// what lies between is faster than a command for each record.
-const GAP_RECORDS: u64 = 3;
-
-/// Most bytes of order that count: so many strays end it.
-const STREAK_BYTES_MAX: u64 = 8 << 20;
 
 /// Most bytes that one client keeps for all its readers.
 const KEPT_BYTES_MAX: u64 = 64 << 20;
 
-/// Bytes of a piece's memory in huge pages.
-const ROOM_BYTES: usize = 1 << 20;
-
-/// Smallest piece that gets such memory.
-const ROOM_PIECE_BYTES_MIN: u64 = 512 << 10;
-
-/// Most rooms that are kept while nothing is in them.
-const IDLE_ROOMS_MAX: usize = 8;
-
-/// How a file is read, and what was read ahead.
-#[derive(Debug, Default)]
-pub(crate) struct Ahead {
-    /// Where the last read ended.
-    next: u64,
-    /// Bytes read in order so far.
-    streak: u64,
-    /// In the order of the file, apart from each other.
-    pieces: VecDeque<Rc<Piece>>,
-}
-
-/// A range that is read ahead.
-#[derive(Debug)]
-struct Piece {
-    range: Range<u64>,
-    /// The inode's last commit when it was planned.
-    last_commit: u64,
-    content: RefCell<Content>,
-    /// Told when the content is there, or has failed.
-    done: Notify,
-    /// Where its bytes lie, if it is large.
-    room: Option<Region>,
-    /// The client's, which this is part of while it lives.
-    memory: Rc<Memory>,
-}
-
-/// What one client uses for what it reads ahead.
-#[derive(Debug, Default)]
-pub(crate) struct Memory {
-    /// Bytes of all pieces.
-    kept: Cell<u64>,
-    /// Bytes that were read ahead so far.
-    read: Cell<u64>,
-    /// Those of them that a reader has asked for.
-    used: Cell<u64>,
-    /// Rooms of pieces that are gone; answers may still be sent from some.
-    rooms: RefCell<Vec<Region>>,
-}
-
-/// What was counted of reading ahead.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct AheadCounts {
-    /// Bytes that are kept now.
-    pub ahead_kept_bytes: u64,
-    /// Bytes that were read ahead.
-    pub ahead_read_bytes: u64,
-    /// Bytes that readers got of those; the others were dropped.
-    pub ahead_used_bytes: u64,
-}
-
-impl Memory {
-    /// What was counted so far.
-    pub(crate) fn counts(&self) -> AheadCounts {
-        AheadCounts {
-            ahead_kept_bytes: self.kept.get(),
-            ahead_read_bytes: self.read.get(),
-            ahead_used_bytes: self.used.get(),
-        }
-    }
-
-    /// Memory for a piece of so many bytes, unless ordinary memory is as good.
-    fn room(&self, length: u64) -> Option<Region> {
-        if !(ROOM_PIECE_BYTES_MIN..=ROOM_BYTES as u64).contains(&length) {
-            return None;
-        }
-        let mut rooms = self.rooms.borrow_mut();
-        if let Some(free) = rooms.iter().rposition(Region::is_unique) {
-            return Some(rooms.swap_remove(free));
-        }
-        // Without it the piece is read into buffers.
-        let mut made = Region::in_huge_pages(ROOM_BYTES).ok()?;
-        let room = made.pop();
-        rooms.append(&mut made);
-        room
-    }
-}
-
-#[derive(Debug)]
-enum Content {
-    Coming,
-    Here(Vec<Fetched>),
-    /// It could not be read, or may not be used: the reader reads for itself, and is told why.
-    Failed,
-}
-
-impl Drop for Piece {
-    fn drop(&mut self) {
-        let memory = &self.memory;
-        memory.kept.set(memory.kept.get() - (self.range.end - self.range.start));
-        let mut rooms = memory.rooms.borrow_mut();
-        if rooms.len() < IDLE_ROOMS_MAX {
-            rooms.extend(self.room.take());
-        }
-    }
-}
-
-impl Ahead {
-    /// Forgets what was read ahead: the extents that it was read by are not known to hold any more.
-    pub(crate) fn clear(&mut self) {
-        if reactor::mutant!("ahead-kept") {
-            return;
-        }
-        self.pieces.clear();
-    }
-
-    /// Takes note of a read; answers what is to be read ahead now, in pieces.
-    fn note(&mut self, read: &Range<u64>) -> Vec<Range<u64>> {
-        let length = read.end - read.start;
-        let gap = read.start.checked_sub(self.next);
-        if gap.is_none_or(|gap| gap > GAP_RECORDS * length || gap > 0 && self.next == 0) {
-            self.note_stray(read);
-            return Vec::new();
-        }
-        self.next = read.end;
-        self.streak = self.streak.saturating_add(length).min(STREAK_BYTES_MAX.max(2 * length));
-        if self.streak == length {
-            // The first read of a file may be its only one.
-            return Vec::new();
-        }
-        let window = self.streak.min(WINDOW_BYTES_MAX);
-        let piece = (window / PIECES_PER_WINDOW).max(length);
-        let mut at = self.pieces.back().map_or(0, |last| last.range.end).max(read.end);
-        let end = read.end.saturating_add(window).min(FILE_SIZE_MAX_BYTES);
-        let mut wanted = Vec::new();
-        while at + piece <= end {
-            wanted.push(at..at + piece);
-            at += piece;
-        }
-        wanted
-    }
-
-    /// A read out of order: one that was overtaken by its neighbours, or the end of the order.
-    fn note_stray(&mut self, read: &Range<u64>) {
-        let is_near = read.start.abs_diff(self.next) <= STRAY_BYTES_MAX;
-        if is_near && self.streak >= STRAY_BYTES_MAX {
-            self.streak -= (2 * (read.end - read.start)).min(self.streak);
-            self.next = self.next.max(read.end);
-        } else {
-            self.streak = 0;
-            self.next = read.end;
-            self.pieces.clear();
-        }
-    }
-
-    /// The pieces that have all of a range, if there are such; those before its end are given up.
-    fn take(&mut self, range: &Range<u64>, last_commit: u64) -> Option<Vec<Rc<Piece>>> {
-        let mut at = range.start;
-        let mut found = Vec::new();
-        for piece in self.pieces.iter().filter(|piece| piece.range.end > range.start) {
-            if at >= range.end || piece.range.start > at || piece.last_commit != last_commit {
-                break;
-            }
-            at = piece.range.end;
-            found.push(Rc::clone(piece));
-        }
-        while self.pieces.front().is_some_and(|piece| piece.range.end <= range.end) {
-            self.pieces.pop_front();
-        }
-        (at >= range.end).then_some(found)
-    }
-}
-
-impl Piece {
-    /// The part of it that lies in `range`, once it is there.
-    async fn part(&self, range: &Range<u64>) -> Option<Vec<Chunk>> {
-        while matches!(&*self.content.borrow(), Content::Coming) {
-            self.done.notified().await;
-        }
-        match &*self.content.borrow() {
-            Content::Here(chunks) => {
-                let start = range.start.max(self.range.start) - self.range.start;
-                let end = range.end.min(self.range.end) - self.range.start;
-                Some(cut(chunks, start as usize..end as usize))
-            }
-            Content::Coming | Content::Failed => None,
-        }
-    }
-}
-
-/// A chunk that can be answered from more than once.
-fn lasting(chunk: Chunk) -> Fetched {
-    match chunk {
-        Chunk::Region(slice) => Fetched::Placed(slice),
-        chunk => Fetched::Own(chunk.into_shared()),
-    }
-}
-
-/// A range of what a list of chunks holds.
-fn cut(chunks: &[Fetched], range: Range<usize>) -> Vec<Chunk> {
-    let mut at = 0;
-    let mut parts = Vec::new();
-    for chunk in chunks {
-        let start = range.start.clamp(at, at + chunk.len());
-        let end = range.end.clamp(at, at + chunk.len());
-        if start < end {
-            parts.push(chunk.range(start - at, end - start));
-        }
-        at += chunk.len();
-    }
-    parts
-}
-
 impl Client {
-    /// Tells that a reader is about to read a range: if it goes through the file in order, what follows is
-    /// read into memory meanwhile, for [`Client::read`] to find.
+    /// Notes that a reader is about to read a range. If it goes through the file in order, this
+    /// starts to read what follows into memory, for [`Client::read`] to find.
     pub fn look_ahead(self: &Rc<Self>, id: InodeId, offset: u64, length: usize) {
         let inode = self.inode(id);
         let read = offset..offset.saturating_add(length as u64).min(FILE_SIZE_MAX_BYTES);
@@ -273,7 +33,7 @@ impl Client {
         }
     }
 
-    /// Begins to read a piece, if its extents are known and there is room for it.
+    /// Starts to read a piece, if its extents are known and there is room for it.
     fn read_ahead(self: &Rc<Self>, inode: &Rc<Inode>, range: Range<u64>) {
         let Some(held) = self.hold_cached(inode, range.start, range.end) else { return };
         let range = range.start..range.end.min(held.size);
@@ -298,7 +58,7 @@ impl Client {
         inode.state.borrow_mut().ahead.pieces.push_back(Rc::clone(&piece));
         let (client, validity) = (Rc::clone(self), self.validity());
         reactor::spawn(async move {
-            // What is wrong here, the reader finds for itself, and reports.
+            // The reader itself finds, and reports, what is wrong here.
             let chunks = client.carry_out(&planned.parts, &planned.checks, place.as_ref()).await;
             drop(held);
             let is_good = client.still_holds(&validity);
@@ -311,7 +71,8 @@ impl Client {
         });
     }
 
-    /// What was read ahead of a range, if all of it was. The caller holds the range's extents.
+    /// Returns what was read ahead of a range, if all of it was. The caller holds the range's
+    /// extents.
     pub(super) async fn take_ahead(&self, inode: &Inode, range: &Range<u64>) -> Option<Vec<Chunk>> {
         if !inode.dirty.borrow().is_clean() && !reactor::mutant!("ahead-over-dirty") {
             inode.state.borrow_mut().ahead.clear();
@@ -325,168 +86,5 @@ impl Client {
         let used = &self.read_ahead.used;
         used.set(used.get() + (range.end - range.start));
         Some(chunks)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use reactor::Buffer;
-
-    const KIB: u64 = 1 << 10;
-    const MIB: u64 = 1 << 20;
-
-    /// Reads blocks of 256 KiB of these numbers; answers the last one's pieces, in blocks, which are
-    /// kept as if they were being read.
-    fn read(ahead: &mut Ahead, blocks: &[u64]) -> Vec<Range<u64>> {
-        let mut wanted = Vec::new();
-        for block in blocks {
-            wanted = ahead.note(&(block * 256 * KIB..(block + 1) * 256 * KIB));
-            ahead.pieces.extend(wanted.iter().map(|range| piece(range.clone(), &[])));
-        }
-        let to_blocks = |range: Range<u64>| range.start / (256 * KIB)..range.end / (256 * KIB);
-        wanted.into_iter().map(to_blocks).collect()
-    }
-
-    fn piece(range: Range<u64>, bytes: &[u8]) -> Rc<Piece> {
-        let memory = Rc::new(Memory::default());
-        memory.kept.set(range.end - range.start);
-        let (content, done) = (RefCell::new(Content::Here(in_threes(bytes))), Notify::new());
-        Rc::new(Piece { range, last_commit: 0, content, done, room: None, memory })
-    }
-
-    /// Bytes in chunks of three.
-    fn in_threes(bytes: &[u8]) -> Vec<Fetched> {
-        bytes.chunks(3).map(|part| Fetched::Own(Buffer::copy_from(part).freeze())).collect()
-    }
-
-    /// Goal: the window grows with what was read in order, up to its most, each byte asked for once.
-    #[test]
-    fn a_reader_in_order_is_preceded_by_a_growing_window() {
-        let mut ahead = Ahead::default();
-        assert_eq!(read(&mut ahead, &[0]), []);
-        assert_eq!(read(&mut ahead, &[1]), [2..3, 3..4]);
-        let all: Vec<u64> = (2..64).collect();
-        read(&mut ahead, &all);
-        let end = ahead.pieces.back().unwrap().range.end;
-        assert!(end > 64 * 256 * KIB + WINDOW_BYTES_MAX / 2);
-        assert!(end <= 64 * 256 * KIB + WINDOW_BYTES_MAX);
-        let follow = |pair: (&Rc<Piece>, &Rc<Piece>)| pair.0.range.end == pair.1.range.start;
-        assert!(ahead.pieces.iter().zip(ahead.pieces.iter().skip(1)).all(follow));
-    }
-
-    /// Goal: records with gaps between them are an order too, and what is read ahead covers the gaps; records
-    /// that are far apart are none.
-    #[test]
-    fn a_reader_of_records_is_preceded() {
-        let record = |stride: u64, index: u64| index * stride..index * stride + 47_008;
-        let mut ahead = Ahead::default();
-        let mut covered = 0;
-        for index in 0..100 {
-            for range in ahead.note(&record(94_016, index)) {
-                assert!(covered == 0 || range.start == covered, "each byte once, and all");
-                covered = range.end;
-                ahead.pieces.push_back(piece(range, &[]));
-            }
-        }
-        assert!(covered > 100 * 94_016 + WINDOW_BYTES_MAX / 2);
-        let mut far = Ahead::default();
-        assert!((0..100).all(|index| far.note(&record(20 * 47_008, index)).is_empty()));
-    }
-
-    /// Goal: who reads here and there gets nothing read ahead, and nothing is kept for them.
-    #[test]
-    fn a_reader_without_order_is_left_alone() {
-        let mut ahead = Ahead::default();
-        assert_eq!(read(&mut ahead, &[9, 3, 5, 90, 2]), []);
-        read(&mut ahead, &[0, 1, 2]);
-        assert!(!ahead.pieces.is_empty());
-        assert_eq!(read(&mut ahead, &[500]), []);
-        assert!(ahead.pieces.is_empty());
-    }
-
-    /// Goal: requests of one read that overtake each other do not end the order; wandering about
-    /// near by does.
-    #[test]
-    fn neighbours_may_overtake_each_other() {
-        let mut ahead = Ahead::default();
-        let first: Vec<u64> = (0..16).collect();
-        read(&mut ahead, &first);
-        read(&mut ahead, &[17, 16, 19, 18]);
-        assert!(ahead.streak >= MIB);
-        let kept = ahead.pieces.len();
-        read(&mut ahead, &[20, 21, 22]);
-        assert!(ahead.pieces.len() >= kept);
-        read(&mut ahead, &[21, 23].repeat((STREAK_BYTES_MAX / MIB) as usize));
-        assert!(ahead.streak < MIB && ahead.pieces.is_empty());
-    }
-
-    /// Goal: only a range that pieces of the present state of the file cover is taken; what lies
-    /// before its end is dropped then.
-    #[test]
-    fn a_range_is_taken_whole_or_not_at_all() {
-        let pieces = [piece(0..10, &[]), piece(10..20, &[]), piece(30..40, &[])];
-        let make = || Ahead { pieces: pieces.iter().cloned().collect(), ..Ahead::default() };
-        assert_eq!(make().take(&(5..15), 0).unwrap().len(), 2);
-        assert!(make().take(&(15..35), 0).is_none());
-        assert!(make().take(&(35..45), 0).is_none());
-        assert!(make().take(&(5..15), 1).is_none(), "a commit has ended since");
-        let mut ahead = make();
-        ahead.take(&(5..15), 0).unwrap();
-        assert_eq!(ahead.pieces.len(), 2);
-        ahead.clear();
-        assert!(ahead.take(&(12..15), 0).is_none());
-    }
-
-    /// Goal: a part of a piece is the bytes of that part, however they are cut into chunks.
-    #[test]
-    fn parts_are_cut_at_any_byte() {
-        let bytes: Vec<u8> = (0..20).collect();
-        let mut chunks = in_threes(&bytes);
-        let region = Region::new(20).unwrap();
-        region.copy_in(0, &bytes);
-        chunks[3] = lasting(region.slice(9, 3));
-        for start in 0..=20 {
-            for end in start..=20 {
-                let found = cut(&chunks, start..end);
-                let found: Vec<u8> =
-                    found.iter().flat_map(|it| it.to_bytes().into_owned()).collect();
-                assert_eq!(found, &bytes[start..end]);
-            }
-        }
-    }
-
-    /// Goal: memory is used again once nobody sends from it, and not before; small pieces get none.
-    #[test]
-    fn rooms_are_used_again_when_they_are_free() {
-        let memory = Memory::default();
-        assert!(memory.room(4 * KIB).is_none() && memory.room(2 * MIB).is_none());
-        let room = memory.room(MIB).unwrap();
-        let address = |room: &Region| room.range(0, 1).as_ptr().addr();
-        let first = address(&room);
-        let answer = room.slice(0, 10);
-        memory.rooms.borrow_mut().push(room);
-        let others: Vec<_> = (0..4).map(|_| memory.room(MIB).unwrap()).collect();
-        assert!(others.iter().all(|other| address(other) != first));
-        drop(answer);
-        let spare = memory.rooms.borrow().len();
-        let rooms: Vec<_> = (0..spare).map(|_| memory.room(MIB).unwrap()).collect();
-        assert!(rooms.iter().any(|room| address(room) == first));
-    }
-
-    /// Goal: a piece that is dropped gives its memory back, as much as is kept.
-    #[test]
-    fn dropped_pieces_leave_a_few_rooms() {
-        let memory = Rc::new(Memory::default());
-        let make = |index: u64| {
-            let range = index * MIB..(index + 1) * MIB;
-            memory.kept.set(memory.kept.get() + MIB);
-            let (content, done) = (RefCell::new(Content::Coming), Notify::new());
-            let (room, memory) = (memory.room(MIB), Rc::clone(&memory));
-            assert!(room.is_some());
-            Piece { range, last_commit: 0, content, done, room, memory }
-        };
-        drop((0..20).map(make).collect::<Vec<_>>());
-        assert_eq!((memory.kept.get(), memory.rooms.borrow().len()), (0, IDLE_ROOMS_MAX));
     }
 }

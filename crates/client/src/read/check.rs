@@ -1,25 +1,28 @@
-//! Checking what devices have answered against the sums of its blocks.
+//! Comparing what devices have returned with the checksums of the blocks.
 //!
-//! A wrong block is read once more, to other memory: if it is right then, it was changed on the way here. If it is
-//! wrong again, the caller asks whether what it read by still holds. Wrong bytes are never handed over.
+//! A wrong block is read once more, to other memory. If it is right then, it was changed on the way
+//! here. If it is wrong again, the caller checks whether its extents still hold. A read never
+//! returns wrong bytes.
 
-use super::command::{Command, Fetched};
 use crate::client::Client;
-use crate::sums::{Checks, WrongBlock, blocks_at};
+use crate::fetched::Fetched;
+use crate::read::command::Command;
+use crate::sums::mismatches::WrongBlock;
+use crate::sums::{Checks, blocks_at};
 use protocol::Errno;
 use protocol::sums::checksum;
 use reactor::{Buffer, RegionSlice, Shared};
 use std::rc::Rc;
 
-/// Bytes of shared memory that are copied at a time to be summed.
+/// Bytes of shared memory that are copied at a time for their checksum.
 const COPY_BYTES: usize = 4 << 10;
 
-/// Why nothing was read.
+/// Why a read has no bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
     /// An error of a device or a call.
     Failed(Errno),
-    /// A block does not have its sum. It may be another file's by now.
+    /// A block does not have its checksum. It may belong to another file by now.
     Wrong(WrongBlock),
 }
 
@@ -29,7 +32,8 @@ impl From<Errno> for Unread {
     }
 }
 
-/// Returns the sum of a part of memory that others may change. They do not: the device has answered.
+/// Returns the checksum of a part of shared memory. It does not change, because the device has
+/// answered.
 fn sum_of_region(slice: &RegionSlice, start: usize, length: usize) -> u32 {
     let mut copy = [0; COPY_BYTES];
     if length <= COPY_BYTES {
@@ -40,23 +44,23 @@ fn sum_of_region(slice: &RegionSlice, start: usize, length: usize) -> u32 {
 }
 
 impl Fetched {
-    /// Returns the sum of a part of it.
+    /// Returns the checksum of a part.
     fn sum(&self, start: usize, length: usize) -> u32 {
         match self {
-            Fetched::Own(shared) => checksum(&shared[start..start + length]),
+            Fetched::OwnCommit(shared) => checksum(&shared[start..start + length]),
             Fetched::Placed(slice) => sum_of_region(slice, start, length),
         }
     }
 
-    /// Puts right bytes in the place of wrong ones.
+    /// Replaces wrong bytes with right ones.
     fn mend(self, mended: &[(usize, Shared)]) -> Fetched {
         match self {
-            Fetched::Own(shared) => {
+            Fetched::OwnCommit(shared) => {
                 let mut whole = Buffer::copy_from(&shared);
                 for (start, bytes) in mended {
                     whole[*start..*start + bytes.len()].copy_from_slice(bytes);
                 }
-                Fetched::Own(whole.freeze())
+                Fetched::OwnCommit(whole.freeze())
             }
             Fetched::Placed(slice) => {
                 for (start, bytes) in mended {
@@ -69,7 +73,7 @@ impl Fetched {
 }
 
 impl Client {
-    /// Checks what a command has read; what was changed on the way is replaced.
+    /// Checks the bytes of a command, and replaces bytes that were changed on the way.
     pub(super) async fn checked(
         self: &Rc<Self>,
         command: &Command,
@@ -92,7 +96,7 @@ impl Client {
         if wrong.is_empty() {
             return Ok(fetched);
         }
-        // Boxed: hardly any read has this state.
+        // Boxed: hardly any read needs this state.
         let mended = Box::pin(self.read_again(command, &wrong, block_size)).await?;
         let mended = mended.into_iter().map(|(block, bytes)| (start_of(block), bytes));
         Ok(fetched.mend(&mended.collect::<Vec<_>>()))

@@ -1,14 +1,14 @@
-//! The device commands of a read: which there are, and which of them can read in place.
+//! The device commands of a read, and which of them can read in place.
 
-use super::Part;
+use crate::read::plan::ReadPart;
 use protocol::{DeviceId, Errno};
-use reactor::{Chunk, RegionSlice, Shared};
+use reactor::RegionSlice;
 use std::ops::Range;
 
 /// Largest read from a device as one command.
 const COMMAND_BYTES_MAX: u64 = 1 << 20;
 
-/// Bytes between two wanted ranges that are read along rather than making two commands.
+/// Longest gap between two wanted ranges that one command reads as well.
 const GAP_BYTES_MAX: u64 = 16 << 10;
 
 /// A read of whole blocks.
@@ -17,43 +17,18 @@ pub(super) struct Command {
     pub(super) device: DeviceId,
     /// Byte addresses.
     pub(super) range: Range<u64>,
-    /// Where the bytes go, all of them; else to memory of their own.
+    /// Where all of the bytes go; without it they go to memory of their own.
     pub(super) room: Option<RegionSlice>,
 }
 
-/// What a command has read.
-#[derive(Debug)]
-pub(super) enum Fetched {
-    Own(Shared),
-    Placed(RegionSlice),
-}
-
-impl Fetched {
-    /// Bytes in all.
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Own(shared) => shared.len(),
-            Self::Placed(slice) => slice.len(),
-        }
-    }
-
-    /// A part of it.
-    pub(super) fn range(&self, start: usize, length: usize) -> Chunk {
-        match self {
-            Self::Own(shared) => Chunk::Shared(shared.slice(start..start + length)),
-            Self::Placed(slice) => Chunk::Region(slice.range(start, length)),
-        }
-    }
-}
-
-/// The commands that fetch all parts on devices: sorted, apart from each other.
+/// Returns the commands that fetch all parts on devices: sorted, without overlap.
 pub(super) fn of_parts(
-    parts: &[Part],
+    parts: &[ReadPart],
     block_size: impl Fn(DeviceId) -> Result<u32, Errno>,
 ) -> Result<Vec<Command>, Errno> {
     let mut wanted: Vec<Command> = Vec::new();
     for part in parts {
-        if let Part::Device { device, address, length } = part {
+        if let ReadPart::Device { device, address, length } = part {
             let block = u64::from(block_size(*device)?);
             let start = address / block * block;
             let end = (address + length).next_multiple_of(block);
@@ -78,21 +53,21 @@ pub(super) fn of_parts(
     Ok(commands)
 }
 
-/// The command that fetches an address.
+/// Returns the index of the command that fetches an address.
 pub(super) fn index_of(commands: &[Command], device: DeviceId, address: u64) -> usize {
     let key = (device, address);
     commands.partition_point(|command| (command.device, command.range.start) <= key) - 1
 }
 
-/// Gives each command its place in `room` where all bytes that it reads belong there, one after the
-/// other. Bytes of the last block behind the end of the read may follow, since nothing else does.
-pub(super) fn place(commands: &mut [Command], parts: &[Part], room: &RegionSlice) {
+/// Gives a command its place in `room` if all bytes that it reads belong there one after the other.
+/// Bytes of the last block behind the end of the read may follow, because nothing else does.
+pub(super) fn place(commands: &mut [Command], parts: &[ReadPart], room: &RegionSlice) {
     // For each command: where in `room` it begins, and how far its parts follow on each other.
     let mut found: Vec<Option<(u64, u64)>> = vec![None; commands.len()];
     let mut is_placed = vec![true; commands.len()];
     let mut at = 0;
     for part in parts {
-        if let Part::Device { device, address, length } = part {
+        if let ReadPart::Device { device, address, length } = part {
             let index = index_of(commands, *device, *address);
             let skipped = address - commands[index].range.start;
             let (begin, done) = found[index].unwrap_or((at, 0));
@@ -119,11 +94,11 @@ mod tests {
     const DEVICE: DeviceId = DeviceId(1);
     const BLOCK: u64 = 4096;
 
-    fn device(address: u64, length: u64) -> Part {
-        Part::Device { device: DEVICE, address, length }
+    fn device(address: u64, length: u64) -> ReadPart {
+        ReadPart::Device { device: DEVICE, address, length }
     }
 
-    fn placed(parts: &[Part], room_blocks: u64) -> Vec<Option<usize>> {
+    fn placed(parts: &[ReadPart], room_blocks: u64) -> Vec<Option<usize>> {
         let region = Region::new((room_blocks * BLOCK) as usize).unwrap();
         let room = region.range(0, region.len());
         let base = room.as_ptr().addr();
@@ -134,36 +109,36 @@ mod tests {
     }
 
     /// Goal: whole blocks that follow on each other on the device as in the file are read in place,
-    /// whatever lies before and behind them.
+    /// with any parts before and behind them.
     #[test]
     fn what_lies_in_order_is_read_in_place() {
         assert_eq!(placed(&[device(0, 4 * BLOCK)], 4), [Some(0)]);
         assert_eq!(placed(&[device(BLOCK, BLOCK), device(2 * BLOCK, BLOCK)], 2), [Some(0)]);
         let far = 64 * BLOCK;
-        let parts = [device(far, BLOCK), Part::Hole(BLOCK), device(0, BLOCK)];
+        let parts = [device(far, BLOCK), ReadPart::Hole(BLOCK), device(0, BLOCK)];
         assert_eq!(placed(&parts, 3), [Some(2 * BLOCK as usize), Some(0)]);
-        let memory = Part::Memory(Buffer::zeroed(100).freeze());
+        let memory = ReadPart::Memory(Buffer::zeroed(100).freeze());
         assert_eq!(placed(&[memory, device(0, BLOCK)], 2), [Some(100)]);
     }
 
-    /// Goal: a block of which only a part belongs to the read is read in place only if what
-    /// follows it in the memory is nobody's, and there.
+    /// Goal: a block that belongs to the read only in part is read in place only if the memory
+    /// behind it exists and no other part uses it.
     #[test]
     fn partial_blocks_never_overwrite_others() {
         assert_eq!(placed(&[device(0, 5000)], 2), [Some(0)]);
         assert_eq!(placed(&[device(0, 5000)], 1), [None]);
-        assert_eq!(placed(&[device(0, 5000), Part::Hole(1)], 2), [None]);
+        assert_eq!(placed(&[device(0, 5000), ReadPart::Hole(1)], 2), [None]);
         assert_eq!(placed(&[device(10, 5000)], 4), [None]);
     }
 
-    /// Goal: what one command reads in another order than the file's, twice, or with something in
-    /// between, is not read in place.
+    /// Goal: a command is not read in place if it has its parts in another order than the file, a
+    /// part twice, or something between its parts.
     #[test]
     fn other_orders_are_copied() {
         assert_eq!(placed(&[device(BLOCK, BLOCK), device(0, BLOCK)], 2), [None]);
         assert_eq!(placed(&[device(0, BLOCK), device(0, BLOCK)], 2), [None]);
         assert_eq!(placed(&[device(0, BLOCK), device(2 * BLOCK, BLOCK)], 3), [None]);
-        let between = [device(0, BLOCK), Part::Hole(BLOCK), device(BLOCK, BLOCK)];
+        let between = [device(0, BLOCK), ReadPart::Hole(BLOCK), device(BLOCK, BLOCK)];
         assert_eq!(placed(&between, 3), [None]);
     }
 }

@@ -1,48 +1,51 @@
-//! Reading committed data for a copy of it: what lies on devices, past what is dirty or read ahead.
+//! Reading committed data from devices for a copy, without dirty data and read-ahead.
 
-use super::{AHEAD_BYTES, Asked, Part, Unread, Validity, command};
 use crate::client::Client;
 use crate::extent_map::Run;
 use crate::inode::Inode;
-use crate::session::ReadGuard;
+use crate::read::check::Unread;
+use crate::read::command;
+use crate::read::extents::{AHEAD_BYTES, ExtentsAnswer, Validity};
+use crate::read::plan::ReadPart;
+use crate::session::life::ReadGuard;
 use crate::sums::Checks;
 use protocol::{DeviceId, Errno, Place, Rights};
 use reactor::{Buffer, Chunk, Shared};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The pieces that a range of a file lies in.
-pub(crate) struct Committed {
+/// The pieces that hold a range of a file.
+pub(crate) struct CommittedPieces {
     /// In the order of the file.
     pub(crate) runs: Vec<Run<Place>>,
-    /// The sums of their blocks, and perhaps of others.
+    /// The checksums of their blocks, and perhaps of others.
     sums: Checks,
-    /// They are all up to here.
+    /// They are all the pieces up to here.
     pub(crate) end: u64,
-    /// Commands that reading them takes.
+    /// Number of commands to read them.
     pub(crate) commands: usize,
     /// Bytes of the blocks that they touch.
     pub(crate) held_bytes: u64,
-    /// From before the pieces were found: their blocks hold nothing else while it lives.
+    /// Taken before the pieces were found; while it lives their blocks hold nothing else.
     pub(crate) epoch: ReadGuard,
     validity: Validity,
 }
 
-/// Where committed data of a range lies.
-pub(super) struct Found {
+/// The runs that hold the committed data of a range.
+pub(super) struct FoundRuns {
     /// In the order of the file.
     pub(super) runs: Vec<Run<Place>>,
-    /// The sums of their blocks, and perhaps of others.
+    /// The checksums of their blocks, and perhaps of others.
     pub(super) sums: Checks,
-    /// They are all up to here.
+    /// They are all the runs up to here.
     pub(super) end: u64,
-    /// From before they were found: their blocks hold nothing else while it lives.
+    /// Taken before they were found; while it lives their blocks hold nothing else.
     epoch: ReadGuard,
     pub(super) validity: Validity,
 }
 
-impl Committed {
-    /// Bytes of all pieces.
+impl CommittedPieces {
+    /// Returns the bytes of all pieces.
     pub(crate) fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.length).sum()
     }
@@ -58,8 +61,8 @@ impl Client {
         inode: &Inode,
         range: Range<u64>,
         count_max: usize,
-    ) -> Result<Committed, Errno> {
-        let Found { mut runs, sums, mut end, epoch, validity } =
+    ) -> Result<CommittedPieces, Errno> {
+        let FoundRuns { mut runs, sums, mut end, epoch, validity } =
             self.find_runs(inode, range).await?;
         if let Some(next) = runs.get(count_max) {
             end = next.offset;
@@ -68,10 +71,10 @@ impl Client {
         let parts = self.parts_of(&runs)?;
         let commands = command::of_parts(&parts, |device| self.block_size(device))?.len();
         let held_bytes = self.held_by(&runs)?;
-        Ok(Committed { runs, sums, end, commands, held_bytes, epoch, validity })
+        Ok(CommittedPieces { runs, sums, end, commands, held_bytes, epoch, validity })
     }
 
-    /// Finds where the committed data of a range lies, from its beginning on.
+    /// Finds the committed data of a range, from its start on.
     ///
     /// # Errors
     /// Those of a call.
@@ -79,7 +82,7 @@ impl Client {
         self: &Rc<Self>,
         inode: &Inode,
         range: Range<u64>,
-    ) -> Result<Found, Errno> {
+    ) -> Result<FoundRuns, Errno> {
         let (validity, epoch) = (self.validity(), self.session.life.hold());
         let cached = {
             let state = inode.state.borrow();
@@ -90,7 +93,7 @@ impl Client {
         let (runs, end, sums) = if let Some((sums, runs)) = cached {
             (runs, range.end, sums)
         } else {
-            let Asked { extents, covered_to, sums, .. } =
+            let ExtentsAnswer { extents, covered_to, sums, .. } =
                 self.ask_extents(inode, range.start, AHEAD_BYTES).await?;
             let end = covered_to.min(range.end);
             let clipped = extents.iter().filter_map(|extent| extent.clip(range.start, end));
@@ -100,14 +103,15 @@ impl Client {
             };
             (clipped.map(run).collect(), end, self.checks_of(&sums))
         };
-        Ok(Found { runs, sums, end, epoch, validity })
+        Ok(FoundRuns { runs, sums, end, epoch, validity })
     }
 
-    fn parts_of(&self, runs: &[Run<Place>]) -> Result<Vec<Part>, Errno> {
+    /// Returns runs as parts of a read.
+    fn parts_of(&self, runs: &[Run<Place>]) -> Result<Vec<ReadPart>, Errno> {
         runs.iter().map(|run| self.device_part(&run.place, run.length)).collect()
     }
 
-    /// Bytes of the blocks that runs touch, each block once.
+    /// Returns the bytes of the blocks that runs touch, each block once.
     fn held_by(&self, runs: &[Run<Place>]) -> Result<u64, Errno> {
         let mut blocks: Vec<(DeviceId, u64, u64)> = Vec::with_capacity(runs.len());
         for run in runs {
@@ -131,11 +135,12 @@ impl Client {
     /// Reads pieces, one after the other, padded with zeros to a multiple of `block_size`.
     ///
     /// # Errors
-    /// EAGAIN if they may hold something else by now; EIO, also where they do not have their checksum.
+    /// EAGAIN if their blocks may hold other data by now; EIO, also where they do not have their
+    /// checksum.
     pub(crate) async fn read_pieces(
         self: &Rc<Self>,
         inode: &Inode,
-        pieces: &Committed,
+        pieces: &CommittedPieces,
         block_size: usize,
     ) -> Result<Shared, Errno> {
         let unchecked = Checks::default();
@@ -156,6 +161,7 @@ impl Client {
     }
 }
 
+/// Copies chunks into one buffer, padded with zeros to a multiple of `block_size`.
 fn gather(chunks: &[Chunk], block_size: usize) -> Shared {
     let used: usize = chunks.iter().map(Chunk::len).sum();
     let padded = used.next_multiple_of(block_size);

@@ -1,15 +1,18 @@
-//! Reading what a file holds to compare it with its checksums, past everything that is cached.
+//! Comparing what devices hold of a file with its checksums, without any cache.
 //!
-//! A scrub reads as a reader does: by the extents that the service gives, and from the devices on the way that other
-//! nodes' reads take. Unlike a read it goes on after a wrong block, and hands no bytes over. Data that is not committed
-//! yet is not looked at.
+//! A scrub reads as a reader does: by the extents that the service returns, and from the devices on
+//! the path of other nodes' reads. Unlike a read it continues after a wrong block, and returns no
+//! bytes. It does not look at uncommitted data.
 
-use super::command::{self, Command};
-use super::committed::Found;
-use super::{AHEAD_BYTES, Part};
 use crate::client::Client;
 use crate::extent_map::Run;
-use crate::sums::{Checks, WrongBlock, blocks_at};
+use crate::read::command;
+use crate::read::command::Command;
+use crate::read::committed::FoundRuns;
+use crate::read::extents::AHEAD_BYTES;
+use crate::read::plan::ReadPart;
+use crate::sums::mismatches::WrongBlock;
+use crate::sums::{Checks, blocks_at};
 use protocol::sums::checksum;
 use protocol::{DeviceId, Errno, InodeId, Place};
 use std::collections::BTreeSet;
@@ -19,7 +22,8 @@ use std::rc::Rc;
 /// Most pieces of a part.
 const PIECES_MAX: usize = 1024;
 
-/// A block whose bytes twice did not have their checksum, and what of the file lies in it.
+/// A block whose bytes did not have their checksum, twice, and the bytes of the file that lie in
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongPlace {
     /// The device.
@@ -32,7 +36,7 @@ pub struct WrongPlace {
     pub bytes: (u64, u64),
 }
 
-/// What came of a part of a file.
+/// The outcome for a part of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
     /// Where the next part begins.
@@ -41,9 +45,9 @@ pub struct Scrubbed {
     pub read_bytes: u64,
     /// Blocks that were compared with their checksum.
     pub compared: u64,
-    /// Blocks that have no checksum: they were read only.
+    /// Blocks without a checksum, which were only read.
     pub unsummed: u64,
-    /// Blocks that were wrong, and right when they were read again: changed on the way.
+    /// Blocks that were wrong at first and right when read again: they were changed on the way.
     pub repaired: u64,
     /// Blocks that are wrong.
     pub wrong: Vec<WrongPlace>,
@@ -53,7 +57,7 @@ pub struct Scrubbed {
     pub unread: Vec<(DeviceId, Errno)>,
 }
 
-/// What came of a command.
+/// The outcome of a command.
 #[derive(Debug, Default)]
 struct Compared {
     wrong: Vec<u64>,
@@ -64,17 +68,17 @@ struct Compared {
 #[derive(Default)]
 struct Pieces {
     runs: Vec<Run<Place>>,
-    parts: Vec<Part>,
+    parts: Vec<ReadPart>,
     blocks: BTreeSet<(DeviceId, u64)>,
 }
 
 impl Client {
-    /// Reads what is committed of a range of a file, from its beginning on about `bytes_max` bytes of it, and compares
-    /// it with its checksums. Blocks that are wrong are counted and logged as those of a read.
+    /// Reads the committed data of a range of a file, from its start on about `bytes_max` bytes of
+    /// it, and compares it with its checksums. Wrong blocks are counted and logged as for a read.
     ///
     /// # Errors
-    /// ENOENT or ESTALE if the file is gone; EIO if its records or its inline data are damaged; ETIMEDOUT, those of a
-    /// call. What devices answer is in the result.
+    /// ENOENT or ESTALE if the file is gone; EIO if its records or its inline data are damaged;
+    /// ETIMEDOUT, those of a call. Errors of devices are in the result.
     pub async fn scrub(
         self: &Rc<Self>,
         id: InodeId,
@@ -91,7 +95,7 @@ impl Client {
             cut(&mut found, bytes_max);
             let scrubbed = self.compare(&found).await;
             if !self.still_holds(&found.validity) {
-                // The blocks may be another file's by now.
+                // The blocks may belong to another file by now.
                 continue;
             }
             for wrong in &scrubbed.wrong {
@@ -101,8 +105,8 @@ impl Client {
         }
     }
 
-    /// Reads the blocks that were found, all commands at once.
-    async fn compare(self: &Rc<Self>, found: &Found) -> Scrubbed {
+    /// Reads the blocks that were found, with all commands at once.
+    async fn compare(self: &Rc<Self>, found: &FoundRuns) -> Scrubbed {
         let mut scrubbed = Scrubbed { end: found.end, ..Scrubbed::default() };
         let pieces = self.pieces_of(found, &mut scrubbed);
         let mut checks = Checks::default();
@@ -137,8 +141,8 @@ impl Client {
         scrubbed
     }
 
-    /// The pieces that can be read; the others are noted.
-    fn pieces_of(&self, found: &Found, scrubbed: &mut Scrubbed) -> Pieces {
+    /// Returns the pieces that can be read, and notes the others in `scrubbed`.
+    fn pieces_of(&self, found: &FoundRuns, scrubbed: &mut Scrubbed) -> Pieces {
         let mut pieces = Pieces::default();
         for run in &found.runs {
             if let Some(device) = run.place.lost_with() {
@@ -153,13 +157,13 @@ impl Client {
             let address = run.place.allocation.block * block_size + u64::from(run.place.at);
             let blocks = blocks_at(address, run.length, block_size);
             pieces.blocks.extend(blocks.map(|block| (device, block)));
-            pieces.parts.push(Part::Device { device, address, length: run.length });
+            pieces.parts.push(ReadPart::Device { device, address, length: run.length });
             pieces.runs.push(*run);
         }
         pieces
     }
 
-    /// Reads a command's blocks, and those again that do not have their sum.
+    /// Reads a command's blocks, and once more those that do not have their checksum.
     async fn compare_command(
         self: &Rc<Self>,
         command: &Command,
@@ -188,7 +192,7 @@ impl Client {
         Ok(compared)
     }
 
-    /// Says what of a file lies in a block.
+    /// Returns which bytes of a file lie in a block.
     fn wrong_place(&self, device: DeviceId, block: u64, runs: &[Run<Place>]) -> WrongPlace {
         let info = self.devices.info(device);
         let block_size = info.as_ref().map_or(1, |info| u64::from(info.block_size));
@@ -204,8 +208,8 @@ impl Client {
     }
 }
 
-/// Keeps the first runs: about so many bytes, and no more than a part may have.
-fn cut(found: &mut Found, bytes_max: u64) {
+/// Keeps the first runs: about `bytes_max` bytes, and at most `PIECES_MAX` of them.
+fn cut(found: &mut FoundRuns, bytes_max: u64) {
     let mut bytes = 0;
     let mut is_taken = |run: &Run<Place>| {
         let is_first = bytes == 0;

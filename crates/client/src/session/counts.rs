@@ -1,12 +1,12 @@
-//! What a session's calls to the metadata service cost: how many of which kind, and their bytes.
+//! Counts of a session's calls to the metadata service: how many of each kind, and their bytes.
 
 use protocol::client::{Call, ChangeCall, ReadCall, SessionCall};
 use rpc::Traffic;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Calls to the metadata service, counted since the client's start; one that was sent again after a
-/// lost connection counts again.
+/// Calls to the metadata service since the client's start. A call that was sent again after a lost
+/// connection counts again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CallCounts {
     /// All of them.
@@ -15,7 +15,7 @@ pub struct CallCounts {
     /// By kind.
     #[serde(rename = "meta_calls_by_kind")]
     pub by_kind: BTreeMap<&'static str, u64>,
-    /// Bytes sent to the service, with those of answers to recalls.
+    /// Bytes sent to the service, including answers to recalls.
     #[serde(rename = "meta_sent_bytes")]
     pub sent_bytes: u64,
     /// Bytes received from it.
@@ -35,7 +35,7 @@ impl CallCounts {
         }
     }
 
-    /// Adds what went over a connection.
+    /// Adds the traffic of a connection.
     pub(super) fn add(&mut self, traffic: Traffic) {
         self.sent_bytes += traffic.sent_bytes;
         self.received_bytes += traffic.received_bytes;

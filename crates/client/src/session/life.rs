@@ -1,6 +1,6 @@
 //! Whether the session may still act, and which reads keep freed blocks from being used again.
 
-use super::pulse::Contact;
+use crate::session::contact::Contact;
 use protocol::times::Times;
 use protocol::{Errno, FreeEpoch};
 use reactor::local::Notify;
@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Names one of the sessions that a client has one after the other. What belongs to a session carries its
-/// stamp, and [`Life`] alone says whether that is the present one: what began in an older session must not
-/// end in a newer.
+/// Number of a session among those that a client has one after the other. What belongs to a session
+/// carries its stamp, and only [`Life`] compares that with the present session: what began in an
+/// older session must not end in a newer one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SessionStamp(u64);
 
@@ -21,7 +21,7 @@ pub(crate) struct SessionStamp(u64);
 pub(crate) struct Life {
     times: Times,
     pub(super) contact: Arc<Contact>,
-    /// Of the present session.
+    /// The stamp of the present session.
     stamp: Cell<SessionStamp>,
     revived: Notify,
     epochs: Rc<RefCell<Epochs>>,
@@ -30,11 +30,11 @@ pub(crate) struct Life {
 #[derive(Debug, Default)]
 struct Epochs {
     latest: FreeEpoch,
-    /// Reads (and changes) under way, by the epoch they began under.
+    /// Running reads (and changes), by the epoch they began under.
     under_way: BTreeMap<FreeEpoch, usize>,
 }
 
-/// A read under way.
+/// Marks a read as running until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ReadGuard {
     epoch: FreeEpoch,
@@ -52,47 +52,47 @@ impl Life {
         }
     }
 
-    /// A heartbeat that was sent at `sent` has been answered.
+    /// Notes that a heartbeat sent at `sent` has been answered.
     pub(super) fn heard(&self, sent: Instant, free_epoch: FreeEpoch) {
         self.contact.heard(sent);
         self.note_epoch(free_epoch);
         self.revived.notify();
     }
 
-    /// Takes note of the service's free epoch.
+    /// Notes the service's free epoch.
     pub(super) fn note_epoch(&self, epoch: FreeEpoch) {
         let mut epochs = self.epochs.borrow_mut();
         epochs.latest = epochs.latest.max(epoch);
     }
 
-    /// The session was lost.
+    /// Notes that the session was lost.
     pub(crate) fn lose(&self) {
         self.stamp.set(SessionStamp(self.stamp.get().0 + 1));
     }
 
-    /// The stamp for what begins in the present session.
+    /// Returns the stamp for what begins in the present session.
     pub(crate) fn stamp(&self) -> SessionStamp {
         self.stamp.get()
     }
 
-    /// Whether what carries this stamp belongs to the present session.
+    /// Returns whether this stamp is of the present session.
     pub(crate) fn is_present(&self, stamp: SessionStamp) -> bool {
         let present = self.stamp.get();
         assert!(stamp <= present, "{stamp:?} is of a session after the present one, {present:?}");
         stamp == present
     }
 
-    /// ESTALE if what carries this stamp belongs to a session that is lost.
+    /// Fails with ESTALE if this stamp is of a session that is lost.
     pub(crate) fn check(&self, stamp: SessionStamp) -> Result<(), Errno> {
         if self.is_present(stamp) { Ok(()) } else { Err(Errno::ESTALE) }
     }
 
-    /// Whether I/O may start, and bytes that were read may be handed over.
+    /// Returns whether I/O may start, and bytes that were read may be returned.
     pub(crate) fn is_alive(&self) -> bool {
         self.contact.is_alive(&self.times)
     }
 
-    /// Until when what is cached may be used by who cannot ask whether it still may.
+    /// Returns until when a cache that cannot ask may use what it has.
     pub(crate) fn trusted_until(&self) -> Instant {
         self.contact.trusted_until(&self.times)
     }
@@ -107,7 +107,7 @@ impl Life {
             if now() >= deadline {
                 return Err(Errno::ETIMEDOUT);
             }
-            // The thread that sends pulses cannot notify this one: look now and then.
+            // The pulse thread cannot notify this one, so this looks now and then.
             let _ = timeout(self.times.heartbeat / 4, self.revived.notified()).await;
         }
         Ok(())
@@ -125,7 +125,7 @@ impl Life {
         ReadGuard { epoch, epochs: Rc::clone(&self.epochs) }
     }
 
-    /// Every read that began before this epoch has ended.
+    /// Returns an epoch such that every read that began before it has ended.
     pub(crate) fn ended_through(&self) -> FreeEpoch {
         let epochs = self.epochs.borrow();
         let oldest = epochs.under_way.first_key_value().map(|(&epoch, _)| epoch);
@@ -138,7 +138,7 @@ impl Drop for ReadGuard {
     fn drop(&mut self) {
         let mut epochs = self.epochs.borrow_mut();
         let count = epochs.under_way.get_mut(&self.epoch).filter(|count| **count > 0);
-        // If it were, blocks that it reads would be reported as free of readers.
+        // Without the count, blocks that it reads would be reported as free of readers.
         let Some(count) = count else { panic!("a read under {:?} is not counted", self.epoch) };
         *count -= 1;
         if *count == 0 {
@@ -151,7 +151,7 @@ impl Drop for ReadGuard {
 mod tests {
     use super::*;
 
-    /// Goal: freed blocks rest while a read from before their release goes on.
+    /// Goal: freed blocks are not used again while a read from before their release continues.
     #[test]
     fn the_oldest_read_holds_the_epoch_back() {
         let life = Life::new(Times::default());

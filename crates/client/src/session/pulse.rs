@@ -1,97 +1,29 @@
-//! Heartbeats on a thread of their own.
+//! Heartbeats from a thread of their own.
 //!
 //! The thread that serves calls may stall: a device of the same process blocks, a page fault waits.
-//! That must not end the session, so a small thread with a reactor and a connection of its own tells
-//! the metadata service that the process lives ([`Call::Pulse`]). But nobody may keep rights that
-//! nobody can ask for: who answers no recall is ended by the service, whatever its pulses say, and
-//! once the serving thread has not run for [`Times::stall_max`] there are no more pulses.
+//! That must not end the session, so a small thread with a reactor and a connection of its own
+//! reports to the metadata service that the process lives ([`SessionCall::Pulse`]). But a client
+//! must not keep rights that the service cannot recall. So the service ends a session that answers
+//! no recall, even if it sends pulses. And once the serving thread has not run for
+//! [`Times::stall_max`](protocol::times::Times::stall_max) there are no more pulses.
 //!
 //! In a simulation the "thread" is a task of the same executor.
 
-use super::{Link, PushReply, SessionConfig};
+use crate::session::config::SessionConfig;
+use crate::session::contact::Contact;
+use crate::session::handler::{Link, PushReply};
 use protocol::client::{Answer, Call, Push, Request, Response, SessionCall};
-use protocol::times::Times;
 use protocol::{HostId, SessionId};
-use reactor::time::{Instant, now, sleep, timeout};
+use reactor::time::{now, sleep, timeout};
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Entries of the thread's ring: it has one connection.
 const RING_ENTRIES: u32 = 16;
 
-/// What the serving thread and the thread that sends pulses know of each other.
-#[derive(Debug, Default)]
-pub(crate) struct Contact {
-    /// When the last heartbeat or pulse was sent that was answered, in nanoseconds of
-    /// [`reactor::time`], which go on while the machine is suspended; 0 is never.
-    heard_ns: AtomicU64,
-    /// When the serving thread last ran.
-    served_ns: AtomicU64,
-    /// Whom pulses are sent for.
-    session: Mutex<Option<(SessionId, HostId)>>,
-    is_closed: AtomicBool,
-}
-
-impl Contact {
-    /// What was sent at `sent` has been answered.
-    pub(super) fn heard(&self, sent: Instant) {
-        self.heard_ns.fetch_max(sent.as_ns(), Ordering::SeqCst);
-    }
-
-    /// Whether something that was sent less than [`Times::self_stop`] ago has been answered.
-    pub(super) fn is_alive(&self, times: &Times) -> bool {
-        let heard = self.heard_ns.load(Ordering::SeqCst);
-        // A minute, as a request may take.
-        let late = times.request_deadline;
-        let limit = if reactor::mutant!("self-stop-late") { late } else { times.self_stop };
-        heard != 0 && Instant::from_ns(heard + uncounted_ns()).elapsed() < limit
-    }
-
-    /// When this client stops itself if nothing is heard any more, less what an answer may take on its way.
-    pub(super) fn trusted_until(&self, times: &Times) -> Instant {
-        let heard = Instant::from_ns(self.heard_ns.load(Ordering::SeqCst));
-        let limit = if reactor::mutant!("lent-past-self-stop") {
-            times.request_deadline
-        } else {
-            times.self_stop
-        };
-        heard + limit - limit / 16
-    }
-
-    /// The serving thread runs.
-    pub(super) fn serve(&self) {
-        self.served_ns.store(now().as_ns(), Ordering::SeqCst);
-    }
-
-    /// Pulses are for this session from now on.
-    pub(super) fn follow(&self, session: SessionId, host: HostId) {
-        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some((session, host));
-    }
-
-    /// No more pulses.
-    pub(super) fn close(&self) {
-        self.is_closed.store(true, Ordering::SeqCst);
-    }
-
-    /// Whom to send a pulse for now, if for anybody.
-    fn subject(&self, times: &Times) -> Option<(SessionId, HostId)> {
-        let served = Instant::from_ns(self.served_ns.load(Ordering::SeqCst));
-        if served.elapsed() >= times.stall_max {
-            return None;
-        }
-        *self.session.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Time that a client's life does not count: none, also where its machine is suspended.
-fn uncounted_ns() -> u64 {
-    let is_uncounted = reactor::mutant!("life-by-awake-clock");
-    if is_uncounted { now().as_ns() - reactor::time::awake_time() } else { 0 }
-}
-
-/// Ends the pulses when the serving thread's task ends, however it does.
+/// Ends the pulses when the serving thread's task ends, for any reason.
 #[derive(Debug)]
 pub(super) struct Serving(pub(super) Arc<Contact>);
 
@@ -104,15 +36,16 @@ impl Drop for Serving {
 /// Starts the thread.
 ///
 /// # Errors
-/// What making a thread or its ring answers.
+/// Errors from making a thread or its ring.
 pub(super) fn start(contact: &Arc<Contact>, config: &SessionConfig) -> io::Result<()> {
     let runtime = reactor::Config { entries: RING_ENTRIES, ..reactor::Config::default() };
     let (contact, config) = (Arc::clone(contact), config.clone());
     let thread = reactor::thread::spawn("heartbeat", &runtime, move || run(contact, config));
-    // It ends by itself soon after `Contact::close`.
+    // The thread ends soon after `Contact::close`.
     thread.map(drop)
 }
 
+/// Sends pulses until the contact is closed.
 async fn run(contact: Arc<Contact>, config: SessionConfig) {
     let mut link: Option<Link> = None;
     while !contact.is_closed.load(Ordering::SeqCst) {
@@ -127,7 +60,7 @@ async fn run(contact: Arc<Contact>, config: SessionConfig) {
     }
 }
 
-/// Sends one pulse; answers the connection for the next.
+/// Sends one pulse. Returns the connection for the next.
 async fn beat(
     contact: &Contact,
     config: &SessionConfig,
@@ -143,7 +76,7 @@ async fn beat(
     let request = Request { slot: None, call: Call::Session(SessionCall::Pulse { session, host }) };
     match link.call(&request, Some(config.times.self_stop)).await {
         Ok(Response { result: Ok(Answer::Alive { .. }), .. }) => contact.heard(sent),
-        // The session has ended or is to be resumed: its own connection learns of that.
+        // The session has ended or is to be resumed: its own connection finds out.
         Ok(_) => {}
         Err(error) => {
             tracing::debug!(%error, "a pulse was not answered");
@@ -154,17 +87,18 @@ async fn beat(
     Some(link)
 }
 
+/// Connects to the service.
 async fn connect(config: &SessionConfig) -> Option<Link> {
     let limits = rpc::Limits::default();
-    let handler = Rc::new(Unasked);
+    let handler = Rc::new(PulseReceiver);
     let link = Link::connect(config.meta, &config.sockets, &config.credential, limits, handler);
     timeout(config.times.self_stop, Box::pin(link)).await.ok()?.ok()
 }
 
-/// Nothing is asked of a connection that has no session.
-struct Unasked;
+/// Receives pushes on a connection without a session; there should be none.
+struct PulseReceiver;
 
-impl rpc::Handler<rpc::Connector<rpc::Client>> for Unasked {
+impl rpc::Handler<rpc::Connector<rpc::Client>> for PulseReceiver {
     fn called(&self, push: Push, reply: PushReply) {
         tracing::warn!(?push, "asked over a connection that only sends pulses");
         drop(reply);

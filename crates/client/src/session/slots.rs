@@ -1,5 +1,6 @@
-//! Reply slots: at most one call under way in each, so that a repeated call gets its first answer.
-//! Sequences only ever grow, also over a lost session, so that calls under way keep theirs.
+//! Reply slots: each has at most one running call, so that a repeated call gets its first answer.
+//!
+//! Sequence numbers only grow, also over a lost session, so that running calls keep theirs.
 
 use protocol::client::{SLOTS_PER_SESSION, Slot};
 use reactor::local::{Permit, Semaphore};
@@ -17,7 +18,7 @@ struct State {
     sequences: Vec<u64>,
 }
 
-/// A slot in use. Clones stand for the same call; the slot is free when the last is gone.
+/// A slot in use. Clones stand for the same call; the slot is free when the last one is dropped.
 #[derive(Clone)]
 pub(super) struct SlotGuard(Rc<Guard>);
 
@@ -51,7 +52,7 @@ impl Slots {
 }
 
 impl SlotGuard {
-    /// The slot, for the call.
+    /// Returns the slot, for the call.
     pub(super) fn slot(&self) -> Slot {
         self.0.slot
     }
@@ -60,7 +61,7 @@ impl SlotGuard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let mut state = self.state.borrow_mut();
-        // Two calls in one slot: one of them would get the other's answer.
+        // With two calls in one slot, one of them would get the other's answer.
         assert!(
             state.sequences[usize::from(self.slot.slot)] == self.slot.sequence
                 && state.free.len() < state.sequences.len(),

@@ -1,16 +1,22 @@
 //! Tests of a session against a service of their own.
 
+use super::call::Failure;
+use super::handler::PushReply;
 use super::*;
 use protocol::auth::Secret;
-use protocol::client::PushAnswer;
-use protocol::space::DeviceAddress;
-use protocol::{DeviceId, Incarnation};
+use protocol::client::{
+    Answer, Call, ChangeCall, Push, PushAnswer, Request, Response, SessionCall,
+};
+use protocol::space::{DeviceAddress, DeviceInfo};
+use protocol::{DeviceId, Errno, Incarnation, InodeId, Rights};
 use reactor::JoinHandle;
+use reactor::time::sleep;
 use rpc::{Acceptor, Credential, Guard, Limits, Listener};
+use std::net::SocketAddr;
 
 const SECRET: Secret = Secret([7; 32]);
 
-/// One device as the service shows it.
+/// A device as the service reports it.
 fn device(online: bool) -> DeviceInfo {
     DeviceInfo {
         device: DeviceId(1),
@@ -25,8 +31,8 @@ fn device(online: bool) -> DeviceInfo {
     }
 }
 
-/// A service whose device comes online right after it has welcomed a session. It takes back no space,
-/// and breaks the connection when it is asked for some.
+/// A service whose device comes online right after it has welcomed a session. It refuses to take
+/// space back, and breaks the connection when it is asked for some.
 #[derive(Default)]
 struct Service {
     connection: RefCell<Option<rpc::Connection<Acceptor<rpc::Client>>>>,
@@ -64,11 +70,11 @@ impl rpc::Handler<Acceptor<rpc::Client>> for Service {
     }
 }
 
-/// Notes what it is told of devices.
+/// Records what is reported of devices.
 #[derive(Default)]
-struct Told(RefCell<Vec<bool>>);
+struct DeviceLog(RefCell<Vec<bool>>);
 
-impl Handler for Told {
+impl Handler for DeviceLog {
     fn answered(self: Rc<Self>, _: &Call, _: &Response, _: bool) {}
     fn pushed(self: Rc<Self>, push: Push, reply: PushReply) {
         if let Push::Devices(devices) = push {
@@ -86,7 +92,7 @@ impl Handler for Told {
     }
 }
 
-/// Serves whoever comes.
+/// Serves all connections.
 async fn serve(listener: Listener) {
     while let Ok(knock) = listener.accept().await {
         let authenticated =
@@ -97,10 +103,12 @@ async fn serve(listener: Listener) {
     }
 }
 
-/// Runs a scene with a session that has been started with a [`Service`], which goes on for as long as
-/// the task that is given lives, and what the session was told of devices.
-fn with_session<F>(times: Times, scene: impl FnOnce(Rc<Session>, Rc<Told>, JoinHandle<()>) -> F)
-where
+/// Runs a scene with a session that is connected to a [`Service`], with the record of devices, and
+/// with the task of the service, which serves for as long as it lives.
+fn with_session<F>(
+    times: Times,
+    scene: impl FnOnce(Rc<Session>, Rc<DeviceLog>, JoinHandle<()>) -> F,
+) where
     F: Future<Output = ()>,
 {
     let mut runtime = reactor::Runtime::new(&reactor::Config::default()).unwrap();
@@ -116,43 +124,43 @@ where
             times,
             sockets,
         };
-        let told = Rc::new(Told::default());
-        let weak: Weak<dyn Handler> = Rc::downgrade(&(Rc::clone(&told) as Rc<dyn Handler>));
+        let log = Rc::new(DeviceLog::default());
+        let weak: Weak<dyn Handler> = Rc::downgrade(&(Rc::clone(&log) as Rc<dyn Handler>));
         let session = Session::new(config);
         session.start(weak).await.unwrap();
-        scene(session, told, server).await;
+        scene(session, log, server).await;
     });
 }
 
-/// Goal: news of devices that follow the welcome in the stream, in the same segment even, are not
-/// undone by the older list in the welcome. (A client that missed such news took devices for offline
-/// for good, and its writes failed with EIO when the service gave it space there.)
+/// Goal: news of devices that follow the welcome in the stream, even in the same segment, are not
+/// undone by the older list in the welcome. (A client that missed such news took devices for
+/// offline for good, and its writes failed with EIO when the service gave it space there.)
 #[test]
 fn welcome_does_not_undo_later_news() {
-    with_session(Times::default(), async |session, told, server| {
-        while told.0.borrow().len() < 2 {
+    with_session(Times::default(), async |session, log, server| {
+        while log.0.borrow().len() < 2 {
             sleep(Duration::from_millis(1)).await;
         }
         sleep(Duration::from_millis(50)).await;
-        assert_eq!(*told.0.borrow(), [false, true], "what was said last holds");
+        assert_eq!(*log.0.borrow(), [false, true], "what was said last holds");
         session.end().await;
         server.abort();
     });
 }
 
-/// Goal: a caller learns whether a call that failed may have been carried out: not if the service
+/// Goal: a caller learns whether a failed call may have been carried out: not if the service
 /// refused it or it was never sent, but if no answer came.
 #[test]
-fn a_refusal_is_told_from_silence() {
+fn a_refusal_is_log_from_silence() {
     let times = Times { request_deadline: Duration::from_millis(200), ..Times::default() };
-    with_session(times, async |session, _told, server| {
+    with_session(times, async |session, _log, server| {
         let device = DeviceId(1);
         let refused = session
-            .call_or_know(Call::Change(ChangeCall::ReturnSpace { device, free: Vec::new() }))
+            .call_or_failure(Call::Change(ChangeCall::ReturnSpace { device, free: Vec::new() }))
             .await;
         assert_eq!(refused, Err(Failure { errno: Errno::EINVAL, is_refusal: true }));
         let silent = session
-            .call_or_know(Call::Change(ChangeCall::LeaseSpace { device, wanted_bytes: 1 }))
+            .call_or_failure(Call::Change(ChangeCall::LeaseSpace { device, wanted_bytes: 1 }))
             .await;
         assert_eq!(silent, Err(Failure { errno: Errno::ETIMEDOUT, is_refusal: false }));
         // The service broke the link, and may have let the session in again already.
@@ -160,7 +168,7 @@ fn a_refusal_is_told_from_silence() {
         server.abort();
         session.drop_link("the service is gone");
         let unsent = session
-            .call_or_know(Call::Change(ChangeCall::ReturnSpace { device, free: Vec::new() }))
+            .call_or_failure(Call::Change(ChangeCall::ReturnSpace { device, free: Vec::new() }))
             .await;
         assert_eq!(unsent, Err(Failure { errno: Errno::ETIMEDOUT, is_refusal: true }));
     });

@@ -1,7 +1,7 @@
-//! Making many small files with one call.
+//! Creating many small files with one call.
 
 use crate::client::Client;
-use crate::names::check_name;
+use crate::names::lookup::check_name;
 use protocol::client::{Answer, Call, ChangeCall, Name};
 use protocol::files::NewFile;
 use protocol::sums::checksum;
@@ -9,12 +9,12 @@ use protocol::{Errno, InodeId};
 use std::rc::Rc;
 
 impl Client {
-    /// Makes whole files in a directory, all of them or none. They are committed when this returns, and
-    /// survive power loss after the next [`Client::fsync`] of anything.
+    /// Creates whole files in a directory, all of them or none. They are committed when this
+    /// returns, and survive power loss after the next [`Client::fsync`] of any inode.
     ///
     /// # Errors
-    /// EOPNOTSUPP if one is too large for the metadata service, or that takes no data now; EEXIST if one of
-    /// the names is there; EINVAL for none or too many files; those of a call.
+    /// EOPNOTSUPP if a file is too large for the metadata service, or the service takes no data
+    /// now; EEXIST if one of the names exists; EINVAL for none or too many files; those of a call.
     pub async fn create_files(
         self: &Rc<Self>,
         parent: InodeId,
@@ -35,7 +35,7 @@ impl Client {
         self.wait_for_names(parent).await;
         let names: Vec<Name> = files.iter().map(|file| file.name.clone()).collect();
         let made = self.session.call(Call::Change(ChangeCall::CreateFiles { parent, files })).await;
-        // A cache outside of this client made none of these names itself, and may know them as absent.
+        // The kernel has not created these names itself, and may have cached that they are absent.
         let known = self.known_inode(parent).filter(|_| !reactor::mutant!("own-files-stay-absent"));
         let taken = known.and_then(|directory| directory.lent.take_own_names(parent, &names));
         if let Some(taken) = taken {

@@ -1,10 +1,10 @@
-//! One compaction: copying pieces of a file to one place, and exchanging them.
+//! One compaction: copies pieces of a file to one place, and exchanges them.
 
 use crate::client::Client;
 use crate::extent_map::Run;
 use crate::inode::Inode;
-use crate::read::Committed;
-use crate::session::{ReadGuard, SessionStamp};
+use crate::read::committed::CommittedPieces;
+use crate::session::life::{ReadGuard, SessionStamp};
 use crate::space::Allocated;
 use protocol::client::{Answer, Call, ChangeCall};
 use protocol::space::NewAllocation;
@@ -14,20 +14,24 @@ use reactor::Shared;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Most pieces that one compaction puts together: bounds a transaction of the metadata service.
+/// A compaction needs one part in this many of the pool free.
+const FREE_PARTS: u64 = 8;
+
+/// Most pieces that one compaction puts together. It bounds a transaction of the metadata service.
 const PIECES_MAX: usize = 1024;
 
-/// More commands than one for so many bytes are worth a compaction, from a few on.
+/// A compaction is worth it if reading takes at least `COMMANDS_MIN` commands, and more than one
+/// for this many bytes.
 const COMMAND_BYTES: u64 = 128 << 10;
 const COMMANDS_MIN: u64 = 4;
 
-/// So often space is leased for a copy: a grant may be of less than was asked for, or of short runs.
+/// How often space is leased for a copy. A grant may be smaller than the request, or in short runs.
 const LEASES_MAX: usize = 2;
 
-/// A compaction has to save as many commands of so many.
+/// A copy may lie in one piece for this many commands of the old pieces.
 const COMMANDS_SAVED_PARTS: usize = 2;
 
-/// Bytes that lie in so many times their size of blocks are worth a compaction.
+/// Bytes are worth a compaction if they hold more than this many quarters of their size in blocks.
 const HELD_QUARTERS: u64 = 5;
 
 /// A copy that a device has acknowledged.
@@ -38,55 +42,56 @@ pub(super) struct Copied {
     new: Vec<Extent>,
     device: DeviceId,
     allocated: Vec<Allocated>,
-    /// The sums of their blocks.
+    /// The checksums of their blocks.
     sums: Sums,
-    /// The last write to the device.
+    /// The number of the last write to the device.
     number: u64,
     session: SessionStamp,
     /// Commands that it took to read the old pieces.
     commands: usize,
-    /// Until the exchange is answered the old blocks hold nothing else: what was read from them is still
-    /// there if the file still names them.
+    /// Keeps the old blocks from being used again until the exchange is answered. If the file still
+    /// names them then, they hold what was read.
     _epoch: Option<ReadGuard>,
 }
 
-/// What became of some pieces.
-pub(super) struct Look {
-    /// They are all up to here.
+/// The outcome for some pieces.
+pub(super) struct CopyOutcome {
+    /// They are all the pieces up to here.
     pub(super) end: u64,
-    /// Their copy, if they were worth it.
+    /// Their copy, if they were worth one.
     pub(super) copied: Option<Copied>,
-    /// They are in many pieces, and left alone while the file is written.
+    /// Whether they are many, and left alone while the file is written.
     pub(super) is_left: bool,
 }
 
 impl Copied {
-    /// Where it begins in the file.
+    /// Returns where it begins in the file.
     pub(super) fn offset(&self) -> u64 {
         self.old.first().map_or(0, |extent| extent.offset)
     }
 }
 
-/// Whether pieces take too many commands.
-fn is_slow(pieces: &Committed) -> bool {
+/// Returns whether pieces take too many commands.
+fn is_slow(pieces: &CommittedPieces) -> bool {
     let commands = pieces.commands as u64;
     commands >= COMMANDS_MIN && commands > pieces.bytes().div_ceil(COMMAND_BYTES)
 }
 
-/// Whether pieces hold too many blocks.
-fn is_large(pieces: &Committed, block_size: u64) -> bool {
+/// Returns whether pieces hold too many blocks.
+fn is_large(pieces: &CommittedPieces, block_size: u64) -> bool {
     pieces.held_bytes > pieces.bytes() * HELD_QUARTERS / 4 + 4 * block_size
 }
 
+/// Returns a run as an extent.
 fn old_extent(run: &Run<Place>) -> Extent {
     Extent { offset: run.offset, length: run.length as u32, place: run.place }
 }
 
-/// The extents of runs that were copied, one after the other, into allocations.
+/// Returns the extents of runs that were copied, one after the other, into allocations.
 fn extents_in(runs: &[Run<Place>], allocated: &[Allocated], block_size: u32) -> Vec<Extent> {
     let mut extents: Vec<Extent> = Vec::new();
     let mut rest = allocated.iter();
-    // Where in the present allocation the next byte goes.
+    // The next byte goes to `at` in the present allocation.
     let (mut present, mut at) = (rest.next(), 0);
     for run in runs {
         let (mut offset, mut left) = (run.offset, run.length as u32);
@@ -113,18 +118,19 @@ impl Client {
     /// Copies the next pieces of a range, if they are worth it.
     ///
     /// # Errors
-    /// ESTALE if the file is gone. Other errors are temporary: the file stays as it is, and a later pass tries again.
+    /// ESTALE if the file is gone. Other errors are temporary: the file stays as it is, and a later
+    /// pass tries again.
     pub(super) async fn copy_pieces(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
         range: Range<u64>,
         is_quiet: bool,
-    ) -> Result<Look, Errno> {
+    ) -> Result<CopyOutcome, Errno> {
         let session = self.session.life.stamp();
         let generation = inode.state.borrow().generation;
         let pieces = self.find_pieces(inode, range.clone(), PIECES_MAX).await?;
         let end = pieces.end.max(range.start + 1);
-        let none = |is_left| Ok(Look { end, copied: None, is_left });
+        let none = |is_left| Ok(CopyOutcome { end, copied: None, is_left });
         let Some(device) = self.home_of(&pieces) else { return none(false) };
         let info = self.devices.usable(device).ok_or(Errno::EIO)?;
         let (is_slow, is_large) = (is_slow(&pieces), is_large(&pieces, info.block_size.into()));
@@ -133,7 +139,7 @@ impl Client {
             return none(is_slow);
         }
         self.find_room().await?;
-        // Writers need their memory more.
+        // Writers have precedence for this memory.
         let memory = self.dirty_budget.try_acquire(pieces.bytes() as usize).ok_or(Errno::EAGAIN)?;
         let bytes = self.read_pieces(inode, &pieces, info.block_size as usize).await?;
         let allowed = (pieces.commands / COMMANDS_SAVED_PARTS).max(1);
@@ -153,12 +159,12 @@ impl Client {
             commands: pieces.commands,
             _epoch: (!reactor::mutant!("compaction-drops-epoch")).then_some(pieces.epoch),
         };
-        Ok(Look { end, copied: Some(copied), is_left: false })
+        Ok(CopyOutcome { end, copied: Some(copied), is_left: false })
     }
 
-    /// The device that most of some pieces lies on, if it may take all of them: what lies on a disk is not
-    /// moved into memory.
-    fn home_of(&self, pieces: &Committed) -> Option<DeviceId> {
+    /// Returns the device that most of the pieces lie on, if it may take all of them. Data on a
+    /// disk is not moved into memory.
+    fn home_of(&self, pieces: &CommittedPieces) -> Option<DeviceId> {
         let mut devices: Vec<(DeviceId, u64)> = Vec::new();
         for run in &pieces.runs {
             let device = run.place.allocation.device;
@@ -175,8 +181,8 @@ impl Client {
         devices.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(device, _)| device)
     }
 
-    /// Allocates blocks for so many bytes side by side, or else in at most `pieces_max` runs. What is leased and
-    /// free may lie in pieces itself, from writes: then more is leased.
+    /// Allocates blocks for this many bytes side by side, or else in at most `pieces_max` runs. If
+    /// the leased free blocks lie in pieces themselves, from writes, leases more.
     async fn allocate_for(
         self: &Rc<Self>,
         device: DeviceId,
@@ -190,7 +196,7 @@ impl Client {
             if let Some(allocated) = self.try_allocate(device, blocks, block_size, pieces_max) {
                 return Ok(allocated);
             }
-            // Here, and nowhere else.
+            // The copy belongs on this device, not on another one.
             if number < LEASES_MAX && self.lease_space(device, bytes as u64).await? != device {
                 return Err(Errno::ENOSPC);
             }
@@ -198,6 +204,7 @@ impl Client {
         Err(Errno::ENOSPC)
     }
 
+    /// Allocates blocks in at most `pieces_max` runs, or none.
     fn try_allocate(
         &self,
         device: DeviceId,
@@ -222,8 +229,8 @@ impl Client {
         Some(allocated)
     }
 
-    /// Writes a copy to its blocks; answers the number of the last write. Blocks of a write that failed stay
-    /// out of use until the session ends.
+    /// Writes a copy to its blocks. Returns the number of the last write. Blocks of a write that
+    /// failed stay out of use until the session ends.
     async fn write_copy(
         self: &Rc<Self>,
         allocated: &[Allocated],
@@ -244,8 +251,8 @@ impl Client {
         Ok(newest)
     }
 
-    /// Has the device flush a copy, and the service take it for what was copied; false if the file is another
-    /// by now.
+    /// Has the device flush a copy, and the service exchange it for the pieces. Returns false if
+    /// that failed, for example because the file has changed meanwhile.
     pub(super) async fn exchange(self: &Rc<Self>, inode: &Rc<Inode>, copied: Copied) -> bool {
         let Copied { generation, device, number, session, commands, .. } = copied;
         let is_lazy = reactor::mutant!("compaction-unflushed");
@@ -269,7 +276,7 @@ impl Client {
             sums: copied.sums,
             new: ExtentList(copied.new),
         });
-        match self.session.call_or_know(call).await {
+        match self.session.call_or_failure(call).await {
             Ok(Answer::Attr(_)) => {
                 self.compaction.count(|counts| {
                     counts.compacted_bytes += bytes;
@@ -287,12 +294,23 @@ impl Client {
                 }
                 false
             }
-            // The file may name the copy: its blocks stay out of use until the session ends, and what is
-            // cached may be older.
+            // The file may name the copy, so its blocks stay out of use until the session ends.
+            // What is cached may be older.
             Ok(_) | Err(_) => {
                 inode.state.borrow_mut().forget_data();
                 false
             }
         }
+    }
+}
+
+impl Client {
+    /// Fails with ENOSPC unless the pool has room beside a round of copies.
+    async fn find_room(self: &Rc<Self>) -> Result<(), Errno> {
+        let pool = self.pool_use().await?;
+        // Leased, unused space is returned when the service needs it.
+        let spare = pool.free_bytes.saturating_sub(pool.dead_bytes);
+        let is_enough = spare >= pool.total_bytes / FREE_PARTS;
+        if is_enough { Ok(()) } else { Err(Errno::ENOSPC) }
     }
 }

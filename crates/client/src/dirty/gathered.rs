@@ -1,16 +1,17 @@
-//! What small files have dirty in memory, which commits carry.
+//! Dirty bytes of small files, which commits carry.
 
-use super::{At, Dirty, FillId, FillState};
+use crate::dirty::Dirty;
+use crate::dirty::fill::{FillId, FillPlace, FillState};
 use crate::extent_map::Run;
 
 impl Dirty {
-    /// Whether all that is dirty is in memory, and nothing of it on its way to a device.
+    /// Returns whether all dirty data is in memory and none is on its way to a device.
     pub(crate) fn is_all_gathering(&self) -> bool {
         self.fills.values().all(|fill| matches!(fill.state, FillState::Gathering(_)))
     }
 
-    /// The bytes of a run of a fill that gathers.
-    pub(crate) fn gathered(&self, run: &Run<At>) -> Option<&[u8]> {
+    /// Returns the bytes of a run of a fill that gathers.
+    pub(crate) fn gathered(&self, run: &Run<FillPlace>) -> Option<&[u8]> {
         let FillState::Gathering(buffer) = &self.fills.get(&run.place.fill)?.state else {
             return None;
         };
@@ -18,7 +19,7 @@ impl Dirty {
         buffer.get(start..start + run.length as usize)
     }
 
-    /// Drops fills that gather and hold nothing that is not committed.
+    /// Drops gathering fills that hold nothing uncommitted.
     pub(crate) fn drop_gathered(&mut self) {
         let needed: Vec<FillId> = self.runs.iter().map(|run| run.place.fill).collect();
         self.fills.retain(|id, fill| {

@@ -1,31 +1,32 @@
-//! What is set aside for bytes that were written: memory, and blocks of a device.
+//! Reservations for bytes that were written: memory, and blocks of a device.
 //!
-//! A [`Reservation`] gives back what it holds when it is dropped, on whatever path that happens. It goes
-//! from the writer to the fill, and from there to the task that writes the fill out. Blocks belong to the
-//! session that leased them: a session that is lost leaves its count behind, and what is given back to
-//! that count concerns nobody.
+//! A [`Reservation`] releases what it holds when it is dropped, on every path. It goes from the
+//! writer to the fill, and from there to the task that writes the fill out. Blocks belong to the
+//! session that leased them. A session that is lost leaves its count behind, and what is released
+//! to that count has no effect on the next session.
 
 use protocol::DeviceId;
 use reactor::local::Semaphore;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Counts the blocks of one device that one session has set aside.
+/// Counts the blocks of one device that one session has reserved.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reserved(Rc<Cell<u64>>);
 
 impl Reserved {
-    /// Returns how many blocks are set aside.
+    /// Returns how many blocks are reserved.
     pub(crate) fn get(&self) -> u64 {
         self.0.get()
     }
 
-    /// Sets blocks aside.
+    /// Reserves blocks.
     pub(crate) fn take(&self, device: DeviceId, blocks: u64) -> Blocks {
         self.0.set(self.0.get() + blocks);
         Blocks { device, count: Some(self.clone()), number: blocks }
     }
 
+    /// Releases blocks.
     fn give_back(&self, device: DeviceId, blocks: u64) {
         let before = self.0.get();
         assert!(
@@ -35,16 +36,17 @@ impl Reserved {
         self.0.set(before - blocks);
     }
 
+    /// Returns whether both are the same count.
     fn is_same(&self, other: &Reserved) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// Blocks of one device that are set aside until this is dropped.
+/// Blocks of one device that are reserved until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     device: DeviceId,
-    /// The count that they are in; none if they are none, and no session has leased any there.
+    /// The count that they are in. `None` for no blocks of a device without a lease.
     count: Option<Reserved>,
     number: u64,
 }
@@ -55,7 +57,7 @@ impl Blocks {
         Blocks { device, count: None, number: 0 }
     }
 
-    /// Returns how many there are.
+    /// Returns how many blocks there are.
     pub(crate) fn get(&self) -> u64 {
         self.number
     }
@@ -65,12 +67,12 @@ impl Blocks {
         self.device
     }
 
-    /// Returns whether they were set aside in the session that keeps this count, or are none.
+    /// Returns whether they were reserved in the session that keeps this count, or are none.
     pub(crate) fn are_of(&self, present: &Reserved) -> bool {
         self.number == 0 || self.count.as_ref().is_some_and(|count| count.is_same(present))
     }
 
-    /// Gives `blocks` back, or all if there are fewer: they are allocated now, or not needed.
+    /// Releases `blocks`, or all if there are fewer: they are allocated now, or not needed.
     pub(crate) fn release(&mut self, blocks: u64) {
         let released = blocks.min(self.number);
         self.number -= released;
@@ -79,14 +81,14 @@ impl Blocks {
         }
     }
 
-    /// Takes all but `kept` blocks out.
+    /// Splits off all but `kept` blocks.
     fn split_off(&mut self, kept: u64) -> Blocks {
         let rest = self.number.saturating_sub(kept);
         self.number -= rest;
         Blocks { device: self.device, count: self.count.clone(), number: rest }
     }
 
-    /// Adds blocks of the same device, set aside in the same session.
+    /// Adds blocks of the same device, reserved in the same session.
     fn join(&mut self, mut other: Blocks) {
         assert_eq!(self.device, other.device, "blocks of two devices are joined");
         if self.number == 0 {
@@ -116,7 +118,7 @@ pub(crate) struct Reservation {
     pub(crate) blocks: Blocks,
 }
 
-/// Bytes of the budget for dirty data; they go back when this is dropped.
+/// Bytes of the budget for dirty data. They go back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Memory {
     budget: Semaphore,
@@ -124,7 +126,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Takes over bytes that were acquired.
+    /// Takes over the bytes of a permit.
     pub(crate) fn acquired(
         budget: &Semaphore,
         permit: reactor::local::Permit,
@@ -160,7 +162,7 @@ impl Reservation {
         self.memory.bytes
     }
 
-    /// Takes `bytes` of memory, and all blocks, out of this one.
+    /// Splits off `bytes` of memory, and all blocks.
     pub(crate) fn take(&mut self, bytes: usize) -> Reservation {
         assert!(
             bytes <= self.memory.bytes,
@@ -173,14 +175,14 @@ impl Reservation {
         Reservation { memory, blocks: self.blocks.split_off(0) }
     }
 
-    /// Adds another.
+    /// Adds another reservation.
     pub(crate) fn join(&mut self, mut other: Reservation) {
         self.memory.bytes += std::mem::take(&mut other.memory.bytes);
         let none = Blocks::none(other.blocks.device);
         self.blocks.join(std::mem::replace(&mut other.blocks, none));
     }
 
-    /// Takes out the blocks beyond `kept`.
+    /// Splits off the blocks beyond `kept`.
     pub(crate) fn spare(&mut self, kept: u64) -> Blocks {
         self.blocks.split_off(kept)
     }
@@ -202,7 +204,7 @@ mod tests {
         Reservation::new(Memory::acquired(budget, permit, 100), count.take(DEVICE, 8))
     }
 
-    /// Goal: whatever becomes of the parts of a reservation, each byte and block comes back once.
+    /// Goal: each byte and block of a reservation comes back once, wherever its parts go.
     #[test]
     fn what_is_dropped_comes_back_once() {
         let (budget, count) = (Semaphore::new(1000), Reserved::default());
@@ -221,7 +223,7 @@ mod tests {
         assert_eq!((budget.available(), count.get()), (1000, 0));
     }
 
-    /// Goal: what a lost session had set aside does not lower the count of the next.
+    /// Goal: the reservations of a lost session do not lower the count of the next.
     #[test]
     fn a_lost_session_takes_its_count_along() {
         let lost = Reserved::default();

@@ -1,23 +1,20 @@
 //! How the programs of this node use a file that they write: in small pieces, or in streams.
 
-use crate::client::Client;
-use crate::inode::Inode;
-use protocol::InodeId;
 use std::cell::Cell;
 
 /// A piece of this size or more is part of a stream.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// What one large piece weighs, in small ones.
+/// Weight of one large piece, in small ones.
 const LARGE_WEIGHT: i16 = 4;
 
-/// So much is remembered.
+/// Largest weight: it bounds how long a habit is remembered.
 const WEIGHT_MAX: i16 = 64;
 
 /// How a file is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Habit {
-    /// It was not used here yet.
+    /// The file was not used here yet.
     #[default]
     Unknown,
     /// In small pieces, here and there.
@@ -31,12 +28,14 @@ pub enum Habit {
 pub(crate) struct Balance(Cell<i16>);
 
 impl Balance {
-    fn note(&self, length: usize) {
+    /// Notes a piece of this length.
+    pub(crate) fn note(&self, length: usize) {
         let piece = if length >= LARGE_BYTES { LARGE_WEIGHT } else { -1 };
         self.0.set((self.0.get() + piece).clamp(-WEIGHT_MAX, WEIGHT_MAX));
     }
 
-    fn habit(&self) -> Habit {
+    /// Returns the habit that outweighs.
+    pub(crate) fn habit(&self) -> Habit {
         match self.0.get() {
             0 => Habit::Unknown,
             ..0 => Habit::Small,
@@ -45,25 +44,12 @@ impl Balance {
     }
 }
 
-impl Client {
-    /// Takes note that who may write a file has read or written a piece of it.
-    pub fn note_use(&self, id: InodeId, length: usize) {
-        if let Some(inode) = self.known_inode(id) {
-            inode.uses.note(length);
-        }
-    }
-
-    /// How a file was used lately.
-    pub fn habit(&self, id: InodeId) -> Habit {
-        self.known_inode(id).map_or(Habit::Unknown, |inode: std::rc::Rc<Inode>| inode.uses.habit())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Goal: the habit is what was done most and last; a few pieces of the other kind do not change it.
+    /// Goal: the habit is what was done most and last; a few pieces of the other kind do not change
+    /// it.
     #[test]
     fn a_habit_is_what_was_done_most() {
         let balance = Balance::default();

@@ -2,38 +2,38 @@
 //!
 //! Single lookups fill it name by name, absent names too. When many names of a directory are looked
 //! up, all of it is fetched at once ([`Entries::wants_listing`]), after which absent names need no
-//! call either. Names that others change meanwhile are told by invalidations and stay unknown.
+//! call either. Invalidations report names that others change meanwhile; these stay unknown.
 
 use protocol::InodeId;
 use protocol::client::Name;
 use std::collections::{HashMap, HashSet};
 
-/// Names of a complete directory that may be unknown again before it counts as incomplete.
+/// Most names of a complete directory that may become unknown before it counts as incomplete.
 const UNKNOWN_NAMES_MAX: usize = 1024;
 
 /// Names that were not known before the whole directory is fetched.
 const MISSES_BEFORE_LISTING: u32 = 8;
 
-/// What is known of a name.
+/// Knowledge of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     /// It names this inode.
     Inode(InodeId),
     /// The directory has no such entry.
     Absent,
-    /// Ask.
+    /// Only the service knows.
     Unknown,
 }
 
-/// How much of the directory is known.
+/// The known part of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Extent {
+enum Coverage {
     /// Single names.
     #[default]
     Some,
-    /// It is being listed from start to end, by the listing of this number.
+    /// The listing of this number is fetching it from start to end.
     Listing(u64),
-    /// All names: what `names` has not is absent, but for those in `unknown`.
+    /// All names: a name that `names` has not is absent, except for those in `unknown`.
     All,
 }
 
@@ -41,25 +41,25 @@ enum Extent {
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     names: HashMap<Name, Option<InodeId>>,
-    extent: Extent,
+    extent: Coverage,
     unknown: HashSet<Name>,
     misses: u32,
 }
 
 impl Entries {
-    /// What is known of a name.
+    /// Returns what is known of a name.
     pub(crate) fn get(&self, name: &[u8]) -> Known {
         match self.names.get(name) {
             Some(Some(inode)) => Known::Inode(*inode),
             Some(None) => Known::Absent,
-            None if self.extent == Extent::All && !self.unknown.contains(name) => Known::Absent,
+            None if self.extent == Coverage::All && !self.unknown.contains(name) => Known::Absent,
             None => Known::Unknown,
         }
     }
 
-    /// Takes in what a name names.
+    /// Notes what a name names.
     pub(crate) fn set(&mut self, name: &[u8], inode: Option<InodeId>) {
-        if self.extent == Extent::All {
+        if self.extent == Coverage::All {
             self.unknown.remove(name);
             if inode.is_none() {
                 self.names.remove(name);
@@ -69,56 +69,55 @@ impl Entries {
         self.names.insert(name.to_vec(), inode);
     }
 
-    /// Forgets names that somebody else changed.
+    /// Forgets names that another session changed.
     pub(crate) fn forget(&mut self, names: &[Name]) {
         for name in names {
             self.names.remove(name);
-            if self.extent != Extent::Some {
+            if self.extent != Coverage::Some {
                 self.unknown.insert(name.clone());
             }
         }
         if self.unknown.len() > UNKNOWN_NAMES_MAX {
-            self.extent = Extent::Some;
+            self.extent = Coverage::Some;
             self.unknown.clear();
         }
     }
 
-    /// The directory is new: all of its names are known.
+    /// Notes that all names are known, for a new directory or after a listing.
     pub(crate) fn set_complete(&mut self) {
-        self.extent = Extent::All;
+        self.extent = Coverage::All;
         self.names.retain(|_, inode| inode.is_some());
     }
 
-    /// Counts a name that had to be asked for. Answers whether the caller should list the directory
-    /// from start to end now, as the listing of this number, and then say so by
-    /// [`Entries::end_listing`].
+    /// Counts a name that needed a call. Returns whether the caller should list the directory now,
+    /// from start to end, as the listing of this number, and then call [`Entries::end_listing`].
     pub(crate) fn wants_listing(&mut self, number: u64) -> bool {
         self.misses += 1;
-        let wanted = self.extent == Extent::Some && self.misses >= MISSES_BEFORE_LISTING;
+        let wanted = self.extent == Coverage::Some && self.misses >= MISSES_BEFORE_LISTING;
         if wanted {
-            self.extent = Extent::Listing(number);
+            self.extent = Coverage::Listing(number);
             self.misses = 0;
         }
         wanted
     }
 
-    /// A part of the listing came without a grant: names that others were changing just then may be
-    /// missing from it, and nobody tells of them again.
+    /// Gives a listing up, because a part of it came without a grant: names that others were
+    /// changing just then may be missing from it, and no invalidation will report them.
     pub(crate) fn give_up_listing(&mut self) {
-        if matches!(self.extent, Extent::Listing(_)) {
-            self.extent = Extent::Some;
+        if matches!(self.extent, Coverage::Listing(_)) {
+            self.extent = Coverage::Some;
             self.unknown.clear();
         }
     }
 
-    /// A listing has ended; `is_whole` says that it went from start to end.
+    /// Ends a listing; `is_whole` says that it went from start to end.
     pub(crate) fn end_listing(&mut self, number: u64, is_whole: bool) {
-        // If READ was lost meanwhile, this is another cache than the one that was listed into.
-        if self.extent == Extent::Listing(number) {
+        // If READ was lost meanwhile, this is not the cache that the listing went into.
+        if self.extent == Coverage::Listing(number) {
             if is_whole {
                 self.set_complete();
             } else {
-                self.extent = Extent::Some;
+                self.extent = Coverage::Some;
                 self.unknown.clear();
             }
         }
@@ -131,7 +130,7 @@ mod tests {
 
     const A: &[u8] = b"a";
 
-    /// Goal: after a whole listing absent names are known, but not those changed while it ran.
+    /// Goal: after a whole listing absent names are known, but not those that changed while it ran.
     #[test]
     fn names_changed_during_a_listing_stay_unknown() {
         let mut entries = Entries::default();
@@ -145,7 +144,7 @@ mod tests {
         assert_eq!(entries.get(b"late"), Known::Unknown);
     }
 
-    /// Goal: a listing whose cache was dropped in between completes nothing.
+    /// Goal: a listing whose cache was dropped meanwhile completes nothing.
     #[test]
     fn a_dropped_cache_is_not_completed() {
         let mut entries = Entries::default();
@@ -158,7 +157,7 @@ mod tests {
         assert_eq!(entries.get(A), Known::Absent);
     }
 
-    /// Goal: a listing of which a part may be stale makes no name absent.
+    /// Goal: a listing with a possibly stale part makes no name absent.
     #[test]
     fn a_listing_given_up_is_not_whole() {
         let mut entries = Entries::default();
@@ -168,7 +167,7 @@ mod tests {
         assert_eq!(entries.get(A), Known::Unknown);
     }
 
-    /// Goal: an invalidated name of a complete directory is asked for again.
+    /// Goal: an invalidated name of a complete directory is unknown again.
     #[test]
     fn invalidated_names_are_unknown() {
         let mut entries = Entries::default();

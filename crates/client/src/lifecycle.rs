@@ -1,0 +1,101 @@
+//! Start and end of a client, and its write-back in the background.
+
+use crate::client::{Client, ClientConfig};
+use crate::devices::Devices;
+use crate::inode::Inode;
+use crate::removals::Removals;
+use crate::session::Session;
+use crate::small_pieces::Compaction;
+use crate::sums::mismatches::Mismatches;
+use protocol::Errno;
+use reactor::local::{Semaphore, WaitGroup};
+use reactor::time::{now, sleep};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Most bytes of written data that wait in memory for their devices.
+const DIRTY_BYTES_MAX: usize = 128 << 20;
+
+impl Client {
+    /// Starts a session. Must be called on a `reactor` runtime; the client stays on it.
+    ///
+    /// # Errors
+    /// A text that says what failed.
+    pub async fn start(config: ClientConfig) -> Result<Rc<Client>, String> {
+        let session = Session::new(config.session.clone());
+        let client = Rc::new(Client {
+            devices: Devices::new(config.local, config.plain_data, config.session.node.clone()),
+            session: Rc::clone(&session),
+            inodes: RefCell::default(),
+            space: RefCell::default(),
+            dirty_budget: Semaphore::new(DIRTY_BYTES_MAX),
+            dirty_inodes: RefCell::default(),
+            changes: config.changes,
+            inline_bytes: config.inline_bytes.min(protocol::inline::INLINE_MAX_BYTES),
+            checksum: config.checksum,
+            mismatches: Mismatches::default(),
+            heads: RefCell::default(),
+            returns: RefCell::default(),
+            open_files: Cell::new(0),
+            removals: Removals::default(),
+            own_locks: RefCell::default(),
+            locked_inodes: RefCell::default(),
+            commits: Cell::new(0),
+            listings: Cell::new(0),
+            lending: Cell::default(),
+            lent_counts: Cell::default(),
+            lent_until: Cell::new(now()),
+            own_taking_back: WaitGroup::new(),
+            read_ahead: Rc::default(),
+            compaction: Compaction::default(),
+            closed: Cell::new(false),
+        });
+        let handler: Rc<dyn crate::session::Handler> = client.clone();
+        session.start(Rc::downgrade(&handler)).await?;
+        reactor::spawn(Rc::clone(&client).write_back());
+        Ok(client)
+    }
+
+    /// Commits everything, makes it durable, and ends the session.
+    ///
+    /// # Errors
+    /// The first failure; the session ends all the same.
+    pub async fn end(self: &Rc<Self>) -> Result<(), Errno> {
+        let result = self.sync_all().await;
+        self.return_unused_space().await;
+        self.closed.set(true);
+        self.session.end().await;
+        self.devices.close().await;
+        result
+    }
+
+    /// Commits all dirty data and makes it durable.
+    ///
+    /// # Errors
+    /// The first failure, after all inodes were tried.
+    pub async fn sync_all(self: &Rc<Self>) -> Result<(), Errno> {
+        let dirty: Vec<Rc<Inode>> = self.dirty_inodes.borrow().values().cloned().collect();
+        let mut result = Ok(());
+        for inode in dirty {
+            result = result.and(self.commit(&inode, true).await);
+        }
+        result
+    }
+
+    /// Commits what has been dirty for long, returns rights, and bounds the table of inodes.
+    async fn write_back(self: Rc<Self>) {
+        while !self.closed.get() {
+            // Half of the time: the service takes the other half to have the devices flushed.
+            sleep(self.session.times().writeback / 2).await;
+            let dirty: Vec<Rc<Inode>> = self.dirty_inodes.borrow().values().cloned().collect();
+            for inode in dirty {
+                // A failure stays with the inode; close or fsync reports it.
+                let _ = self.commit(&inode, false).await;
+            }
+            self.compact_due();
+            self.return_idle_locks();
+            self.give_back().await;
+            self.evict();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Answers recalls of rights, and invalidations of names.
+
+use crate::client::Client;
+use crate::inode::Inode;
+use crate::session::handler::{PushReply, answer};
+use metrics::{Family, Point};
+use protocol::client::{Name, PushAnswer};
+use protocol::lease::{Recall, Recalled};
+use protocol::{InodeId, LeaseStamp, Rights};
+use std::rc::Rc;
+
+impl Client {
+    /// Begins a recall, and ends it at once or in a task of its own.
+    pub(crate) fn recall(self: Rc<Self>, reply: PushReply, recall: &Recall) {
+        let Some(inode) = self.known_inode(recall.inode) else {
+            let recalled = Recalled { inode: recall.inode, kept: Rights::NONE };
+            answer(reply, &PushAnswer::Recalled(recalled));
+            return;
+        };
+        let counted = metrics::start(Point::new(Family::Return, 0, "rights"), inode.id.0);
+        inode.begin_recall(recall.rights, recall.stamp);
+        let has_locks = recall.rights.contains(Rights::LOCKS) && self.begin_report(&inode);
+        let is_data = recall.rights.intersects(Rights::WRITE | Rights::SIZE);
+        // Another session is about to see the inode. Its data does not matter for that, nor a
+        // commit of it.
+        let is_shown = recall.rights.contains(Rights::SOLE)
+            && !is_data
+            && !inode.dirty.borrow().deferral.is_empty();
+        let is_idle = inode.dirty.borrow().is_clean() && inode.names_held.count() == 0;
+        let is_read = recall.rights.contains(Rights::READ);
+        let taken = if is_read { inode.lent.take_all(inode.id) } else { None };
+        let has_pages = is_read && inode.pages.are_stale() && inode.state.borrow().is_open();
+        let is_quiet = inode.lease_reads.count() == 0 && taken.is_none() && !has_pages;
+        if is_quiet && !is_shown && !has_locks && (!is_data || is_idle) {
+            self.end_recall(reply, &inode, recall, false);
+            counted.end(0);
+            return;
+        }
+        let recall = recall.clone();
+        reactor::spawn(async move {
+            if let Some(taken) = taken {
+                self.take_back(taken).await;
+            }
+            if !reactor::mutant!("recall-before-reads") {
+                inode.lease_reads.wait_zero().await;
+            }
+            if is_data && !reactor::mutant!("recall-before-commit") {
+                inode.names_held.wait_zero().await;
+                // A failure stays with the inode; close or fsync reports it.
+                let _ = self.commit(&inode, false).await;
+            }
+            if has_locks && !reactor::mutant!("recall-before-report") {
+                self.report_locks(&inode).await;
+            }
+            if is_shown {
+                let _ = self.publish_attributes(&inode).await;
+            }
+            let mut is_dropped = false;
+            if has_pages && !reactor::mutant!("recall-before-pages") {
+                is_dropped = self.drop_stale_pages(&inode).await;
+            }
+            self.end_recall(reply, &inode, &recall, is_dropped);
+            counted.end(0);
+        });
+    }
+
+    /// Answers a recall. Has the kernel drop its pages, unless it has done so just before.
+    fn end_recall(&self, reply: PushReply, inode: &Rc<Inode>, recall: &Recall, is_dropped: bool) {
+        inode.end_recall(recall.stamp);
+        let recalled = Recalled { inode: inode.id, kept: inode.kept() };
+        answer(reply, &PushAnswer::Recalled(recalled));
+        if recall.rights.contains(Rights::READ) && (!is_dropped || inode.pages.are_stale()) {
+            self.send_pages_invalidation(inode);
+        }
+    }
+
+    /// Drops names of a directory that others change, and takes them back from the kernel.
+    pub(crate) fn invalidate(
+        self: Rc<Self>,
+        reply: PushReply,
+        id: InodeId,
+        names: &[Name],
+        stamp: LeaseStamp,
+    ) {
+        let known = self.known_inode(id).filter(|_| !reactor::mutant!("invalidation-ignored"));
+        let taken = known.and_then(|inode| {
+            inode.invalidate(names, stamp);
+            inode.lent.take_names(id, names)
+        });
+        let Some(taken) = taken else { return answer(reply, &PushAnswer::Done) };
+        reactor::spawn(async move {
+            self.take_back(taken).await;
+            answer(reply, &PushAnswer::Done);
+        });
+    }
+}
