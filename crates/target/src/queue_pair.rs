@@ -401,7 +401,7 @@ impl QueuePair {
 
     /// Returns the number of bytes that wait to be sent.
     pub fn output_bytes(&self) -> usize {
-        self.output.bytes()
+        self.output.bytes() + self.capsules.as_ref().map_or(0, |capsules| capsules.write_bytes())
     }
 
     /// Takes all output. `spare` is an empty list whose memory is used next. The second part of the

@@ -41,6 +41,9 @@ const RECEIVE_SMALL_BYTES: usize = 4 << 10;
 /// Free space of the receive buffer below which its content is moved to its start. It exceeds the
 /// longest PDU that is taken as a whole (a command with in-capsule data).
 const RECEIVE_ROOM_BYTES: usize = 96 << 10;
+/// Unsent bytes above which no further command is handled on a connection that is not an I/O queue
+/// pair. Any peer can open such a connection, and its answers use no budget.
+const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// Time for the peer to receive a terminate request and to close the connection.
 const LINGER: Duration = Duration::from_secs(1);
 /// Maximum rounds of a turn over RDMA: a host that completes and sends as fast as it is served must
@@ -75,6 +78,7 @@ enum Role {
 /// A send under way, and the memory that is free after it.
 struct Sending {
     op: tls::Sending,
+    bytes: usize,
     reserved_bytes: usize,
     started: Instant,
 }
@@ -100,6 +104,8 @@ pub(super) struct Connection {
     /// Bytes of the payload segment that precedes the receive buffer, 0 without one.
     payload_bytes: usize,
     sending: Option<Sending>,
+    /// Over RDMA: bytes of data that were posted since no message was under way.
+    posted_bytes: usize,
     /// The time since which the connection waits for data of commands without receiving any.
     data_since: Option<Instant>,
     /// Permits of the reads whose data is being sent.
@@ -135,6 +141,7 @@ impl Connection {
             receiving: None,
             payload_bytes: 0,
             sending: None,
+            posted_bytes: 0,
             data_since: None,
             lent: None,
             spare: Vec::new(),
@@ -272,6 +279,15 @@ impl Connection {
         Ok(true)
     }
 
+    /// Returns the number of bytes that wait to be sent or are being sent.
+    fn unsent_bytes(&self) -> usize {
+        let being_sent = match &self.wire {
+            Wire::Tcp(_) => self.sending.as_ref().map_or(0, |sending| sending.bytes),
+            Wire::Rdma(_) => self.posted_bytes,
+        };
+        self.pair.output_bytes() + being_sent
+    }
+
     /// Sends all output if no send is under way. Returns true if it has started a send.
     fn start_send(&mut self) -> Result<bool, &'static str> {
         if matches!(self.wire, Wire::Rdma(_)) {
@@ -280,6 +296,7 @@ impl Connection {
         if self.sending.is_some() {
             return Ok(false);
         }
+        let bytes = self.pair.output_bytes();
         let Some((chunks, reserved_bytes)) = self.pair.take_output(std::mem::take(&mut self.spare))
         else {
             return Ok(self.linger());
@@ -292,7 +309,7 @@ impl Connection {
         }
         let Wire::Tcp(stream) = &self.wire else { return Ok(false) };
         let op = stream.send(chunks);
-        self.sending = Some(Sending { op, reserved_bytes, started: self.now });
+        self.sending = Some(Sending { op, bytes, reserved_bytes, started: self.now });
         Ok(true)
     }
 
@@ -403,6 +420,10 @@ impl Connection {
                 && self.pair.has_events()
                 && !executor.pace().has_room()
             {
+                break;
+            }
+            // They wait until the host has received more.
+            if !matches!(self.role, Role::Io(_)) && self.unsent_bytes() > ANSWER_BYTES_MAX {
                 break;
             }
             let Some(event) = self.pair.next_event() else { break };

@@ -1,5 +1,6 @@
-//! Commands that wait, above all because of their namespaces' limits. Limited commands hold no permit and no memory: a
-//! fence does not wait for them, and they take no memory from other connections.
+//! Commands that wait, above all because of their namespaces' limits. Limited commands hold no
+//! permit and no memory: a fence does not wait for them, and they take no memory from other
+//! connections.
 
 use super::execute::{Executor, Open};
 use super::io_command::IoCommand;

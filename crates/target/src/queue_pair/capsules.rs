@@ -56,6 +56,15 @@ pub(super) struct Capsules {
     /// The host's memory for each outstanding command, by its tag.
     remotes: Vec<Option<KeyedSgl>>,
     work: VecDeque<Work>,
+    /// Bytes of data to be written, in `work`.
+    write_bytes: usize,
+}
+
+impl Capsules {
+    /// Returns the number of bytes that wait to be written to the host's memory.
+    pub(super) fn write_bytes(&self) -> usize {
+        self.write_bytes
+    }
 }
 
 impl QueuePair {
@@ -104,7 +113,12 @@ impl QueuePair {
 
     /// Returns the next work.
     pub(crate) fn take_work(&mut self) -> Option<Work> {
-        self.capsules.as_mut()?.work.pop_front()
+        let capsules = self.capsules.as_mut()?;
+        let work = capsules.work.pop_front()?;
+        if let Work::Write { chunk, .. } = &work {
+            capsules.write_bytes -= chunk.len();
+        }
+        Some(work)
     }
 
     /// Returns whether there is work.
@@ -159,6 +173,7 @@ impl QueuePair {
                 Status::SGL_DATA_LENGTH_INVALID.do_not_retry()
             }
             Some(remote) => {
+                capsules.write_bytes += data.len();
                 capsules.work.push_back(Work::Write { remote, chunk: data });
                 Status::SUCCESS
             }
@@ -189,6 +204,7 @@ impl QueuePair {
     pub(super) fn clear_work(&mut self) {
         if let Some(capsules) = &mut self.capsules {
             capsules.work.clear();
+            capsules.write_bytes = 0;
         }
     }
 }

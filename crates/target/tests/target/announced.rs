@@ -11,7 +11,8 @@ use nvme::log_page::{CommandEffects, FeatureEffects, SupportedPages, lid};
 use nvme::opcode::{AdminOpcode, NvmOpcode};
 use nvme::{Nqn, Nsid, SglDescriptor, Status, SubmissionQueueEntry};
 use std::sync::Arc;
-use target::{Namespace, Subsystem};
+use std::time::Duration;
+use target::{HostAccess, Namespace, Subsystem};
 
 fn identify(admin: &mut Client, cns: u8, nsid: Nsid) -> Result<Vec<u8>, Status> {
     let sqe = Identify { cns, ..Identify::default() }.encode(nsid);
@@ -98,6 +99,36 @@ fn log_pages_list_what_there_is() {
             assert_eq!(pages.has(lid), result.is_ok(), "log page {lid:#x}: {result:?}");
         }
     }
+    server.stop();
+}
+
+/// Goal: a host that requests many large log pages and receives nothing does not make the target
+/// build all of them: it builds a page when the host has received most of those before it.
+#[test]
+fn log_pages_are_built_when_the_host_receives_them() {
+    const BYTES: u32 = 1 << 20;
+    let server = TestServer::start();
+    let (mut discovery, _) =
+        Client::admin(server.address, &HostIdentity::number(1), &Nqn::discovery());
+    let get =
+        GetLogPage { lid: lid::DISCOVERY, dwords: u64::from(BYTES / 4), ..GetLogPage::default() };
+    let sqe = get.encode(Nsid::BROADCAST).unwrap();
+    let sent: Vec<u16> = (0..24).map(|_| discovery.submit(sqe, None, BYTES)).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let name = Nqn::new("nqn.2026-01.io.tsumugi:late").unwrap();
+    let late = Subsystem::new(name, "serial", "model", HostAccess::Any);
+    server.target.add_subsystem(late).unwrap();
+    // Each page begins with its generation.
+    let mut generation = |cid| {
+        let (cqe, page) = discovery.wait(cid);
+        assert!(cqe.status().is_success() && page.len() == BYTES as usize);
+        u64::from_le_bytes(page[..8].try_into().unwrap())
+    };
+    let generations: Vec<u64> = sent.into_iter().map(&mut generation).collect();
+    assert!(generations.is_sorted(), "the commands are answered in order");
+    let early = generations.iter().filter(|it| **it == generations[0]).count();
+    // The sockets' buffers take up to 10 MiB.
+    assert!((1..=13).contains(&early), "{early} pages were built before the host received any");
     server.stop();
 }
 

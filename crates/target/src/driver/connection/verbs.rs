@@ -56,6 +56,9 @@ impl Connection {
                 Completion::Sent { token } => self.pair.release(token as usize),
             }
         }
+        if endpoint.sending_since().is_none() {
+            self.posted_bytes = 0;
+        }
         Ok(is_any)
     }
 
@@ -70,6 +73,7 @@ impl Connection {
                     .read(remote_of(remote), buffer, u64::from(tag.0))
                     .map_err(|_| NO_MEMORY)?,
                 Work::Write { remote, chunk } => {
+                    self.posted_bytes += chunk.len();
                     endpoint.write(remote_of(remote), chunk).map_err(|_| NO_MEMORY)?;
                 }
                 Work::Respond { cqe, invalidate, reserved_bytes } => {

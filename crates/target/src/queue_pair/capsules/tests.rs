@@ -47,8 +47,9 @@ fn read_data_is_written_before_the_response() {
     assert!(check_in_capsule(pair.command(tag), 0).is_ok());
     assert!(pair.reserve(tag, 4096));
     pair.complete_read(tag, Chunk::from(Buffer::zeroed(4096)), 0);
+    assert_eq!(pair.output_bytes(), 4096);
     let Some(Work::Write { remote, chunk }) = pair.take_work() else { panic!("no write") };
-    assert_eq!((remote, chunk.len()), (KEYED, 4096));
+    assert_eq!((remote, chunk.len(), pair.output_bytes()), (KEYED, 4096, 0));
     let Some(Work::Respond { cqe, invalidate, reserved_bytes }) = pair.take_work() else {
         panic!("no response")
     };
