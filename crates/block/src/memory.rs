@@ -23,7 +23,8 @@ pub struct MemoryBacking {
 
 impl MemoryBacking {
     /// Returns a zeroed device of `size` bytes in blocks of `block_size` bytes (a power of two of
-    /// at least 512). The system allocates its memory when it is written, see [`Self::populated`].
+    /// 512 bytes to 64 KiB). The system allocates its memory when it is written, see
+    /// [`Self::populated`].
     ///
     /// # Errors
     /// [`Error::Geometry`] for a size that is not a positive multiple of the block size,
@@ -54,11 +55,14 @@ impl MemoryBacking {
     }
 }
 
+/// Largest block size in bytes. One transfer of a command has room for few larger blocks.
+const BLOCK_SIZE_MAX: u32 = 64 << 10;
+
 pub(crate) fn check_block_size(block_size: u32) -> Result<(), Error> {
-    if block_size.is_power_of_two() && block_size >= 512 {
+    if block_size.is_power_of_two() && (512..=BLOCK_SIZE_MAX).contains(&block_size) {
         return Ok(());
     }
-    let expected = "is not a power of two of at least 512";
+    let expected = "is not a power of two from 512 to 65536";
     Err(Error::Geometry { what: "block size", value: u64::from(block_size), expected })
 }
 

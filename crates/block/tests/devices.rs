@@ -234,7 +234,13 @@ fn bad_ranges_are_refused() {
         assert!(log.is_empty());
     });
     assert!(matches!(MemoryBacking::new(SIZE + 1, 4096), Err(Error::Geometry { .. })));
-    assert!(matches!(MemoryBacking::new(SIZE, 1000), Err(Error::Geometry { .. })));
+    for block_size in [0, 256, 1000, 128 << 10, 1 << 31] {
+        let refused = MemoryBacking::new(1 << 31, block_size).unwrap_err();
+        assert!(matches!(refused, Error::Geometry { what: "block size", .. }), "{refused}");
+    }
+    for block_size in [512, 64 << 10] {
+        assert!(MemoryBacking::new(SIZE, block_size).is_ok());
+    }
 }
 
 /// Goal: a created file has real blocks, reports its progress, and keeps them through discard and

@@ -72,7 +72,7 @@ impl IoCommand {
         Point::new(Family::Target, index, name)
     }
 
-    /// Returns the number of bytes that the host has to send.
+    /// Returns the number of bytes that the host has to send. The command must be checked.
     pub(crate) fn data_bytes_in(&self) -> u32 {
         match self {
             Self::Write { extent, .. } | Self::Compare(extent) => extent.bytes as u32,
@@ -90,7 +90,10 @@ impl IoCommand {
     /// Returns the buffer memory that the command's data may need, in addition to in-capsule data.
     pub(crate) fn buffer_bytes(&self) -> usize {
         match self {
-            Self::Read(extent) => extent.bytes as usize,
+            // Before the check of the transfer limit this may be more than 32 bits hold.
+            Self::Read(extent) | Self::Write { extent, .. } | Self::Compare(extent) => {
+                extent.bytes as usize
+            }
             Self::Report { bytes } => *bytes as usize,
             _ => self.data_bytes_in() as usize,
         }
@@ -232,4 +235,34 @@ pub(crate) fn ranges(
         extents.push(Extent { offset: start << shift, bytes: count << shift });
     }
     Ok(extents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::MemoryBacking;
+    use nvme::SglDescriptor;
+    use std::sync::Arc;
+
+    /// Goal: a command for more bytes than 32 bits count is refused because of the transfer limit,
+    /// although the rest of its length fits its descriptor.
+    #[test]
+    fn the_most_blocks_exceed_the_transfer_limit() {
+        const BLOCK: u32 = 64 << 10;
+        let backing = MemoryBacking::new(u64::from(BLOCK) << 16, BLOCK).unwrap();
+        let namespace = Namespace::new(Nsid(1), [1; 16], Arc::new(backing), false);
+        let limits = Limits::default();
+        let decode = |opcode, blocks, bytes| {
+            let command = ReadWrite { start_lba: 0, blocks, ..ReadWrite::default() };
+            let sqe = command.encode(opcode, Nsid(1)).unwrap();
+            IoCommand::new(&sqe.with_sgl(SglDescriptor::transport(bytes)), &namespace, &limits)
+        };
+        for opcode in [NvmOpcode::READ, NvmOpcode::WRITE, NvmOpcode::COMPARE] {
+            for (blocks, bytes) in [(1 << 16, 0), (1 << 16, BLOCK), (17, 17 * BLOCK)] {
+                assert_eq!(decode(opcode, blocks, bytes), Err(Status::INVALID_FIELD), "{opcode}");
+            }
+            let largest = decode(opcode, 16, 16 * BLOCK).unwrap();
+            assert_eq!(largest.buffer_bytes(), limits.transfer_bytes_max as usize);
+        }
+    }
 }
