@@ -27,12 +27,12 @@ local SETTINGS = "/etc/tsumugi/slurm.conf"
 local PATH = "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin; export PATH; "
 local SSH = "ssh -oBatchMode=yes -oConnectTimeout=10 -- "
 
--- Returns a word that no shell takes apart.
+-- Quotes a word for the shell.
 local function quote(word)
 	return "'" .. word:gsub("'", "'\\''") .. "'"
 end
 
--- Runs a command; returns whether it succeeds, and what it prints.
+-- Runs a command. Returns whether it succeeds, and its output.
 local function run(command)
 	local pipe = io.popen(PATH .. "{ " .. command .. "; } 2>&1; echo \"status $?\"")
 	local text = pipe:read("*all")
@@ -60,7 +60,7 @@ local function settings()
 	return found
 end
 
--- Adds one word of a job's request; returns what is wrong with it.
+-- Adds one word of a job's request. Returns the error, if there is one.
 local function add(wanted, word)
 	local name, value = word:match("^([%a_]+)=(.+)$")
 	if name == "size" and value:match("^%d+[KMGTkmgt]?i?B?$") then
@@ -81,7 +81,7 @@ local function add(wanted, word)
 	end
 end
 
--- Returns what a job's script asks for, or nothing; and what is wrong with it.
+-- Returns the request in a job's script, if there is one, and its error.
 local function request(job_script)
 	local wanted = nil
 	for line in io.lines(job_script) do
@@ -109,7 +109,7 @@ local function mount(job_id)
 	return "/run/tsumugi/" .. pool(job_id) .. ".mnt"
 end
 
--- Returns a job's user, group and nodes, as Slurm shows them; or nothing, and why.
+-- Returns a job's user, group and nodes, as Slurm shows them; or nothing, and the reason.
 local function allocation(job_id, wanted)
 	local is_shown, text = run("scontrol show job -o " .. quote(job_id))
 	local uid = text:match(" UserId=[^ (]*%((%d+)%)")
@@ -150,7 +150,7 @@ local function create(job_id, wanted, job)
 	for _, name in ipairs(job.nodes) do
 		table.insert(hosts, "root@" .. name)
 	end
-	-- As a line: a file of the same name in the working directory is not meant.
+	-- As a line, so that `up` does not take it for a file of that name in the working directory.
 	local words = { "tsumugi", "up", "--nodes", quote(table.concat(hosts, ",")), "--job", pool(job_id),
 		"--owner", job.uid, "--owner-slurm-job", job_id, "--mount-base", mount(job_id), "--size",
 		quote(wanted.size or site.size or "2G") }
@@ -176,7 +176,7 @@ function slurm_bb_job_process(job_script)
 	return slurm.SUCCESS
 end
 
--- Asked for again and again. Slurm waits. Its nodes are what a job gets, so there is nothing to count.
+-- Slurm calls this again and again, and waits. A job's pool consists of its nodes, so there is nothing to count.
 function slurm_bb_pools()
 	return slurm.SUCCESS
 end
@@ -259,7 +259,7 @@ function slurm_bb_test_data_out()
 	return slurm.SUCCESS
 end
 
--- The last call about a job, also when it is cancelled at any moment. Slurm repeats it when it fails.
+-- The last call about a job, also after a cancellation at any moment. Slurm repeats it when it fails.
 function slurm_bb_job_teardown(job_id, job_script, hurry)
 	local is_gone, text = run("tsumugi down --job " .. pool(job_id) .. " --deadline 20s || test $? = 3")
 	if not is_gone then
@@ -268,7 +268,7 @@ function slurm_bb_job_teardown(job_id, job_script, hurry)
 	return slurm.SUCCESS
 end
 
--- `scontrol show bbstat JOB` shows the pool of a job; only root may ask for those of others.
+-- `scontrol show bbstat JOB` shows the pool of a job; only root may see other users' pools.
 function slurm_bb_get_status(uid, gid, job_id)
 	if not job_id or not job_id:match("^%d+$") then
 		return slurm.SUCCESS, "usage: scontrol show bbstat JOB\n"

@@ -1,4 +1,4 @@
-"""Somebody who stands between a client and a service: sees, keeps and changes what passes."""
+"""A proxy between a client and a service, which records and changes the bytes that pass."""
 import contextlib
 import ctypes
 import os
@@ -9,13 +9,13 @@ CLONE_NEWNET = 0x40000000
 
 
 def listen(address, namespace=None):
-    """A listening socket, in a network namespace if one is named."""
+    """Returns a listening socket, in a network namespace if one is given."""
     if not namespace:
         return socket.create_server(address)
     made = []
 
     def enter():
-        # A thread of its own: only that one moves there.
+        # A thread of its own, because only that thread enters the namespace.
         space = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
         try:
             if ctypes.CDLL(None, use_errno=True).setns(space, CLONE_NEWNET):
@@ -35,9 +35,9 @@ def listen(address, namespace=None):
 
 
 class Between:
-    """A proxy in front of `address`; in a network namespace it listens at the same address there. What clients send,
-    and what they get, is in `there` and `back`; `change` makes of what a client sends what the service gets, and
-    `change_back` of an answer what the client gets. `streams` has what each connection sent."""
+    """A proxy in front of `address`; in a network namespace it listens at the same address there. `there` has the bytes
+    from clients, `back` the bytes to them. `change` turns the bytes from a client into those for the service, and
+    `change_back` those of an answer into those for the client. `streams` has the bytes that each connection sent."""
 
     def __init__(self, address, namespace=None):
         host, port = address.rsplit(":", 1)
@@ -49,7 +49,7 @@ class Between:
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
-        """Takes connections for ever."""
+        """Accepts connections for ever."""
         while True:
             client, _ = self.listener.accept()
             try:
@@ -80,9 +80,9 @@ class Between:
                 end.shutdown(socket.SHUT_RDWR)
 
     def sees(self, word):
-        """Whether a word has passed in the open."""
+        """Returns whether a word has passed in plain text."""
         return word in self.there or word in self.back
 
     def forget(self):
-        """Forgets what has passed."""
+        """Forgets the bytes so far."""
         del self.there[:], self.back[:]

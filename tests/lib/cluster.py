@@ -1,8 +1,8 @@
 """A job's nodes on this machine, for the tests of the whole system.
 
 A Cluster is a metadata service and nodes, each a process of its own, with sockets on loopback and
-everything else in one directory. Leaving the `with` block takes all of it down, whatever state it
-is in, and fails if a process had to be killed or complains of something it must not.
+everything else in one directory. Leaving the `with` block takes all of it down, from any state, and
+fails if a process had to be killed or has logged an error that it must not log.
 """
 import contextlib
 import os
@@ -19,7 +19,7 @@ STOP_SECONDS = 30
 
 
 class Process:
-    """A `tsumugi` command that says on its standard output when it is ready."""
+    """A `tsumugi` command that reports on its standard output when it is ready."""
 
     def __init__(self, directory, name, arguments, ready):
         self.name = name
@@ -39,7 +39,7 @@ class Process:
                                           stdin=subprocess.DEVNULL, env=environment)
 
     def wait_ready(self):
-        """Waits for the line that says so, and returns it."""
+        """Waits for the line that reports this, and returns it."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             for line in self.output.read_text().splitlines():
@@ -51,20 +51,20 @@ class Process:
         raise RuntimeError(f"{self.name} is not ready; its log ends with:\n{self.tail()}")
 
     def tail(self, lines=20):
-        """The end of its log."""
+        """Returns the end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def is_running(self):
-        """Whether the process lives."""
+        """Returns whether the process lives."""
         return self.popen is not None and self.popen.poll() is None
 
     def kill(self):
-        """kill -9."""
+        """Kills it (kill -9)."""
         self.popen.kill()
         self.popen.wait()
 
     def stop(self):
-        """Ends it in order; answers whether that worked in time."""
+        """Ends it cleanly. Returns whether that worked in time."""
         if not self.is_running():
             return True
         self.popen.send_signal(signal.SIGCONT)
@@ -80,9 +80,9 @@ class Cluster:
 
     `faster` divides all deadlines (a session's is 20 s), for tests that wait for them. With a
     `network` (see links.py) each node's sockets are in a network namespace of its own. The clients of
-    the nodes in `never_stop_themselves` go on without contact, as no real one does. The store and
-    the devices may be in another directory, `disk`. With `plain` the metadata service speaks without
-    TLS, for tests that speak its protocol themselves (wire.py).
+    the nodes in `never_stop_themselves` continue without contact, which no real client does. The store and
+    the devices may be in another directory, `disk`. With `plain` the metadata service uses no
+    TLS, for tests with an implementation of its protocol (wire.py).
     """
 
     def __init__(self, nodes=3, size="256M", directory=None, memory=False, transport="auto",
@@ -107,30 +107,30 @@ class Cluster:
         self.is_orderly = True
 
     def meta_arguments(self, listen):
-        """Arguments of the metadata service."""
+        """Returns the arguments of the metadata service."""
         return ["meta", "--listen", listen, "--store", str(self.disk / "store"),
                 "--secret", str(self.secret), "--faster", str(self.faster),
                 *(["--plain"] if self.plain else []),
                 *(["--insecure"] if self.network else [])]
 
     def mount(self, number):
-        """Mount point of a node, counted from 1."""
+        """Returns the mount point of a node, counted from 1."""
         return self.directory / f"mount{number}"
 
     def mounts(self):
-        """All mount points."""
+        """Returns all mount points."""
         return [self.mount(number + 1) for number in range(len(self.names))]
 
     def device(self, number):
-        """Backing file of a node."""
+        """Returns the backing file of a node."""
         return self.disk / f"device{number}"
 
     def node(self, number):
-        """A node's process."""
+        """Returns a node's process."""
         return self.nodes[number]
 
     def configure(self, number):
-        """Writes a node's configuration and answers its path."""
+        """Writes a node's configuration. Returns its path."""
         self.mount(number).mkdir(exist_ok=True)
         lines = [f'name = "node{number}"', f'meta = "{self.address}"',
                  f'secret = "{self.secret}"', f'mount = "{self.mount(number)}"',
@@ -148,7 +148,7 @@ class Cluster:
 
     def __enter__(self):
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            # A test that is stopped takes its processes down, too.
+            # The end of a stopped test also ends its processes.
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
             self.meta.start()
@@ -165,7 +165,7 @@ class Cluster:
         return self
 
     def prepare(self, number):
-        """A node's process, not started yet."""
+        """Returns a node's process, not started yet."""
         self.nodes[number] = Process(self.directory, f"node{number}",
                                      ["node", str(self.configure(number))], "ready ")
         return self.nodes[number]
@@ -188,7 +188,7 @@ class Cluster:
         process.wait_ready()
 
     def unmount(self, number):
-        """Takes away a mount whose process is gone."""
+        """Removes the mount of a dead process."""
         subprocess.run(["umount", "-l", str(self.mount(number))], stderr=subprocess.DEVNULL,
                        check=False)
 
@@ -207,13 +207,13 @@ class Cluster:
 
 
 class Table:
-    """Counts what went wrong in many rounds of several checks, and prints it."""
+    """Counts the errors in many rounds of several checks, and prints them."""
 
     def __init__(self):
         self.rows = {}
 
     def check(self, name, holds):
-        """One round of a check."""
+        """Counts one round of a check."""
         wrong, rounds = self.rows.get(name, (0, 0))
         self.rows[name] = (wrong + (not holds), rounds + 1)
 

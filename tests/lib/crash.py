@@ -22,8 +22,8 @@ from unions import TSUMUGI, lives, options_of, run, server_of
 
 # `_IOR('X', 125, __u32)` of both; the flag leaves the journal unwritten.
 SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, struct.pack("I", 2)
-# The file system as it is made and mounted, its size, and the user whom everything belongs to. Without
-# commits unasked, and with an ordinary user's way of syncing too.
+# Commands and options that create and mount the file system, its size, and the user that owns everything. Without
+# commits of its own accord; also with the syncs that an ordinary user can do.
 NOBODY = 65534
 CONDITIONS = {
     "xfs-root": (["mkfs.xfs", "-q", "-f"], "", 300, 0),
@@ -33,7 +33,7 @@ CONDITIONS = {
     "writeback-root": (["mkfs.ext4", "-q", "-F", "-b", "4096"], "commit=900,data=writeback", 512, 0),
     "writeback-user": (["mkfs.ext4", "-q", "-F", "-b", "4096"], "commit=900,data=writeback", 512, NOBODY),
 }
-# As these, but the disk forgets what was written since its last flush: file systems without the ioctl.
+# The same for file systems without the ioctl: the disk forgets the writes since its last flush.
 CUT = {"btrfs-root": ("btrfs", 160, 0), "btrfs-user": ("btrfs", 160, NOBODY),
        "ext4-cut": ("ext4", 64, 0), "ext4-cut-user": ("ext4", 64, NOBODY), "xfs-cut": ("xfs", 320, 0)}
 WAIT_SECONDS = 30
@@ -109,10 +109,10 @@ class Disk:
         (PLACE / f"image-{self.condition}").unlink()
 
     def begin(self):
-        """A row begins."""
+        """Begins a row."""
 
     def unmount(self):
-        """Unmounts it; who has just been killed may hold it for a moment."""
+        """Unmounts it; a process that was just killed may hold it for a moment."""
         deadline = time.monotonic() + WAIT_SECONDS
         while run("umount", self.at, check=False).returncode != 0:
             if time.monotonic() > deadline:
@@ -134,8 +134,8 @@ class Disk:
 
 
 class CutDisk:
-    """A disk whose power can be cut after all is done, with what it has written since its last flush
-    lost or not; made anew for each row."""
+    """A disk with a power cut at the end, which loses the writes since its last flush or does not; created anew for
+    each row."""
 
     def __init__(self, condition):
         self.condition, self.number = condition, 0
@@ -145,7 +145,7 @@ class CutDisk:
         self.stack = None
 
     def begin(self):
-        """A row begins, on an empty disk."""
+        """Begins a row, on an empty disk."""
         self.end()
         directory = PLACE / f"disk-{self.condition}-{self.number}"
         directory.mkdir()
@@ -157,7 +157,7 @@ class CutDisk:
         os.chown(self.at, self.uid, self.uid)
 
     def show(self, image):
-        """Mounts an image instead of what is mounted."""
+        """Mounts an image in place of the mounted one."""
         self.hide()
         self.mounted = self.stack.enter_context(contextlib.ExitStack())
         self.mounted.enter_context(powercut.mounted(image, self.at))
@@ -169,29 +169,29 @@ class CutDisk:
             del self.mounted
 
     def sync(self):
-        """What was made so far is the disk's beginning: from now on its power can be cut."""
+        """Ends the preparation: from now on the disk's power can be cut."""
         self.hide()
         self.power = self.stack.enter_context(contextlib.ExitStack())
         self.show(self.power.enter_context(self.disk.powered()))
 
     @contextlib.contextmanager
     def powered(self):
-        """The time for which its power can be cut."""
+        """Spans the time in which the disk's power can be cut."""
         self.sync()
         yield
         self.hide()
         self.power.close()
 
     def mark(self, number):
-        """Notes that something was answered."""
+        """Notes an answer."""
         self.disk.mark(str(number))
 
     def entries(self):
-        """Number of what was logged."""
+        """Returns the number of log entries."""
         return self.disk.entries()
 
     def cut(self, at, seed):
-        """Cuts the power, and mounts what is there; returns the marks until then."""
+        """Cuts the power, and mounts the rest. Returns the marks until then."""
         self.hide()
         image, marks = self.disk.cut(at, seed)
         self.show(image)
@@ -206,7 +206,7 @@ class CutDisk:
         self.cut(at, 1)
 
     def end(self):
-        """Gives all back."""
+        """Releases everything."""
         if self.stack:
             self.hide()
             self.stack.close()
@@ -214,7 +214,7 @@ class CutDisk:
 
 
 class Union:
-    """A union whose upper directory lies on a disk, and what is done through it."""
+    """A union with its upper directory on a disk, and the operations through it."""
 
     def __init__(self, disk, name, lower, more=""):
         self.disk, self.lower, self.more = disk, lower, more
@@ -239,7 +239,7 @@ class Union:
         self.server = server_of(self.at)
 
     def unmount(self):
-        """Unmounts it in order."""
+        """Unmounts it cleanly."""
         run("umount", self.at)
         deadline = time.monotonic() + WAIT_SECONDS
         while lives(self.server):
@@ -248,7 +248,7 @@ class Union:
         self.server = None
 
     def kill(self):
-        """Kills the server, and takes the dead mount away."""
+        """Kills the server, and removes the dead mount."""
         if self.server is None:
             return
         os.kill(self.server, signal.SIGKILL)
@@ -271,14 +271,14 @@ class Union:
 
 
 def rename_exchange(one, two):
-    """renameat2(2) with RENAME_EXCHANGE."""
+    """Calls renameat2(2) with RENAME_EXCHANGE."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(-100, os.fsencode(one), -100, os.fsencode(two), 2) != 0:
         raise OSError(ctypes.get_errno(), "renameat2")
 
 
 def syncfs(path):
-    """syncfs(2)."""
+    """Calls syncfs(2)."""
     directory = os.open(path, os.O_RDONLY)
     if ctypes.CDLL(None, use_errno=True).syncfs(directory) != 0:
         raise OSError(ctypes.get_errno(), "syncfs")
@@ -286,7 +286,7 @@ def syncfs(path):
 
 
 def can_cut(condition):
-    """Whether the machine has what it takes to cut this disk's power."""
+    """Returns whether the machine has the programs to cut this disk's power."""
     make = powercut.MAKE[CUT[condition][0]][0]
     return powercut.program() is not None and shutil.which(make) is not None
 

@@ -1,9 +1,9 @@
 """Random operations on a union with syncs at random points, kills of its server and crashes.
 
-The model keeps what each name meant over time, and what each file held. A sync of a file promises its
-name and its content from then on, one of a directory its names. After a crash each name shows one of its
-meanings since the promise, with a content since that file's sync; and a file that was synced and still
-has a name is under one of the names that it had since.
+The model keeps the meanings of each name over time, and the contents of each file. A sync of a file promises
+its name and its content from then on, a sync of a directory its names. After a crash each name shows one of its
+meanings since the promise, with a content since that file's sync; and a synced file that still has a name is
+under one of the names that it had since.
 """
 import os
 import random
@@ -23,7 +23,7 @@ BLOCK = 512
 
 
 class File:
-    """What a file held, and when it was synced."""
+    """The contents of a file over time, and its syncs."""
 
     def __init__(self, content, now=0, is_synced=False):
         self.versions, self.syncs = [(now, content)], []
@@ -31,23 +31,23 @@ class File:
             self.sync(now)
 
     def now(self):
-        """What it holds."""
+        """Returns the present content."""
         return self.versions[-1][1]
 
     def change(self, now, content):
-        """It holds something else."""
+        """Records a new content."""
         self.versions.append((now, content))
 
     def sync(self, now):
-        """Its content was made durable."""
+        """Records that the content is durable."""
         self.syncs.append((now, len(self.versions) - 1))
 
     def synced(self, done):
-        """When it was synced last until then, and with which version; None if it was not."""
+        """Returns when it was synced last until then, and with which version; None if it was not."""
         return next((sync for sync in reversed(self.syncs) if sync[0] <= done), None)
 
     def allows(self, found, done, begun):
-        """Whether `found` is made of the versions since the sync, as an ordinary file's pages and size
+        """Returns whether `found` consists of versions since the sync, as an ordinary file's pages and size
         may reach the disk: beyond the smallest size a byte may also be zero."""
         first = (self.synced(done) or (0, 0))[1]
         legal = [content for time, content in self.versions[first:] if time <= begun]
@@ -66,7 +66,7 @@ class File:
 
 
 def contents(at):
-    """What all names show: inode and content."""
+    """Returns what all names show: inode and content."""
     found = {}
     for path in PATHS:
         try:
@@ -90,34 +90,34 @@ class Random:
             self.meanings[path] = [(0, file)]
 
     def now(self, path):
-        """The file that a name means."""
+        """Returns the file of a name."""
         return self.meanings[path][-1][1]
 
     def mean(self, path, file):
-        """A name means something else from now on."""
+        """Records a new meaning of a name."""
         self.meanings[path].append((self.time, file))
 
     def meaning(self, path, time):
-        """What a name meant at some time."""
+        """Returns what a name meant at some time."""
         return next(file for begin, file in reversed(self.meanings[path]) if begin <= time)
 
     def names(self, file, time=None):
-        """The names of a file."""
+        """Returns the names of a file."""
         time = self.time if time is None else time
         return [path for path in PATHS if self.meaning(path, time) is file]
 
     def do(self, act, *paths):
-        """Carries an operation out."""
+        """Carries out an operation."""
         return self.union.do(lambda at: act(*(at / path for path in paths)))
 
     def sync(self, path):
-        """A file's sync has been answered."""
+        """Records the answer of a file's sync."""
         self.now(path).sync(self.time)
         if len(self.names(self.now(path))) == 1:
             self.promises[path].append(self.time)
 
     def step(self):
-        """One operation."""
+        """Does one operation."""
         self.time += 1
         there = [path for path in PATHS if self.now(path)]
         if self.random.random() < 0.15:
@@ -159,7 +159,7 @@ class Random:
             self.union.mount()
 
     def lose(self):
-        """A synced file loses its name, and others are synced."""
+        """Removes the name of a synced file, and syncs others."""
         path = self.random.choice([path for path in OTHERS if self.now(path)] or [OTHERS[0]])
         if not self.now(path):
             return
@@ -178,7 +178,7 @@ class Random:
         self.flush()
 
     def flush(self):
-        """Other files are synced, as may happen at any time; mostly partial ones."""
+        """Syncs other files, as may happen at any time; mostly partial ones."""
         for _ in range(self.random.randrange(1, 3)):
             self.time += 1
             path = self.random.choice(OTHERS)
@@ -219,7 +219,7 @@ class Random:
             self.sync(path)
 
     def make(self, path):
-        """A new file."""
+        """Creates a file."""
         data, is_synced = os.urandom(50) * 100, self.random.random() < 0.5
         self.note(f"make {path}{', synced' if is_synced else ''}")
 
@@ -238,7 +238,7 @@ class Random:
             self.sync(path)
 
     def rename(self, path, other):
-        """A rename, which may replace."""
+        """Renames a file, and may replace another."""
         self.note(f"rename {path} {other}")
         self.do(os.rename, path, other)
         # Two names of one file: nothing happens.
@@ -247,7 +247,7 @@ class Random:
             self.mean(path, None)
 
     def exchange(self, path, other):
-        """Two names change places."""
+        """Exchanges two names."""
         self.note(f"exchange {path} {other}")
         self.do(rename_exchange, path, other)
         one, two = self.now(path), self.now(other)
@@ -255,7 +255,7 @@ class Random:
         self.mean(other, one)
 
     def sync_directory(self, directory):
-        """A directory's names are made durable."""
+        """Makes a directory's names durable."""
         self.note(f"sync {directory}")
 
         def act(name):
@@ -269,13 +269,13 @@ class Random:
                 self.promises[path].append(self.time)
 
     def meanings_since(self, path, time, begun):
-        """What a name has meant from some time on."""
+        """Returns the meanings of a name since some time."""
         history = [(begin, file) for begin, file in self.meanings[path] if begin <= begun]
         first = max(number for number, (begin, _) in enumerate(history) if begin <= time)
         return [file for _, file in history[first:]]
 
     def check(self, found, done, begun):
-        """What is wrong, in words, after the operation `done` has ended, and `begun` has begun."""
+        """Returns what is wrong, in words, after the operation `done` has ended, and `begun` has begun."""
         data = {path: item and item[1] for path, item in found.items()}
         for path in PATHS:
             promise = max(time for time in self.promises[path] if time <= done)
@@ -294,7 +294,7 @@ class Random:
                 yield f"a synced file is under none of its names {names}"
 
     def begin_anew(self, found):
-        """What was found is what is durable."""
+        """Takes the observed state as the durable one."""
         files = {}
         for path in PATHS:
             file = None
@@ -305,8 +305,8 @@ class Random:
             self.promises[path] = [self.time]
 
     def run(self):
-        """Works and crashes some times; what was wrong, in words."""
-        # Its directories are there in any case.
+        """Works and crashes several times. Returns what was wrong, in words."""
+        # Its directories always exist.
         self.disk.sync()
         self.union.mount()
         for _ in range(CRASHES):
@@ -326,7 +326,7 @@ class Random:
         return []
 
     def run_and_cut(self, cuts):
-        """Works on a disk whose power can be cut afterwards, at any time; what was wrong, in words."""
+        """Works on a disk with a power cut afterwards, at any time. Returns what was wrong, in words."""
         marks = [0]
         with self.disk.powered():
             self.union.mount()
@@ -341,7 +341,7 @@ class Random:
             done = max(self.disk.cut(at, cut), default=0)
             self.union.mount()
             found = self.union.do(contents)
-            # All of the next step may have been done, but for its mark.
+            # All of the next step may have been done, except its mark.
             begun = next((mark for mark in marks if mark > done), done)
             wrong = list(self.check(found, done, begun))
             if wrong:

@@ -1,9 +1,9 @@
 """One crash for each row of the table "What is durable before what" of docs/union-durability.md.
 
 A row does something through a union, lets another file be synced (which flushes the journal of partial
-copies and nothing else), and says what may be there after a loss of power: a list of states, each of
-them a content for each path, or None for no such name. What was synced and not changed since must be
-there in any case.
+copies and nothing else), and returns the possible states after a loss of power: a list of states, each with a
+content for each path, or None for no such name. Files that were synced and not changed since must always
+be there.
 """
 import json
 import mmap
@@ -19,7 +19,7 @@ WAIT_SECONDS = 120
 
 
 def lower_bytes(path, size=100_000):
-    """A lower file's content: no zeros, so that a hole shows."""
+    """Returns a lower file's content: no zeros, so that a hole shows."""
     line = f"{path} as it was below. ".encode()
     return (line * (size // len(line) + 1))[:size]
 
@@ -31,7 +31,7 @@ FILES["a/small"] = lower_bytes("a/small", 900)
 
 
 def row(more=KEEP, only=None):
-    """Makes a function a row."""
+    """Registers a function as a row."""
     def add(act):
         ROWS[act.__name__] = (act, more, only)
         return act
@@ -39,12 +39,12 @@ def row(more=KEEP, only=None):
 
 
 class Case:
-    """What a row does, and what is known to be durable."""
+    """The operations of a row, and the files that are known to be durable."""
 
     def __init__(self, union):
         self.union = union
         self.now = dict(FILES)
-        # What must be found, whatever else is.
+        # Files that must be found in any state.
         self.exact = {}
         self.others = iter(range(8))
 
@@ -53,7 +53,7 @@ class Case:
         return self.union.do(lambda at: act(*(at / name for name in names)))
 
     def patch(self, path, text=b"patch", at=CHUNK, sync=True):
-        """Writes into a file; returns what it has then."""
+        """Writes into a file. Returns its new content."""
         data = text * 20
         old = self.now[path]
         self.now[path] = old[:at] + data + old[at + len(data):]
@@ -84,11 +84,11 @@ class Case:
         return self.now[path]
 
     def flush(self):
-        """Another partial file is synced."""
+        """Syncs another partial file."""
         self.patch(f"z/o{next(self.others)}", b"flush")
 
     def sync_directory(self, path):
-        """fsync of a directory."""
+        """Calls fsync on a directory."""
         def act(name):
             directory = os.open(name, os.O_RDONLY)
             os.fsync(directory)
@@ -97,7 +97,7 @@ class Case:
         self.do(act, path)
 
     def replace_server(self):
-        """The server is killed, and the union mounted again."""
+        """Kills the server, and mounts the union again."""
         self.union.kill()
         self.union.mount()
 

@@ -14,7 +14,7 @@ START_SECONDS = 60
 
 
 class Docker:
-    """A daemon with everything in one directory; its socket is in another, as its path must be short."""
+    """A daemon with everything in one directory; its socket is in another, because its path must be short."""
 
     def __init__(self, base, short, driver="fuse-overlayfs"):
         """The driver fuse-overlayfs starts the first program of that name: ours."""
@@ -47,11 +47,11 @@ class Docker:
         return podman.run("docker", *arguments, env=self.environment, **more)
 
     def run(self, *arguments, **more):
-        """`docker run`."""
+        """Runs `docker run`."""
         return podman.run(*self.start, *arguments, env=self.environment, **more)
 
     def import_base(self, root=None):
-        """The base image, of a root directory: one of a few programs if none is given."""
+        """Imports the base image from a root directory, by default one of a few programs."""
         if root is None:
             root = self.base / "root"
             podman.make_root(root)

@@ -1,4 +1,4 @@
-"""What tests of experiments on layers have in common: samples, and what an experiment has left."""
+"""Shared code of tests of experiments on layers: samples, and an experiment's leftovers."""
 import contextlib
 import os
 import sqlite3
@@ -9,7 +9,7 @@ GONE_SECONDS = 40
 
 
 def samples(results):
-    """Values by name and condition; none while there are none."""
+    """Returns values by name and condition; none while there are none."""
     values = {}
     if not (results / "results.sqlite").exists():
         return values
@@ -24,13 +24,13 @@ def samples(results):
 
 
 def errors(results):
-    """What went wrong with runs."""
+    """Returns the errors of runs."""
     with sqlite3.connect(results / "results.sqlite") as database:
         return [row[0] for row in database.execute("SELECT error FROM run WHERE error NOT NULL")]
 
 
 def left(data):
-    """What is left of an experiment below its directory: files, processes, mounts, loop devices."""
+    """Returns an experiment's leftovers below its directory: files, processes, mounts, loop devices."""
     where = os.fsencode(str(data.resolve()))
     found = [str(path) for path in data.iterdir()]
     for process in Path("/proc").glob("[0-9]*"):

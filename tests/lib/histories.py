@@ -1,9 +1,9 @@
-"""Histories of calls on names and files of several mounts, recorded to be put into one order.
+"""Histories of calls on names and files of several mounts, for a check that all have one order.
 
 A Worker is a process with random steps in one directory of a mount. It writes each call, with its begin, its
 end and its answer, as a line of JSON; `tsumugi-simulation linear` looks for an order of all of them
-(crates/simulation/src/linear.rs says what a line holds). Times are those of the monotonic clock, which
-all processes of a machine share. A call that fails in a way that leaves open whether it was made is *lost*.
+(crates/simulation/src/linear.rs describes a line). Times are those of the monotonic clock, which
+all processes of a machine share. A call is *lost* if its error leaves open whether the call was made.
 """
 import contextlib
 import ctypes
@@ -21,7 +21,7 @@ NAMES = ["a", "b", "c", "sub/a", "sub/b"]
 LINKS = ["l", "sub/l"]
 DIRECTORIES = {".": [name for name in NAMES + LINKS if "/" not in name],
                "sub": [name for name in NAMES + LINKS if "/" in name]}
-# Files that are written under a lock only, and such as are written without.
+# Files that are written only under a lock, and files that are written without one.
 LOCKED, UNLOCKED = ["s", "t"], ["w", "x"]
 BYTES = 8
 VERDICTS = {errno.EEXIST: "exists", errno.ENOENT: "absent", errno.EISDIR: "isdirectory",
@@ -39,19 +39,19 @@ class Lost(Exception):
 
 
 def kind(mode):
-    """A file's kind."""
+    """Returns a file's kind."""
     if stat.S_ISDIR(mode):
         return "directory"
     return "symlink" if stat.S_ISLNK(mode) else "file"
 
 
 def number(data):
-    """What a file holds; 0 if nothing was ever written."""
+    """Returns the number in a file; 0 if nothing was ever written."""
     return int.from_bytes(data, "little")
 
 
 class Worker:
-    """One that takes steps until a moment of the monotonic clock."""
+    """A process that takes steps until a moment of the monotonic clock."""
 
     def __init__(self, name, directory, output, until, seed):
         self.name = name
@@ -78,7 +78,7 @@ class Worker:
         self.output.close()
 
     def leave(self):
-        """Lets go of a mount that is gone."""
+        """Closes all files of a dead mount."""
         if self.at is not None:
             os.close(self.at)
             self.at = None
@@ -92,17 +92,17 @@ class Worker:
         self.output.flush()
 
     def call(self, call, function, looks=False):
-        """Makes a call and records it; answers what the function did, None where it failed."""
+        """Makes a call and records it. Returns the function's result, None after an error."""
         begin = time.monotonic_ns()
         try:
             answer = function()
         except OSError as error:
             end = time.monotonic_ns()
             verdict = VERDICTS.get(error.errno)
-            # Of two names, the kernel looks at each at a moment of its own.
+            # The kernel looks up two names at two moments.
             if call["op"] == "rename" and verdict in ("isdirectory", "notdirectory", "notempty"):
                 return None
-            # It may be the file that has no name any more.
+            # It may be the file without a name.
             if (call["op"] == "link" and verdict == "absent") or (call["op"] == "create" and verdict == "absent"):
                 return None
             if verdict:
@@ -122,7 +122,7 @@ class Worker:
         return answer
 
     def step(self):
-        """Something."""
+        """Does a random step."""
         step = self.random.choices(
             [self.create, self.mkdir, self.symlink, self.link, self.unlink, self.rmdir, self.rename, self.lookup,
              self.list, self.write, self.swap, self.read],
@@ -130,11 +130,11 @@ class Worker:
         step()
 
     def some(self, names):
-        """One of some names."""
+        """Returns one of some names."""
         return self.random.choice(names)
 
     def create(self):
-        """A file is made."""
+        """Creates a file."""
         path, exclusive = self.some(NAMES), self.random.random() < 0.5
         flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if exclusive else 0) | os.O_NOFOLLOW
 
@@ -150,22 +150,22 @@ class Worker:
 
     @staticmethod
     def close(fd):
-        """Closes what has nothing to write."""
+        """Closes files with nothing to write."""
         with contextlib.suppress(OSError):
             os.close(fd)
 
     def mkdir(self):
-        """A directory is made."""
+        """Creates a directory."""
         path = self.some(NAMES)
         self.call({"op": "mkdir", "path": path}, lambda: os.mkdir(path, dir_fd=self.at) or "done")
 
     def symlink(self):
-        """A symbolic link is made."""
+        """Creates a symbolic link."""
         path = self.some(NAMES)
         self.call({"op": "symlink", "path": path}, lambda: os.symlink("nowhere", path, dir_fd=self.at) or "done")
 
     def link(self):
-        """A file gets another name; it is held open, so that it is known which one."""
+        """Gives a file another name. The file stays open, so that it is known which one it is."""
         path, to = self.some(NAMES), self.some(LINKS)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self.at)
@@ -183,17 +183,17 @@ class Worker:
             self.close(fd)
 
     def unlink(self):
-        """A name goes."""
+        """Removes a name."""
         path = self.some(NAMES + LINKS)
         self.call({"op": "unlink", "path": path}, lambda: os.unlink(path, dir_fd=self.at) or "done")
 
     def rmdir(self):
-        """A directory goes."""
+        """Removes a directory."""
         path = self.some(NAMES)
         self.call({"op": "rmdir", "path": path}, lambda: os.rmdir(path, dir_fd=self.at) or "done")
 
     def rename(self):
-        """A name becomes another one."""
+        """Renames a name."""
         old, new = self.random.sample(NAMES, 2)
         mode = self.some(list(MODES))
 
@@ -204,18 +204,18 @@ class Worker:
         self.call({"op": "rename", "from": old, "to": new, "mode": mode}, move)
 
     def lookup(self):
-        """A name is looked up."""
+        """Looks a name up."""
         self.look(self.some(NAMES + LINKS))
 
     def look(self, path):
-        """A name is looked up."""
+        """Looks a name up."""
         def find():
             found = os.stat(path, dir_fd=self.at, follow_symlinks=False)
             return {"inode": [found.st_ino, kind(found.st_mode)]}
         self.call({"op": "lookup", "path": path}, find, looks=True)
 
     def list(self):
-        """A directory is listed; each entry may be seen at another moment."""
+        """Lists a directory; each entry may be seen at another moment."""
         directory = self.some(list(DIRECTORIES))
         begin = time.monotonic_ns()
         try:
@@ -236,12 +236,12 @@ class Worker:
             self.record({"op": "lookup", "path": path}, begin, answer, end)
 
     def value(self):
-        """A number that nobody else writes."""
+        """Returns a number that no other worker writes."""
         self.values += 1
         return (int(self.name.split("-")[1]) << 32) + self.values
 
     def write(self):
-        """A file is opened, written and closed."""
+        """Opens, writes and closes a file."""
         path, value = self.some(UNLOCKED), self.value()
 
         def put():
@@ -259,7 +259,7 @@ class Worker:
         self.call({"op": "write", "file": path, "value": value}, put)
 
     def swap(self):
-        """Under a lock, a file is read and written."""
+        """Reads and writes a file under a lock."""
         path, new = self.some(LOCKED), self.value()
         begin, old = time.monotonic_ns(), None
         fd = None
@@ -284,12 +284,12 @@ class Worker:
         self.record({"op": "swap", "file": path, "old": old, "new": new}, begin, "done", time.monotonic_ns())
 
     def read(self):
-        """A file is opened and read, where all lock under a lock."""
+        """Opens and reads a file, under a lock where all take one."""
         path = self.some(LOCKED + UNLOCKED)
         self.look_into(path)
 
     def look_into(self, path):
-        """A file is opened and read."""
+        """Opens and reads a file."""
         locked = path in LOCKED
 
         def get():
@@ -303,7 +303,7 @@ class Worker:
         self.call({"op": "read", "file": path, "locked": locked}, get, looks=True)
 
     def look_at_all(self):
-        """A last look at everything."""
+        """Takes a last look at everything."""
         self.at = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
         for path in NAMES + LINKS:
             self.look(path)
@@ -321,10 +321,10 @@ def prepare(directory):
 
 
 def uncertain(lines, losses, around_ns):
-    """The lines with failed changes as lost ones where their node lost its session meanwhile.
+    """Returns the lines, with failed changes as lost ones where their node lost its session meanwhile.
 
-    What was asked again in another session may have met its own effect: its error says nothing. `losses` are pairs
-    of a node and the moment, which is known to `around_ns`.
+    A call that was repeated in another session may have met its own effect, so its error means nothing. `losses` are
+    pairs of a node and the moment, which is known to `around_ns`.
     """
     for line in lines:
         is_failed_change = line["op"] not in ("lookup", "read") and str(line["answer"]) in VERDICTS.values()

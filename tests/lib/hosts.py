@@ -1,15 +1,15 @@
-"""Hosts of NVMe/TCP, as far as hostile ones are needed: capsules and queue pairs byte by byte."""
+"""Hosts of NVMe/TCP for tests with hostile ones: capsules and queue pairs byte by byte."""
 import socket
 import struct
 
 
 def sgl(length):
-    """The data goes over the transport; or lies in the capsule."""
+    """Returns a descriptor of data that follows on the transport, or lies in the capsule."""
     return struct.pack("<QI3sB", 0, length, bytes(3), 0x5A)
 
 
 def capsule(opcode, command, dwords=(), nsid=1, data=b"", length=0):
-    """A command capsule; of a Fabrics command `nsid` is the type."""
+    """Returns a command capsule; of a Fabrics command `nsid` is the type."""
     where = struct.pack("<QI3sB", 0, len(data), bytes(3), 1) if data else sgl(length)
     sqe = struct.pack("<BBHI", opcode, 0x40, command, nsid) + bytes(16) + where
     sqe += struct.pack("<6I", *dwords, *[0] * (6 - len(dwords)))
@@ -17,7 +17,7 @@ def capsule(opcode, command, dwords=(), nsid=1, data=b"", length=0):
 
 
 def connect(queue, controller, nqn):
-    """Connect with its data."""
+    """Returns a Connect command with its data."""
     data = (b"hostile-hostile-" + struct.pack("<H", controller)).ljust(256, b"\0")
     data += nqn.ljust(256, b"\0") + b"nqn.2026-01.test:hostile".ljust(256, b"\0") + bytes(256)
     return capsule(0x7F, 0, (queue << 16, 31), nsid=1, data=data)
@@ -43,7 +43,7 @@ class Host:
             self.read(24)
 
     def read(self, count):
-        """So many bytes."""
+        """Reads exactly this number of bytes."""
         data = b""
         while len(data) < count:
             part = self.socket.recv(count - len(data))

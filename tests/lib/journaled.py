@@ -1,11 +1,10 @@
-"""One process's work in a directory of its own, and what of it may be there after a loss of power.
+"""One process's work in a directory of its own, and its possible states after a loss of power.
 
 Every operation that changes names or attributes makes the next of the directory's *states*. The
-metadata service carries the calls of one process out in their order, so what is found is one of the
-states: none older than what was acknowledged as durable, none newer than what was begun. A file's
+metadata service carries out the calls of one process in their order, so the directory is found in one of the
+states: none older than the last one acknowledged as durable, none newer than the last one begun. A file's
 identity is its permission bits, which it gets together with its first name. Its content is made of
-records of 64 bytes that name file, write and place, so that whatever is read tells where it came
-from.
+records of 64 bytes that name file, write and place, so that all bytes that are read show their origin.
 """
 import errno
 import os
@@ -22,25 +21,25 @@ XATTR_BYTES = [40, 60_000, 60_000, 60_000]
 
 
 def record(file, write, place):
-    """The bytes of one record."""
+    """Returns the bytes of one record."""
     return f"f{file} w{write} r{place}".ljust(RECORD_BYTES - 1).encode() + b"\n"
 
 
 def value_of(seed):
-    """An extended attribute's value: of no pattern that a store could compress."""
+    """Returns an extended attribute's value, without a pattern that a store could compress."""
     rng = random.Random(seed)
     return rng.randbytes(rng.choice(XATTR_BYTES))
 
 
 class File:
-    """What was written to a file, and how much of it was acknowledged as durable."""
+    """The writes to a file, and how many of them were acknowledged as durable."""
 
     def __init__(self, records):
         self.records = records
         self.writes = []
 
     def allowed(self, place, synced):
-        """The writes of which a record may be, and whether it may be missing."""
+        """Returns the writes from which a record may come, and whether it may be missing."""
         of_place = [number for number, (first, count) in enumerate(self.writes)
                     if first <= place < first + count]
         before = [number for number in of_place if number < synced]
@@ -48,7 +47,7 @@ class File:
 
 
 class Work:
-    """Random operations below `mount`/`name`; `mark` is told what begins and what is durable."""
+    """Random operations below `mount`/`name`; `mark` receives what begins and what is durable."""
 
     def __init__(self, mount, name, seed, mark, done):
         self.root = Path(mount, name)
@@ -63,7 +62,7 @@ class Work:
         self.names = {}
 
     def step(self):
-        """One operation."""
+        """Does one operation."""
         kind = self.random.random()
         if kind < 0.30:
             self.write_new()
@@ -80,7 +79,7 @@ class Work:
             self.unlink()
 
     def begin(self, change):
-        """Tells that an operation begins, and what the state will be after it."""
+        """Reports that an operation begins, and the state after it."""
         names = {name: (file, dict(xattrs)) for name, (file, xattrs) in self.names.items()}
         change(names)
         # Names of one file share its attributes.
@@ -92,7 +91,7 @@ class Work:
         self.states.append(self.observable())
 
     def observable(self):
-        """The state as `observe` finds it."""
+        """Returns the state as `observe` finds it."""
         links = {}
         for file, _ in self.names.values():
             links[file] = links.get(file, 0) + 1
@@ -100,22 +99,22 @@ class Work:
                 for name, (file, xattrs) in self.names.items()}
 
     def end(self):
-        """The operation is over."""
+        """Ends the operation."""
         self.done[self.number] = len(self.states) - 1
 
     def any_name(self):
-        """A name that there is."""
+        """Returns an existing name."""
         return self.random.choice(sorted(self.names))
 
     def fsync(self, descriptor, file):
-        """Asks for durability, and notes what was promised by the answer: what was written to the
-        file, and all operations of all workers that had ended before the question."""
+        """Asks for durability, and notes the promise of the answer: the writes to the file, and all operations of all
+        workers that had ended before the request."""
         before, writes = list(self.done), len(self.files[file].writes)
         os.fsync(descriptor)
         self.mark(f"synced {self.name} {file} {writes} {' '.join(map(str, before))}")
 
     def write_new(self):
-        """A new file, written whole or in part, under a name that is free or is replaced."""
+        """Writes a new file, complete or in part, under a free or a replaced name."""
         name, file = self.random.choice(NAMES), len(self.files)
         assert file <= 0o777
         self.files.append(File(self.random.choice(RECORDS)))
@@ -139,7 +138,7 @@ class Work:
         assert os.pwrite(descriptor, data, first * RECORD_BYTES) == len(data)
 
     def overwrite(self):
-        """Some records of a file anew."""
+        """Writes some records of a file anew."""
         name = self.any_name()
         file = self.names[name][0]
         first = self.random.randrange(self.files[file].records)
@@ -151,7 +150,7 @@ class Work:
         os.close(descriptor)
 
     def set_xattr(self):
-        """An attribute gets another value."""
+        """Gives an attribute another value."""
         name, key = self.any_name(), self.random.choice(XATTRS)
         file = self.names[name][0]
         seed = self.random.randrange(1 << 30)
@@ -166,10 +165,10 @@ class Work:
         self.end()
 
     def move(self, source, target):
-        """A rename, which may replace."""
+        """Renames a file, and may replace another."""
         def change(names):
             moved = names.pop(source)
-            # Two names of one file: POSIX asks that nothing happens.
+            # Two names of one file: POSIX requires that nothing happens.
             if target in names and names[target][0] == moved[0]:
                 names[source] = moved
             else:
@@ -180,11 +179,11 @@ class Work:
         self.end()
 
     def rename(self):
-        """A name becomes another."""
+        """Changes a name."""
         self.move(self.any_name(), self.random.choice(NAMES))
 
     def link(self):
-        """A second name."""
+        """Adds a second name."""
         name, other = self.any_name(), self.random.choice(NAMES)
         if other in self.names:
             return
@@ -193,7 +192,7 @@ class Work:
         self.end()
 
     def unlink(self):
-        """A name less."""
+        """Removes a name."""
         name = self.any_name()
         self.begin(lambda names: names.pop(name))
         os.unlink(self.root / name)
@@ -201,7 +200,7 @@ class Work:
 
 
 def observe(root):
-    """The state that a directory is in."""
+    """Returns the state of a directory."""
     found = {}
     for place in ("", "left", "right"):
         for entry in os.scandir(root / place):
@@ -215,7 +214,7 @@ def observe(root):
 
 
 def is_state(found, state):
-    """Whether a directory as found is in a state."""
+    """Returns whether an observed directory matches a state."""
     if found.keys() != state.keys():
         return False
     for name, (mode, links, xattrs) in found.items():
@@ -228,7 +227,7 @@ def is_state(found, state):
 
 
 def read_pages(path):
-    """A file's bytes, with None for each page that is lost."""
+    """Returns a file's bytes, with None for each lost page."""
     pages = []
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -243,7 +242,7 @@ def read_pages(path):
 
 
 def wrong_content(path, file, log, synced):
-    """What is wrong with a file's content, of whose writes the first `synced` are durable."""
+    """Returns what is wrong with a file's content, given that its first `synced` writes are durable."""
     size, pages = read_pages(path)
     ends = [first + count for first, count in log.writes]
     size_min = max(ends[:synced], default=0) * RECORD_BYTES
@@ -254,7 +253,7 @@ def wrong_content(path, file, log, synced):
         places = range(number * per_page, min((number + 1) * per_page, log.records))
         allowed = {place: log.allowed(place, synced) for place in places}
         if page is None:
-            # Only what was written anew since can be lost.
+            # Only later writes can be lost.
             if all(len(writes) == 1 and not may_miss for writes, may_miss in allowed.values()):
                 return f"page {number} is lost, though all of it is durable"
             continue
@@ -270,7 +269,7 @@ def wrong_content(path, file, log, synced):
 
 
 def check(root, works, marks):
-    """What is wrong with the directories of all workers, in words, after a cut with these marks."""
+    """Returns what is wrong with the directories of all workers, in words, after a cut with these marks."""
     begun = {work.name: 0 for work in works}
     durable = {work.name: 0 for work in works}
     synced = {}

@@ -8,22 +8,22 @@ def ip(*arguments, check=True):
 
 
 class Network:
-    """`nodes` namespaces behind a bridge; leaving the `with` block takes all of it away."""
+    """`nodes` namespaces behind a bridge; leaving the `with` block removes all of it."""
 
     def __init__(self, nodes, name="tsl", subnet="10.213.77"):
         self.nodes, self.name, self.subnet = nodes, name, subnet
         self.meta = f"{subnet}.254"
 
     def address(self, number):
-        """A node's address."""
+        """Returns a node's address."""
         return f"{self.subnet}.{number}"
 
     def namespace(self, number):
-        """Name of a node's namespace."""
+        """Returns the name of a node's namespace."""
         return f"{self.name}-node{number}"
 
     def configure(self, number):
-        """Lines of a node's configuration."""
+        """Returns lines of a node's configuration."""
         return [f'network_namespace = "/run/netns/{self.namespace(number)}"',
                 f'listen = "{self.address(number)}:0"']
 

@@ -1,9 +1,9 @@
-"""Loads that know at any moment what must be in the files, for tests that kill and cut.
+"""Loads that know at any moment the right content of their files, for tests that kill and cut.
 
-A file's content is made of records of 64 bytes that name their file, version and place, so that
-whatever is read tells where it came from. A load notes what it is about to do before it does it,
-and what was acknowledged after; whatever happens in between, each record is of a version from the
-acknowledged one to the one attempted.
+A file's content consists of records of 64 bytes that name their file, version and place, so that all
+bytes that are read show their origin. A load notes each operation before it does it, and its
+acknowledgement after it. After a failure in between, each record has a version from the acknowledged
+one to the attempted one.
 """
 import multiprocessing
 import os
@@ -14,14 +14,14 @@ RECORD_BYTES = 64
 
 
 def content(name, version, records):
-    """A file's bytes in a version."""
+    """Returns a file's bytes in a version."""
     parts = (f"{name} v{version} r{record}".ljust(RECORD_BYTES - 1) + "\n"
              for record in range(records))
     return "".join(parts).encode()
 
 
 def versions(name, data):
-    """The versions of a file's records; None for one that is not this file's, or misplaced."""
+    """Returns the versions of a file's records; None for one that is not this file's, or misplaced."""
     found = []
     for record in range(0, len(data), RECORD_BYTES):
         words = data[record:record + RECORD_BYTES].decode(errors="replace").split()
@@ -33,8 +33,8 @@ def versions(name, data):
 class Load:
     """Creates, replaces, overwrites and removes files of its own in `directory`.
 
-    Runs in a process of its own: a process that starts another one closes, in the child, what its
-    threads have open, and with a file system that is out of order that waits.
+    Runs in a process of its own: when a process starts another one, the child closes the files that its
+    threads have open, which waits if the file system is out of order.
     """
 
     def __init__(self, mount, name, seed, files=24, pause=0.002):
@@ -54,7 +54,7 @@ class Load:
         (mount / name).mkdir()
 
     def start(self):
-        """Begins."""
+        """Starts it."""
         self.process.start()
 
     @property
@@ -64,15 +64,15 @@ class Load:
 
     @property
     def has_failed(self):
-        """Whether the load has met an error, which ends it."""
+        """Returns whether the load has met an error, which ends it."""
         return self.failed.is_set()
 
     def records(self, number):
-        """Records of a file: the same in all its versions; from less than a block to 1 MB."""
+        """Returns the records of a file: the same in all its versions; from less than a block to 1 MB."""
         return [3, 70, 1000, 16000][number % 4] + number
 
     def run(self):
-        """The load's process."""
+        """Runs the load's process."""
         errors = []
         try:
             with open(self.mount / self.directory / "held", "wb", buffering=0) as held:
@@ -86,7 +86,7 @@ class Load:
         self.results.put((self.acknowledged, self.attempted, errors))
 
     def stop(self, seconds=90):
-        """Ends the load; answers whether it ended in time."""
+        """Ends the load. Returns whether it ended in time."""
         self.stopping.set()
         try:
             self.acknowledged, self.attempted, self.errors = self.results.get(timeout=seconds)
@@ -96,7 +96,7 @@ class Load:
         return not self.process.is_alive()
 
     def step(self, held):
-        """One operation."""
+        """Does one operation."""
         kind = self.random.random()
         if kind < 0.15:
             self.write_held(held)
@@ -114,20 +114,20 @@ class Load:
         self.acknowledged[name] = version
 
     def replace(self, path, name, version, number, sync):
-        """The new version takes its name when it is whole."""
+        """Writes the new version, which takes its name when it is complete."""
         new = path.with_suffix(".new")
         with open(new, "wb", buffering=0) as file:
             self.write(file, content(name, version, self.records(number)), sync)
         os.rename(new, path)
 
     def overwrite(self, path, name, version, number, sync):
-        """The new version is written over the old one."""
+        """Writes the new version over the old one."""
         file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         with open(file, "wb", buffering=0) as file:
             self.write(file, content(name, version, self.records(number)), sync)
 
     def write(self, file, data, sync):
-        """All of the data, in pieces that end anywhere."""
+        """Writes all of the data, in pieces that end anywhere."""
         piece = self.random.choice([50_000, 300_001, 1 << 20])
         for start in range(0, len(data), piece):
             assert file.write(data[start:start + piece]) == len(data[start:start + piece])
@@ -135,7 +135,7 @@ class Load:
             os.fsync(file.fileno())
 
     def write_held(self, held):
-        """A file that stays open: each version is acknowledged by its fsync."""
+        """Writes to a file that stays open; its fsync acknowledges each version."""
         version = self.attempted.get("held", 0) + 1
         self.attempted["held"] = version
         data = content("held", version, 200)
@@ -144,7 +144,7 @@ class Load:
         self.acknowledged["held"] = version
 
     def check(self, mount):
-        """What is wrong with the files as a mount shows them, in words."""
+        """Returns what is wrong with the files that a mount shows, in words."""
         wrong = []
         for name, attempted in list(self.attempted.items()):
             acknowledged = self.acknowledged.get(name, 0)
@@ -161,12 +161,12 @@ class Load:
         return [f"{self.directory}, seen by {mount.name}: {text}" for text in wrong]
 
     def check_content(self, name, data, acknowledged, attempted):
-        """What is wrong with a file's bytes."""
+        """Returns what is wrong with a file's bytes."""
         records = 200 if name == "held" else self.records(int(name[4:]))
         if len(data) != records * RECORD_BYTES and acknowledged:
             return [f"{name} has {len(data)} bytes, not {records * RECORD_BYTES}"]
         found = versions(name, data)
-        # Before the first acknowledgement holes of a file that was not whole yet are zeros.
+        # Before the first acknowledgement holes of an incomplete file are zeros.
         bad = [place for place, version in enumerate(found)
                if (version is None and acknowledged)
                or (version is not None and not acknowledged <= version <= attempted)]
@@ -179,6 +179,6 @@ class Load:
         return []
 
     def live_bytes(self, mount):
-        """Bytes that the load's files need in whole blocks, as a mount shows them."""
+        """Returns the bytes that the load's files need in whole blocks, as a mount shows them."""
         return sum(-(-file.stat().st_size // 4096) * 4096
                    for file in (mount / self.directory).iterdir())

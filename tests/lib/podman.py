@@ -1,7 +1,7 @@
 """Podman with unions of ours as its mount_program: what a user does with an image and containers.
 
 The image is made of this machine's own files; nothing is pulled. `python3 podman.py PROGRAM PARALLEL`
-runs everything in the working directory, as whoever calls it.
+runs everything in the working directory, as its caller.
 """
 import os
 import re
@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 PROGRAMS = ["sh", "ls", "cat", "mkdir", "rm", "mv", "cp", "chmod", "stat", "sleep", "tar", "chown", "wc"]
-# Five steps: installed from local files, modes all over, a directory of a lower layer renamed,
-# something removed, something written.
+# Five steps: an installation from local files, changes of all modes, a renamed directory of a lower layer, removed
+# files, written files.
 STEPS = """FROM localhost/base
 COPY package.tar /package.tar
 RUN tar -x -f /package.tar -C / && mkdir /directory && cp /etc/data /directory/one
@@ -34,7 +34,7 @@ def run(*command, check=True, **more):
 
 
 def make_root(at):
-    """A root directory with a few programs and what they are linked with."""
+    """Creates a root directory with a few programs and their libraries."""
     for name in ("bin", "etc", "proc", "sys", "dev", "tmp", "opt"):
         (at / name).mkdir(parents=True)
     for name in PROGRAMS:
@@ -48,7 +48,7 @@ def make_root(at):
 
 
 def make_package(at):
-    """What the build installs."""
+    """Creates the files that the build installs."""
     (at / "opt/package/docs").mkdir(parents=True)
     for index in range(200):
         (at / f"opt/package/{index}").write_text(f"{index}\n" * 100)
@@ -69,7 +69,7 @@ class Podman:
         os.environ["CONTAINERS_STORAGE_CONF"] = str(base / "storage.conf")
         # The control groups of this kind of machine are of both versions, which crun refuses.
         self.command = ["podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs"]
-        # The limits of a container must not exceed those of whoever runs this.
+        # The limits of a container must not exceed those of its caller.
         self.start = [*self.command, "run", "--network", "none", "--ulimit", "nofile=1024:1024",
                       "--ulimit", "nproc=1024:1024"]
 
@@ -77,18 +77,18 @@ class Podman:
         return run(*self.command, *arguments, **more)
 
     def run(self, *arguments, **more):
-        """`podman run`."""
+        """Runs `podman run`."""
         return run(*self.start, *arguments, **more)
 
     def import_base(self):
-        """The base image."""
+        """Imports the base image."""
         make_root(self.base / "root")
         with subprocess.Popen(["tar", "-C", self.base / "root", "-c", "."],
                               stdout=subprocess.PIPE) as tar:
             self("import", "-", "localhost/base", stdin=tar.stdout)
 
     def build(self):
-        """The image of five steps."""
+        """Builds the image of five steps."""
         make_package(self.base / "package")
         (self.base / "Containerfile").write_text(STEPS)
         self("build", "--isolation", "chroot", "-t", "localhost/built", "-f",
@@ -101,7 +101,7 @@ class Podman:
 
 
 def check_image(podman):
-    """The built image has what the steps have made."""
+    """Checks that the built image has what the steps made."""
     seen = podman.run("--rm", "localhost/built", "sh", "-c",
                       "ls -A /moved; ls /etc/data /directory /opt/renamed/docs /package.tar;"
                       "stat -c %a:%u:%g /moved/one /opt/renamed/7; cat /opt/renamed/read.me",
@@ -110,7 +110,7 @@ def check_image(podman):
 
 
 def check_container(podman):
-    """A container is changed, looked into, compared, committed, stopped."""
+    """Changes, examines, compares, commits and stops a container."""
     podman.run("--name", "first", "localhost/built", "sh", "-c",
                "echo x > /moved/x; rm /moved/five; echo more >> /moved/one")
     changed = set(podman("diff", "first").stdout.splitlines())
@@ -132,7 +132,7 @@ def check_container(podman):
 
 
 def run_many(podman, count):
-    """Containers started at a time, which all change the same file of their image."""
+    """Starts containers at the same time, which all change the same file of their image."""
     several = [subprocess.Popen([*podman.start, "--rm", "localhost/built", "sh", "-c",
                                  f"echo {index} > /moved/one; chmod -R 0700 /opt/renamed;"
                                  "cat /moved/one"],
@@ -155,7 +155,7 @@ def unions_left(podman):
 
 
 def check_all(base, program, count):
-    """Everything, one after the other."""
+    """Checks everything, one after the other."""
     podman = Podman(base, program)
     try:
         for name, step in (("import", podman.import_base), ("build", podman.build),

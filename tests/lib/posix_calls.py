@@ -16,12 +16,12 @@ def _check(result):
 
 
 def rename(old, new, flags):
-    """renameat2(2)"""
+    """Calls renameat2(2)."""
     _check(LIBC.renameat2(AT_FDCWD, os.fsencode(old), AT_FDCWD, os.fsencode(new), flags))
 
 
 def fallocate(file, mode, offset, length):
-    """fallocate(2)"""
+    """Calls fallocate(2)."""
     function = LIBC.fallocate
     function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     _check(function(file, mode, offset, length))

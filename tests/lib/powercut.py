@@ -1,4 +1,4 @@
-"""A file system on a disk whose power can be cut afterwards (crates/fuse/examples/power_cut.rs)."""
+"""A file system on a disk with a power cut afterwards (crates/fuse/examples/power_cut.rs)."""
 import contextlib
 import os
 import subprocess
@@ -16,7 +16,7 @@ WAIT_SECONDS = 20
 
 
 def example(name):
-    """An example program of ours, or None if it was not built; `NAME=PROGRAM` chooses another."""
+    """Returns an example program of ours, or None if it was not built; `NAME=PROGRAM` chooses another."""
     root = Path(__file__).resolve().parent.parent.parent
     target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
     places = [target / kind / "examples" / name for kind in ("release", "debug")]
@@ -26,7 +26,7 @@ def example(name):
 
 
 def program():
-    """The program that serves the disk, or None if it was not built."""
+    """Returns the program that serves the disk, or None if it was not built."""
     return example("power_cut")
 
 
@@ -49,7 +49,7 @@ def unmount(at):
 
 @contextlib.contextmanager
 def mounted(image, at, options=""):
-    """The file system of an image, on a loop device, for a block."""
+    """Mounts the file system of an image, on a loop device, for a block."""
     loop = run("losetup", "-f", "--show", image).stdout.strip()
     try:
         run("mount", *(["-o", options] if options else []), loop, at)
@@ -62,7 +62,7 @@ def mounted(image, at, options=""):
 
 
 class Disk:
-    """A base image and the log of what was written to a copy of it."""
+    """A base image and the log of the writes to a copy of it."""
 
     def __init__(self, directory, kind="ext4", size_bytes=96 << 20):
         self.directory = Path(directory)
@@ -93,17 +93,17 @@ class Disk:
                 server.wait()
 
     def mark(self, text):
-        """Notes in the log that something was acknowledged."""
+        """Notes an acknowledgement in the log."""
         with open(self.front / "mark", "wb", buffering=0) as file:
             file.write(f"{text}\n".encode())
 
     def entries(self):
-        """Number of entries of the log."""
+        """Returns the number of entries of the log."""
         last = run(program(), "show", self.log).stdout.splitlines()[-1]
         return int(last.split()[0])
 
     def cut(self, at, seed):
-        """An image as after a loss of power at entry `at`, and the marks that it must keep."""
+        """Returns an image as after a loss of power at entry `at`, and the marks that it must keep."""
         image = self.directory / "image"
         marks = run(program(), "replay", self.base, self.log, image, at, seed).stdout.split("\n")
         return image, [mark for mark in marks if mark]

@@ -1,9 +1,9 @@
-"""What the kernel tells of processes."""
+"""The kernel's data on processes."""
 from pathlib import Path
 
 
 def thread_stats(process):
-    """`/proc/PID/task/*/stat` of a process's threads, without those that end meanwhile."""
+    """Returns `/proc/PID/task/*/stat` of a process's threads, without those that end meanwhile."""
     stats = []
     for task in Path("/proc", str(process), "task").iterdir():
         try:

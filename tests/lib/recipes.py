@@ -30,7 +30,7 @@ LEFT = {"podman": ("podman", "warp\n"), "docker": ("docker", "weft\n"),
 
 
 def blocks(kind):
-    """The page's blocks of a kind, as one script."""
+    """Returns the page's blocks of a kind, as one script."""
     found = re.findall(rf"^```sh {kind}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.S | re.M)
     assert found, f"{PAGE.name} has no block {kind}"
     return "".join(found)
@@ -46,7 +46,7 @@ def shell(text, **variables):
 
 
 def make_image(at):
-    """A root directory with a few programs, ours among them, and what they are linked with."""
+    """Creates a root directory with a few programs, ours among them, and their libraries."""
     podman.make_root(at)
     shutil.copy(PROGRAM, at / "bin/tsumugi")
     for library in re.findall(r"/[^ ]+", podman.run("ldd", PROGRAM, check=False).stdout):
@@ -60,7 +60,7 @@ def make_image(at):
 
 
 def prepare_podman(base, root):
-    """A store of its own with the image; returns the image's name."""
+    """Creates a store of its own with the image. Returns the image's name."""
     (base / "containers.conf").write_text(CONTAINERS_CONF)
     os.environ["CONTAINERS_CONF"] = str(base / "containers.conf")
     union = base / "tsumugi-union"

@@ -1,8 +1,8 @@
 """An ordinary user with subordinate ids, for tests of the whole system.
 
 The user exists in a mount namespace of the test only, which has its own /etc/passwd, /etc/subuid and
-so on, and a /dev/fuse that everybody may open: nothing is left on the machine. What the user needs
-is bound below /mnt, since the test's own directory is closed to others.
+so on, and a /dev/fuse that all users may open: nothing is left on the machine. The user's files are
+bound below /mnt, because the test's own directory is closed to others.
 """
 import os
 import pwd
@@ -48,7 +48,7 @@ def require(*names):
 
 
 def make_user(base):
-    """Files of /etc with a user more, and what is bound over."""
+    """Creates files of /etc with one more user, and other files to bind over."""
     etc = base / "etc"
     etc.mkdir()
     for name, line in (("passwd", f"{USER}:x:{UID}:{UID}::{HOME}:/bin/sh\n"),
@@ -68,7 +68,7 @@ def make_user(base):
 
 
 def end_processes():
-    """Ends what the user still has running: what keeps its namespaces."""
+    """Ends the user's remaining processes, which keep its namespaces."""
     for process in Path("/proc").iterdir():
         try:
             status = (process / "status").read_text()
@@ -79,7 +79,7 @@ def end_processes():
 
 
 def run_as_user(base, *command):
-    """Runs a command as the user in its home, and answers its exit status. `base` is an empty
+    """Runs a command as the user in its home, and returns its exit status. `base` is an empty
     directory of the test's."""
     make_user(base)
     script = INSIDE.format(place=PLACE, uid=UID, user=USER, project=PROJECT)

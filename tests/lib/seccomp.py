@@ -1,4 +1,4 @@
-"""A seccomp filter that refuses io_uring, as those of containers do.
+"""A seccomp filter that refuses io_uring, as filters of containers do.
 
 `python3 seccomp.py ERRNO PROGRAM...` runs a program under it; `refuse(errno)` is for `preexec_fn`.
 """
@@ -25,7 +25,7 @@ class Program(ctypes.Structure):
 
 
 def refuse(number):
-    """From now on this process, and what it starts, gets an errno for each of io_uring's calls."""
+    """Makes each call of io_uring fail with an errno, in this process and in those that it starts."""
     def step(code, if_true, if_false, value):
         return struct.pack("HBBI", code, if_true, if_false, value)
     steps = [step(LOAD_WORD, 0, 0, ARCH_OFFSET),

@@ -1,4 +1,4 @@
-"""What tests of unions by subjects have in common: each subject has layers and a mount point of its own."""
+"""Shared code of tests of unions by subjects: each subject has layers and a mount point of its own."""
 import contextlib
 import errno
 import os
@@ -39,13 +39,13 @@ class Place:
         return [self.lower], self.upper, self.work
 
     def waiting(self):
-        """Copies that have no name yet."""
+        """Returns copies without a name."""
         return os.listdir(self.work / "tsumugi/pending")
 
 
 @contextlib.contextmanager
 def fails(error):
-    """The block has to fail with this error."""
+    """Checks that the block fails with this error."""
     try:
         yield
     except OSError as found:
@@ -55,7 +55,7 @@ def fails(error):
 
 
 def until(condition, what, seconds=10):
-    """Waits for something that must come about."""
+    """Waits for a condition that must become true."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come about"
@@ -77,15 +77,15 @@ def killed(place, more):
 
 
 def main():
-    """Runs the subjects, or those that are named, and names those that failed."""
+    """Runs the subjects, or those that are given, and prints those that failed."""
     needed = run(ROOT.parent / "tools/require", "fuse", "root", check=False)
     if needed.returncode != 0:
         print(needed.stdout.strip())
         sys.exit(needed.returncode)
-    # Who is told to end leaves nothing mounted.
+    # A test that a signal ends leaves nothing mounted.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     names = sys.argv[1:]
-    # Some subjects act as another user, who must come to where they work.
+    # Some subjects act as another user, who must be able to reach their directory.
     scratch = Path.cwd().parent
     scratch.chmod(scratch.stat().st_mode | 0o011)
     failed = []

@@ -11,7 +11,7 @@ HASHES = {1: ("sha256", 32), 2: ("sha384", 48)}
 
 
 def psk(text, host, subsystem, version, compat=False):
-    """The identity and the PSK of a configured key for a host and a subsystem (TCP 3.6.1).
+    """Returns the identity and the PSK of a configured key for a host and a subsystem (TCP 3.6.1).
 
     With `compat` as libnvme derived it before 1.15.
     """

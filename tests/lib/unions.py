@@ -20,7 +20,7 @@ def run(*command, check=True, **more):
 
 
 def options_of(lower, upper, work, more=""):
-    """The option string of a union."""
+    """Returns the option string of a union."""
     layers = ":".join(str(layer) for layer in lower)
     text = f"lowerdir={layers}"
     if upper is not None:
@@ -34,17 +34,17 @@ def mount_ours(lower, upper, work, at, more=""):
 
 
 def server_of(at):
-    """The process that serves a union of ours."""
+    """Returns the process that serves a union of ours."""
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             words = (process / "cmdline").read_bytes().split(b"\0")
             if os.fsencode(str(at)) in words and b"-o" in words:
                 return int(process.name)
-    raise RuntimeError(f"nobody serves {at}")
+    raise RuntimeError(f"no process serves {at}")
 
 
 def lives(process):
-    """Whether a process has not ended; one that only waits to be collected has."""
+    """Returns whether a process has not ended; one that only waits to be collected has."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -63,7 +63,7 @@ def unmount(at, server=None):
 
 @contextlib.contextmanager
 def ours(lower, upper, work, at, more=""):
-    """A union of ours for a block."""
+    """Mounts a union of ours for a block."""
     mount_ours(lower, upper, work, at, more)
     server = server_of(at)
     try:
@@ -76,7 +76,7 @@ def ours(lower, upper, work, at, more=""):
 
 @contextlib.contextmanager
 def kernels(lower, upper, work, at, more=""):
-    """The kernel's overlayfs for a block."""
+    """Mounts the kernel's overlayfs for a block."""
     run("mount", "-t", "overlay", "none", at, "-o", options_of(lower, upper, work, more))
     try:
         yield at
@@ -85,7 +85,7 @@ def kernels(lower, upper, work, at, more=""):
 
 
 def picture(root, times=True):
-    """Everything that a program can see of a tree, by path; inode numbers as groups of links."""
+    """Returns everything that a program can see of a tree, by path; inode numbers as groups of links."""
     seen, groups = {}, {}
 
     def add(path, name):
@@ -121,7 +121,7 @@ def picture(root, times=True):
 
 
 def difference(one, two):
-    """What two pictures do not have in common, in words."""
+    """Returns the differences of two pictures, in words."""
     lines = []
     for name in sorted(set(one) | set(two)):
         if name not in one or name not in two:

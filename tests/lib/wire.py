@@ -1,4 +1,4 @@
-"""The metadata service's protocol, as far as tests need it: frames, the handshake, the calls of an
+"""The parts of the metadata service's protocol that tests need: frames, the handshake, the calls of an
 administrator (crates/protocol: frame.rs, auth.rs, admin.rs), and postcard's encoding of integers.
 """
 import hashlib
@@ -20,7 +20,7 @@ for byte in range(256):
 
 
 def crc32c(data):
-    """CRC-32C."""
+    """Returns the CRC-32C."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ CRC_TABLE[(crc ^ byte) & 255]
@@ -28,13 +28,13 @@ def crc32c(data):
 
 
 def frame(kind, tag, body):
-    """A frame with its checksum."""
+    """Returns a frame with its checksum."""
     header = MAGIC + struct.pack("<HHQI", VERSION, kind, tag, len(body))
     return header + struct.pack("<I", crc32c(header + body)) + body
 
 
 def varint(number):
-    """An unsigned integer of more than a byte."""
+    """Returns the encoding of an unsigned integer of more than a byte."""
     out = b""
     while number > 127:
         out += bytes([number & 127 | 128])
@@ -49,12 +49,12 @@ class Reader:
         self.data, self.at = data, 0
 
     def take(self, count):
-        """So many bytes."""
+        """Returns this number of bytes."""
         self.at += count
         return self.data[self.at - count:self.at]
 
     def number(self):
-        """An unsigned integer."""
+        """Decodes an unsigned integer."""
         number = shift = 0
         while True:
             byte = self.take(1)[0]
@@ -64,11 +64,11 @@ class Reader:
             shift += 7
 
     def bytes(self):
-        """A byte string, or a text."""
+        """Decodes a byte string, or a text."""
         return self.take(self.number())
 
     def list(self, item):
-        """A list of what `item` reads."""
+        """Decodes a list of what `item` reads."""
         return [item() for _ in range(self.number())]
 
 
@@ -92,13 +92,13 @@ class Connection:
         self.socket.sendall(frame(kind, tag, body))
 
     def receive(self):
-        """Kind, tag and body of the next frame."""
+        """Returns kind, tag and body of the next frame."""
         header = self.read(24)
         _, kind, tag, length = struct.unpack("<HHQI", header[4:20])
         return kind, tag, self.read(length)
 
     def read(self, count):
-        """So many bytes."""
+        """Reads exactly this number of bytes."""
         data = b""
         while len(data) < count:
             part = self.socket.recv(count - len(data))
@@ -108,7 +108,7 @@ class Connection:
         return data
 
     def call(self, body, tag=1):
-        """The answer to a call."""
+        """Returns the answer to a call."""
         self.send(CALL, tag, body)
         while True:
             kind, answered, answer = self.receive()
@@ -127,7 +127,7 @@ class Admin(Connection):
         super().__init__(cluster.address, cluster.secret.read_text(), ADMIN)
 
     def status(self):
-        """Devices (number, node, whether online) and what each target has refused."""
+        """Returns devices (number, node, whether online) and the number of commands that each target has refused."""
         reader = Reader(self.call(bytes([STATUS])))
         assert reader.number() == 1, "no status"
         number, text = reader.number, reader.bytes
@@ -149,7 +149,7 @@ class Admin(Connection):
         return {"devices": devices, "counts": dict(counts), "sessions": sessions}
 
     def files_hit(self, count_max=1000):
-        """Paths of files with data on devices that are offline, with the device's number."""
+        """Returns paths of files with data on offline devices, with the device's number."""
         reader = Reader(self.call(bytes([FILES_HIT]) + varint(count_max)))
         assert reader.number() == 2, "no paths"
         return reader.list(lambda: (reader.bytes().decode(), reader.number()))

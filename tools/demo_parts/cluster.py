@@ -22,7 +22,7 @@ class Cluster:
         self.is_up = False
 
     def up(self):
-        """Brings it up; gives what `up` says."""
+        """Brings it up. Returns the output of `up`."""
         self.is_up = True
         words = ["up", "--local", self.count, "--job", self.job, "--size", self.size_bytes,
                  "--device-dir", self.devices, "--json"]
@@ -31,31 +31,31 @@ class Cluster:
         return result
 
     def down(self):
-        """Takes it down; raises Failed if anything had to be killed or is left."""
+        """Takes it down. Raises Failed if a process had to be killed or something is left."""
         if self.is_up:
             run([self.program, "down", "--job", self.job, "--deadline", "30s"], timeout=60)
             self.is_up = False
 
     def status(self):
-        """The state as `status --json` gives it."""
+        """Returns the state that `status --json` prints."""
         return json.loads(run([self.program, "status", "--job", self.job, "--json"], timeout=30))
 
     def copy(self, source, target):
-        """Stages with checksums; gives the summary."""
+        """Stages with checksums. Returns the summary."""
         words = [self.program, "cp", "-r", "--checksum", "--json", source, target]
         return json.loads(run(words))
 
     def mount(self, number):
-        """Where node `number`, from 1, is mounted."""
+        """Returns the mount point of node `number`, from 1."""
         return self.nodes[number - 1]["mount"]
 
     def client_counts(self):
-        """What each mount has counted: {node: counts}."""
+        """Returns each mount's counters: {node: counts}."""
         return {node["name"]: json.loads(os.getxattr(node["mount"], "user.tsumugi.counts"))
                 for node in self.nodes}
 
     def agreed_counts(self):
-        """(targets' devices, clients' counts, disagreements), once both agree or time is over."""
+        """Returns (targets' devices, clients' counts, disagreements), once both agree or time is over."""
         deadline = time.monotonic() + COUNTS_WITHIN_SECONDS
         while True:
             clients = self.client_counts()
@@ -67,7 +67,7 @@ class Cluster:
 
 
 def disagreements(devices, clients):
-    """Where the targets' own counts differ from the sums of the clients', in words."""
+    """Returns where the targets' own counts differ from the sums of the clients', in words."""
     wrong = []
     if not devices:
         raise Failed("the metadata service knows no devices")

@@ -1,7 +1,7 @@
-"""Containers for the job: an image made of this machine's own Python, and whatever runs it.
+"""Containers for the job: an image made of this machine's own Python, and a runtime for it.
 
 Charliecloud, Podman, Apptainer or Docker, the first that can run the image; plain namespaces (unshare
-and chroot) only where none can, and then that is said. CONTAINER=NAME asks for one of them.
+and chroot) only if none can, and then with a message. CONTAINER=NAME asks for one of them.
 """
 import functools
 import itertools
@@ -52,7 +52,7 @@ def copy_into(image, path):
 
 
 def shared_libraries(program):
-    """The shared libraries and the loader of a program, as the loader itself lists them."""
+    """Returns the shared libraries and the loader of a program, as the loader itself lists them."""
     listed = subprocess.run(["ldd", str(program)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                             text=True, check=False).stdout
     return [word for line in listed.splitlines() for word in line.split() if word.startswith("/")]
@@ -64,7 +64,7 @@ _undo = []
 
 
 class Runtime:
-    """Something that runs programs in containers."""
+    """A program that runs containers."""
 
     def __init__(self, name, words):
         self.name = name
@@ -75,7 +75,7 @@ class Runtime:
         environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LC_ALL": "C.UTF-8",
                        "USER": os.environ.get("USER", "user"), "PYTHONDONTWRITEBYTECODE": "1"}
         environment["PATH"] += ":" + os.environ["PATH"]
-        # Which daemon, and where its own files are; none of it reaches the container.
+        # Variables for the daemon and the paths of its files; the container does not see them.
         if self.name.startswith(("Docker", "Podman")):
             environment.update((key, value) for key, value in os.environ.items()
                                if key == "HOME" or key.startswith(("DOCKER_", "XDG_", "DBUS_")))
@@ -87,7 +87,7 @@ def _charliecloud(image, data):
 
 
 def _name(program):
-    """A container's name; whatever becomes of it, it is removed at the end."""
+    """Returns a new name for a container, which is always removed at the end."""
     name = f"tsumugi-demo-{os.getpid()}-{next(_numbers)}"
     _undo.append([program, "rm", "--force", name])
     return f"--name={name}"
@@ -105,7 +105,7 @@ def _docker(image, data):
 
 @functools.lru_cache
 def _docker_image(image):
-    """The image as Docker's daemon takes it; it is removed at the end."""
+    """Returns the image for Docker's daemon; it is removed at the end."""
     name = f"tsumugi-demo-{os.getpid()}"
     _undo.append(["docker", "rmi", "--force", name])
     run(["sh", "-c", 'tar -C "$1" -c . | docker import - "$2"', "sh", image, name])
@@ -113,7 +113,7 @@ def _docker_image(image):
 
 
 def remove_all():
-    """Removes what containers were made of; most of it is gone by itself."""
+    """Removes the remaining files of containers; the runtimes remove most of them."""
     for words in reversed(_undo):
         try:
             subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -124,13 +124,13 @@ def remove_all():
 
 
 def _limits():
-    # Their own limits are higher than those of many a machine, which not even root may raise then.
+    # Their default limits are higher than those of many machines, where not even root may raise them.
     return [f"--ulimit={name}={most}:{most}" for name, most in (
         ("nofile", _limit(resource.RLIMIT_NOFILE)), ("nproc", _limit(resource.RLIMIT_NPROC)))]
 
 
 def _limit(resource_number):
-    """A limit that is enough for the job and can be set."""
+    """Returns a limit that is enough for the job and that can be set."""
     hard = resource.getrlimit(resource_number)[1]
     return 4096 if hard == resource.RLIM_INFINITY else min(hard, 4096)
 
@@ -141,8 +141,8 @@ def _podman_runc(image, data):
 
 
 def _apptainer(image, data):
-    # Root's containers would ask for all capabilities, which not every machine's root has; and an
-    # empty home would hide an interpreter that lies in the user's.
+    # Root's containers would ask for all capabilities, which root does not have on every machine; and an
+    # empty home would hide an interpreter in the user's home.
     return ["apptainer", "exec", "--containall", "--no-home", "--no-privs", "-B", f"{data}:/data",
             image]
 
@@ -161,8 +161,8 @@ KINDS = (("Charliecloud", "ch-run", _charliecloud), ("Podman", "podman", _podman
 
 
 def choose(image, interpreter, scratch, wanted=""):
-    """The first runtime, of those whose name begins as wanted, that runs Python in the image and sees
-    what is bound into it."""
+    """Returns the first runtime with a name that begins as requested, that runs Python in the image and sees
+    bound directories."""
     (scratch / "probe").mkdir()
     (scratch / "probe/file").write_text("seen")
     complaints = []

@@ -4,8 +4,8 @@ usage: job.py RANK RANKS INPUT OUTPUT
 
 Reads input files and writes, for each input of its own, one output file (digest and compressed
 content), and, together with the other ranks, one shared file of records of 47 008 bytes, where
-record k is written by rank k modulo RANKS. 47 008 is no multiple of any block size: it is the record
-of the MPI-IO study that the project measures itself by.
+rank k modulo RANKS writes record k. 47 008 is not a multiple of any block size: it is the record size of
+the MPI-IO study with which the project compares itself.
 """
 import os
 import sys
@@ -17,7 +17,7 @@ RECORDS_MAX = 2000
 
 
 def inputs(top):
-    """All regular files below `top`, relative, in the same order everywhere."""
+    """Returns all regular files below `top`, relative, in the same order everywhere."""
     found = []
     for directory, _names, files in os.walk(top):
         for name in files:
@@ -28,7 +28,7 @@ def inputs(top):
 
 
 def write_output(source, target):
-    """One output file of one input."""
+    """Writes one output file of one input."""
     with open(source, "rb") as file:
         content = file.read()
     os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -38,7 +38,7 @@ def write_output(source, target):
 
 
 def record(number, source):
-    """Record `number`: its number, then as much of a file as fits, again and again."""
+    """Returns record `number`: its number, then as much of a file as fits, again and again."""
     with open(source, "rb") as file:
         content = file.read(RECORD_BYTES) or b"empty"
     head = b"record %10d " % number

@@ -21,7 +21,7 @@ JOB_WITHIN_SECONDS = 600
 
 
 def main(usage):
-    """Runs the demo; gives the exit status."""
+    """Runs the demo. Returns the exit status."""
     if len(sys.argv) > 1:
         print(usage, file=sys.stderr)
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
@@ -59,7 +59,7 @@ class Demo:
         self.cluster = None
 
     def run(self):
-        """All of it, in order."""
+        """Does all of it, in order."""
         if not os.access(self.program, os.X_OK):
             raise Failed(f"{self.program} is not there: run make build")
         # Not /tmp, which is in memory on many machines.
@@ -92,7 +92,7 @@ class Demo:
         return used
 
     def container(self):
-        """An image, and something that runs it."""
+        """Returns an image, and a runtime for it."""
         image = self.scratch / "image"
         interpreter = containers.make_image(image)
         runtime, complaints = containers.choose(image, interpreter, self.scratch,
@@ -104,7 +104,7 @@ class Demo:
         return runtime, interpreter
 
     def bring_up(self, used):
-        """Three nodes. Inputs, outputs, and what is measured with have to fit on any one."""
+        """Starts three nodes. Inputs, outputs and files of the measurements must fit on any one."""
         shared = RECORD_BYTES * RECORDS_MAX
         size = 2 * used + shared + (2 * measure.FILE_MIB << 20) + (256 << 20)
         size = (size + (64 << 20) - 1) >> 26 << 26
@@ -119,7 +119,7 @@ class Demo:
             report.say(f"  {node['name']}  {node['mount']}")
 
     def stage_in(self):
-        """The input tree, through node 1."""
+        """Copies the input tree in, through node 1."""
         mount = Path(self.cluster.mount(1))
         summary = self.cluster.copy(self.scratch / "input", mount / "input")
         report.say(f"staged in through node 1: {report.copied(summary)}")
@@ -129,7 +129,7 @@ class Demo:
         return summary
 
     def job(self, runtime, interpreter):
-        """The job on nodes 2 and 3 at the same time; gives the seconds."""
+        """Runs the job on nodes 2 and 3 at the same time. Returns the seconds."""
         begin = time.monotonic()
         ranks = []
         for rank in range(RANKS):
@@ -145,7 +145,7 @@ class Demo:
         return seconds
 
     def stage_out(self):
-        """The results, through node 1."""
+        """Copies the results out, through node 1."""
         summary = self.cluster.copy(Path(self.cluster.mount(1)) / "output", self.scratch / "output")
         report.say(f"staged out through node 1: {report.copied(summary)}")
         self.checks.hold("every file staged out has the digest of what was read",
@@ -153,7 +153,7 @@ class Demo:
         return summary
 
     def compare(self):
-        """With the digests taken at first, and byte for byte with the same job on the local disk."""
+        """Compares with the digests taken at first, and byte for byte with the same job on the local disk."""
         wrong = manifest.wrong_outputs(self.manifest.digests, self.scratch / "output" / "files")
         for path in wrong[:10]:
             report.say(f"  was not read as it was staged: {path}")
@@ -174,7 +174,7 @@ class Demo:
         self.checks.hold("results equal the local disk's byte for byte", files > 1 and not different)
 
     def counts(self, used, staged, job_seconds, taken_out):
-        """What went where."""
+        """Prints the bytes by origin and destination."""
         status, clients, wrong = self.cluster.agreed_counts()
         report.show_counts(status, clients)
         for line in wrong:
@@ -191,7 +191,7 @@ class Demo:
                    f"{status['meta']['transactions']} transactions")
 
     def measure(self):
-        """Local against remote."""
+        """Measures local against remote access."""
         if not measure.has_fio():
             report.say("no table of local against remote: fio is not installed")
             return
@@ -201,7 +201,7 @@ class Demo:
                           measure.mounts(self.cluster))
 
     def show_logs(self):
-        """What the programs of the job said last."""
+        """Prints the last output of the job's programs."""
         if self.cluster is None or not self.cluster.nodes:
             return
         directory = Path(self.cluster.nodes[0]["mount"]).parents[1]
@@ -211,7 +211,7 @@ class Demo:
                 print(f"  {log.name}: {line}", file=sys.stderr)
 
     def clean_up(self):
-        """Leaves nothing behind; says whether that worked."""
+        """Removes everything. Returns whether that worked."""
         end_all()
         containers.remove_all()
         is_clean = True
@@ -231,7 +231,7 @@ class Demo:
 
 
 def compare_trees(one, other):
-    """(number of files, relative paths that are not the same in both)."""
+    """Returns (number of files, relative paths that are not the same in both)."""
     def files(top):
         return {os.path.relpath(os.path.join(directory, name), top)
                 for directory, _names, names in os.walk(top) for name in names}
@@ -244,6 +244,6 @@ def compare_trees(one, other):
 
 
 def mounts_below(directory):
-    """Whether anything is mounted below a directory."""
+    """Returns whether anything is mounted below a directory."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         return any(line.split()[4].startswith(f"{directory}/") for line in file)

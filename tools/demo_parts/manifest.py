@@ -1,6 +1,6 @@
-"""The input of the demo: a copy of a tree that may change meanwhile, and what is in it.
+"""The input of the demo: a copy of a tree that may change meanwhile, and its manifest.
 
-The demo stages a tree in, runs a job on it twice and compares. Others may write to that tree at the
+The demo stages a tree in, runs a job on it twice and compares. Other programs may write to that tree at the
 same time: a package that is installed while the demo runs changes /usr/share/doc. So the demo takes
 a copy first, works on the copy alone, and keeps the digest of each file that it copied.
 """
@@ -18,7 +18,7 @@ class TooLarge(Exception):
 
 
 class Manifest(NamedTuple):
-    """What the copy holds."""
+    """The content of the copy."""
 
     #: SHA-256, in hexadecimal, of each regular file, by its path relative to the top.
     digests: dict
@@ -78,7 +78,7 @@ def copy_content(file, target, bytes_max):
 
 
 def wrong_outputs(digests, top):
-    """Returns the inputs whose output below `top` is missing or begins with another digest.
+    """Returns the inputs with a missing output below `top`, or with an output that begins with another digest.
 
     An output of the job begins with the digest of its input, on a line of its own.
     """

@@ -1,6 +1,6 @@
-"""A small table: what access to another node's device costs, against one's own.
+"""A small table: the cost of access to another node's device, against the node's own.
 
-Numbers of one machine that plays all nodes, over veth or loopback: they show the cost of the path,
+One machine has all nodes, connected by veth or loopback: the numbers show the cost of the path,
 not that of a network. fio reads and writes with O_DIRECT, two seconds each.
 """
 import json
@@ -24,7 +24,7 @@ LOADS = (("4 KiB random read, depth 1", "randread", "4k", 1),
 
 
 def fio(path, pattern, size, depth):
-    """Runs fio on a file; gives (bytes per second, operations per second, mean latency in µs)."""
+    """Runs fio on a file. Returns (bytes per second, operations per second, mean latency in µs)."""
     words = ["fio", "--name=demo", f"--filename={path}", f"--rw={pattern}", f"--bs={size}",
              f"--iodepth={depth}", "--ioengine=io_uring", "--direct=1", f"--size={FILE_MIB}M",
              "--time_based", f"--runtime={SECONDS}", "--output-format=json"]
@@ -35,7 +35,7 @@ def fio(path, pattern, size, depth):
 
 
 def mounts(cluster):
-    """fio on a file that lies on node 2: from node 2 and from node 3."""
+    """Runs fio on a file on node 2, from node 2 and from node 3."""
     path = os.path.join(cluster.mount(2), "measure")
     with open(path, "wb") as file:
         for _ in range(FILE_MIB):
@@ -44,7 +44,7 @@ def mounts(cluster):
     rows = []
     for name, pattern, size, depth in LOADS:
         if pattern == "write":
-            # What is written goes to the writer's own device, so there is no remote write.
+            # Writes go to the writer's own device, so there is no remote write.
             continue
         local = fio(path, pattern, size, depth)
         remote = fio(os.path.join(cluster.mount(3), "measure"), pattern, size, depth)
@@ -67,7 +67,7 @@ class BlockTarget:
         self.address = None
 
     def serve(self):
-        """Starts it; finds out where it listens."""
+        """Starts it, and reads its address."""
         words = [self.program, "target", "--nqn", self.nqn,
                  "--namespace", f"file:{self.path},size={FILE_MIB}M,uuid={self.uuid}"]
         if self.here:
@@ -94,7 +94,7 @@ class BlockTarget:
         self.child.communicate(timeout=20)
 
     def perf(self, pattern, size, depth):
-        """`tsumugi nvme perf` from the network of node 2."""
+        """Runs `tsumugi nvme perf` from the network of node 2."""
         words = [self.program, "nvme", "perf", "-a", self.address[0], "-s", self.address[1],
                  "-n", self.nqn, "--rw", pattern, "--bs", size, "--iodepth", depth,
                  "--runtime", SECONDS, "--json"]
@@ -106,12 +106,12 @@ class BlockTarget:
 
 
 def numbers(result):
-    """(bytes per second, operations per second, mean latency in µs) of perf's JSON."""
+    """Returns (bytes per second, operations per second, mean latency in µs) from perf's JSON."""
     return result["mib_per_s"] * (1 << 20), result["iops"], result["latency_us"]["avg"]
 
 
 def blocks(cluster, scratch):
-    """fio on a file, against our host and target on the same file from another node."""
+    """Runs fio on a file, and our host and target on the same file from another node."""
     target = BlockTarget(cluster, scratch)
     target.serve()
     remote = [target.perf(*load[1:]) for load in LOADS]
@@ -121,5 +121,5 @@ def blocks(cluster, scratch):
 
 
 def has_fio():
-    """Whether there is fio."""
+    """Returns whether fio is installed."""
     return shutil.which("fio") is not None

@@ -1,8 +1,8 @@
 """Child processes that never outlive the demo.
 
-Each runs in a session of its own, so that the terminal's Ctrl-C reaches the demo alone, which then
-ends its children in order. SIGINT, SIGTERM and SIGHUP become the exception Interrupted, once; while
-things are being undone they are ignored.
+Each runs in a session of its own, so that only the demo receives the terminal's Ctrl-C, and then ends its
+children in order. SIGINT, SIGTERM and SIGHUP become the exception Interrupted, once; during the cleanup
+they are ignored.
 """
 import contextlib
 import os
@@ -20,7 +20,7 @@ class Interrupted(BaseException):
 
 
 class Failed(Exception):
-    """A step did not work; the message says which and why."""
+    """A step failed; the message names the step and the reason."""
 
 
 def catch_signals():
@@ -33,13 +33,13 @@ def catch_signals():
 
 
 def ignore_signals():
-    """From now on nothing interrupts: for undoing."""
+    """Ignores signals from now on, so that the cleanup is not interrupted."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def start(words, **options):
-    """Starts a program. Signals are held back until it is known here, so that none is lost."""
+    """Starts a program. Signals are blocked until it is in the list of children, so that none is lost."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         child = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL,
@@ -51,14 +51,14 @@ def start(words, **options):
 
 
 def _as_usual():
-    """In the child: signals do what they usually do."""
+    """Restores the default signal handlers in the child."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def finish(child, name, timeout=None):
-    """Waits for a program; gives its output, or raises Failed with its errors."""
+    """Waits for a program. Returns its output, or raises Failed with its errors."""
     try:
         output, errors = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -71,13 +71,13 @@ def finish(child, name, timeout=None):
 
 
 def run(words, timeout=300, **options):
-    """Runs a program to its end; gives its output."""
+    """Runs a program to its end. Returns its output."""
     child = start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
     return finish(child, " ".join(str(word) for word in words[:3]), timeout)
 
 
 def end_all():
-    """Ends what still runs: asks first, then kills."""
+    """Ends the remaining programs: asks first, then kills."""
     for number, seconds in ((signal.SIGTERM, KILL_AFTER_SECONDS), (signal.SIGKILL, 5)):
         for child in _running:
             if child.poll() is None:

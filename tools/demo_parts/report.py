@@ -1,13 +1,13 @@
-"""What the demo prints."""
+"""The output of the demo."""
 
 
 def say(text):
-    """A line, at once."""
+    """Prints a line at once."""
     print(text, flush=True)
 
 
 def size(count):
-    """Bytes as people read them."""
+    """Returns bytes in a form for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
@@ -16,29 +16,29 @@ def size(count):
 
 
 def copied(summary):
-    """A summary of `tsumugi cp`."""
+    """Returns a summary of `tsumugi cp`."""
     return (f"{summary['files']} files, {size(summary['bytes'])} in {summary['seconds']:.2f} s, "
             f"{size(summary['bytes_per_second'])}/s, {summary['verified']} verified")
 
 
 class Checks:
-    """What has to hold, and whether it did."""
+    """Checks, and their results."""
 
     def __init__(self):
         self.results = []
 
     def hold(self, what, is_held):
-        """Notes and prints one."""
+        """Records and prints a check."""
         self.results.append(bool(is_held))
         say(f"{'ok    ' if is_held else 'BROKEN'}  {what}")
 
     def all_held(self):
-        """Whether there were some, and all held."""
+        """Returns whether there were checks, and all held."""
         return bool(self.results) and all(self.results)
 
 
 def show_counts(status, clients):
-    """Bytes local and remote, by targets and by clients."""
+    """Prints local and remote bytes, by targets and by clients."""
     say("\nbytes by the targets' own counts")
     say(f"  {'device of':10} {'read local':>12} {'read remote':>12} {'written local':>14} "
         f"{'written remote':>14} {'commands':>9}")
@@ -58,7 +58,7 @@ def show_counts(status, clients):
 
 
 def show_table(title, rows):
-    """Local against remote: rows of (name, local, remote), each (bytes/s, operations/s, µs)."""
+    """Prints local against remote: rows of (name, local, remote), each (bytes/s, operations/s, µs)."""
     say(f"\n{title}")
     say(f"  {'':28} {'local':>11} {'remote':>11} {'change':>7}   {'local':>8} {'remote':>8}")
     for name, near, far in rows:

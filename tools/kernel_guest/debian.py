@@ -4,8 +4,8 @@ apt-get is run with a state directory of its own, so no root rights are needed, 
 installed on the host, and the release does not have to be the host's. apt checks the archive's
 signature with the keyring that Debian installs, and each package against the signed index.
 
-The whole closure of the wanted packages lands in one directory, less what ABSENT names: packages
-that only the installing of others needs are declared as installed already.
+All wanted packages and their dependencies go into one directory, except those in ABSENT: packages that only
+the installation of others needs are declared as installed already.
 """
 import subprocess
 from pathlib import Path
@@ -42,18 +42,18 @@ Status: install ok installed
 Version: 9999
 Architecture: amd64
 Multi-Arch: foreign
-Maintainer: nobody
+Maintainer: none
 Description: not needed in the guest
 
 """
 
 
 class DebianError(Exception):
-    """A package could not be had; the text says why and what to do."""
+    """A package is not available; the text has the reason and the fix."""
 
 
 def mirror():
-    """The Debian mirror that the host uses, or Debian's own."""
+    """Returns the Debian mirror that the host uses, or Debian's own."""
     listed = subprocess.run(["apt-get", "indextargets", "--format", "$(SITE)", "Label: Debian"],
                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return next(iter(listed.stdout.split()), MIRROR)
@@ -73,7 +73,7 @@ def prepare(top):
 
 def apt(top, *args):
     """Runs apt-get on the private state; its messages go to stderr when it fails."""
-    # -c is read after the host's own configuration: its proxies hold, its directories do not.
+    # apt reads -c after the host's own configuration, so the host's proxies apply, but not its directories.
     done = subprocess.run(["apt-get", "-qq", "-y", "-c", top / "apt.conf", *args], text=True,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT)

@@ -1,4 +1,4 @@
-"""Makes what a guest boots from, once per version of this tool, and keeps it in a cache.
+"""Creates the image from which a guest boots, once per version of this tool, and keeps it in a cache.
 
 Two trees come out of the same packages:
 
@@ -7,8 +7,8 @@ tree/     everything unpacked; QEMU is run from here with its own loader and lib
 guest/    the guest's root: the wanted programs, only those libraries that they are linked
           against, all kernel modules, and busybox for the rest
 
-guest/ is packed into an initial RAM disk. It is the same for all runs: what differs from run to
-run (the script, added files) reaches the guest as a tar archive on a disk.
+guest/ is packed into an initial RAM disk. It is the same for all runs: files that differ from run to run (the
+script, added files) reach the guest as a tar archive on a disk.
 """
 import contextlib
 import fcntl
@@ -52,20 +52,20 @@ class Image:
         self.release = self.kernel.name.partition("-")[2]
 
     def run(self, *words):
-        """A command that runs a program of the tree, given as options of the loader and a path."""
+        """Returns a command that runs a program of the tree, given as options of the loader and a path."""
         # Ceph's libraries name their directory as an absolute path, which is the host's.
         path = f"{self.tree / LIBRARIES}:{self.tree / LIBRARIES / 'ceph'}"
         return [self.tree / LOADER, "--inhibit-cache", "--library-path", path, *words]
 
 
 def cache_directory():
-    """Where the image is kept."""
+    """Returns the directory of the image."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base, "tsumugi", "kernel-guest")
 
 
 def open_image(top, refresh=False):
-    """Gives the image in the cache `top`, and makes it when it is missing or outdated."""
+    """Returns the image in the cache `top`, and creates it when it is missing or outdated."""
     top.mkdir(parents=True, exist_ok=True)
     recipe = b"".join(Path(module.__file__).read_bytes() for module in
                       (debian, sys.modules[__name__])) + INIT.read_bytes()
@@ -129,7 +129,7 @@ def populate(image, guest):
 
 
 def libraries(image, guest):
-    """The shared libraries that the guest's programs are linked against."""
+    """Returns the shared libraries that the guest's programs are linked against."""
     found = set()
     for path in sorted(guest.rglob("*")):
         if path.is_symlink() or not path.is_file():
@@ -148,7 +148,7 @@ def libraries(image, guest):
 
 
 def pack(root, archive):
-    """Packs a directory as the kernel wants its initial RAM disk, owned by root."""
+    """Packs a directory into the kernel's format of an initial RAM disk, owned by root."""
     names = "\n".join(sorted(str(path.relative_to(root)) for path in root.rglob("*")))
     with open(archive, "wb") as out:
         subprocess.run([root / "usr/bin/busybox", "cpio", "-o", "-H", "newc", "-R", "0:0"],
@@ -157,5 +157,5 @@ def pack(root, archive):
 
 
 def say(*words):
-    """Tells the user what takes time."""
+    """Prints the reason of a long wait."""
     print("kernel-guest:", *words, file=sys.stderr, flush=True)

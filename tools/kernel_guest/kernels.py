@@ -12,9 +12,9 @@ from . import debian
 from .image import UNWANTED, pack, say
 
 PACKAGES = {"cloud": "linux-image-cloud-amd64", "amd64": "linux-image-amd64"}
-# What a guest with that kernel has besides, and libraries that these load at run time.
+# Further packages of a guest with that kernel, and libraries that they load at run time.
 PROGRAMS = {"cloud": (), "amd64": ("ibverbs-providers", "iproute2", "libibverbs1", "librdmacm1")}
-# Of a kernel for real machines: drivers that no virtual machine needs, which are most of its modules.
+# Drivers of a kernel for real machines that no virtual machine needs: most of its modules.
 UNUSED = ("drivers/accel", "drivers/bluetooth", "drivers/comedi", "drivers/gpu", "drivers/hid", "drivers/hwmon", "drivers/iio",
           "drivers/input", "drivers/isdn", "drivers/leds", "drivers/media", "drivers/mfd", "drivers/mmc", "drivers/mtd",
           "drivers/net/ethernet", "drivers/net/wireless", "drivers/platform", "drivers/scsi", "drivers/staging",
@@ -32,12 +32,12 @@ class OtherKernel:
         self.release = self.kernel.name.partition("-")[2]
 
     def run(self, *words):
-        """As the image's."""
+        """Does the same as the image's."""
         return self.image.run(*words)
 
 
 def with_kernel(image, top, suite, flavour):
-    """The image with a suite's kernel of a flavour, made when it is missing in the cache `top`."""
+    """Returns the image with a suite's kernel of a flavour, made when it is missing in the cache `top`."""
     suite = suite or debian.SUITE
     name = suite if flavour == "cloud" else f"{suite}-{flavour}"
     place = top / "kernels" / f"{name}-{image.initrd.parent.name}"
@@ -53,14 +53,14 @@ def with_kernel(image, top, suite, flavour):
 
 
 def make(image, top, suite, flavour):
-    """Makes what a guest with a suite's kernel boots from in the new directory `top`."""
+    """Creates the image from which a guest with a suite's kernel boots, in the new directory `top`."""
     say(f"fetching the kernel of Debian {suite}, flavour {flavour} (60 to 120 MB)")
     debian.prepare(top / "apt")
     sources = top / "apt/sources.list"
-    # What is said of a suite expires, its packages do not.
+    # The index of a suite expires, its packages do not.
     line = sources.read_text().replace("[", "[check-valid-until=no ")
     base = suite.removesuffix("-backports")
-    # Backports lack what they share with their release.
+    # Backports lack the packages that they share with their release.
     sources.write_text("".join(line.replace(f" {debian.SUITE} ", f" {name} ") for name in dict.fromkeys((base, suite))))
     debian.apt(top / "apt", "update")
     debian.apt(top / "apt", "--download-only", "--target-release", suite, "install", PACKAGES[flavour], *PROGRAMS[flavour])
@@ -77,7 +77,7 @@ def make(image, top, suite, flavour):
     say("making its RAM disk")
     guest = top / "guest"
     (guest / "usr/lib").mkdir(parents=True)
-    # Before bookworm, packages have them outside of usr; from 7.3 on their index is there still.
+    # Before bookworm, packages have them outside usr; from 7.3 on their index is still there.
     for modules in {path.resolve() for path in tree.glob("**/lib/modules")}:
         shutil.copytree(modules, guest / "usr/lib/modules", dirs_exist_ok=True)
     (guest / "lib").symlink_to("usr/lib")
@@ -102,7 +102,7 @@ def make(image, top, suite, flavour):
 
 
 def binary(tree):
-    """The kernel in an unpacked tree, and its release; from 7.3 on it is among its modules."""
+    """Returns the kernel in an unpacked tree, and its release; from 7.3 on it is among its modules."""
     found = sorted(tree.glob("boot/vmlinuz-*"))
     if found:
         return found[0], found[0].name.partition("-")[2]
@@ -111,7 +111,7 @@ def binary(tree):
 
 
 def is_for_guest(deb, flavour):
-    """Whether a package that was fetched is one of the flavour's programs, or a library that those may need."""
+    """Returns whether a fetched package is one of the flavour's programs, or a library for them."""
     name = deb.name.partition("_")[0]
     is_library = name.startswith("lib") and name not in ("libc6", "libc-bin", "libc-l10n")
     return bool(PROGRAMS[flavour]) and (is_library or name in PROGRAMS[flavour])
@@ -127,7 +127,7 @@ def add_programs(programs, guest):
 
 
 def busybox(image, top):
-    """The guest's busybox: the image's tree has it where its packages put it."""
+    """Returns the guest's busybox: the image's tree has it where its packages put it."""
     found = sorted(image.tree.glob("usr/bin/busybox"))
     if not found:
         raise debian.DebianError(f"no busybox in {image.tree}; kept in {top}")

@@ -1,10 +1,10 @@
 """One running guest: QEMU's command line, its output, its end.
 
-QEMU writes what the guest says on its three virtio ports into plain files. QEMU throws away what
-the reader of a pipe does not take at once, but never what goes to a file; so files are what is
-followed here, in one loop without threads, which also watches for the time limit.
+QEMU writes the guest's output on its three virtio ports into plain files. QEMU drops data that the reader of a
+pipe does not take at once, but never data for a file. So one loop without threads follows the files, and also
+watches the time limit.
 
-QEMU is started by setpriv, so that the kernel kills it when this process dies, however it dies.
+setpriv starts QEMU, so that the kernel always kills it when this process dies.
 """
 import contextlib
 import io
@@ -37,16 +37,16 @@ class Timeout(Exception):
 
 
 def free_port():
-    """A TCP port of the loopback address that nobody listens on."""
+    """Returns a free TCP port of the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def can_use_kvm():
-    """Whether KVM runs on the processor's own virtualisation.
+    """Returns whether KVM runs on the processor's own virtualisation.
 
-    /dev/kvm alone says too little: nested software KVM offers it too and then cannot run an
+    /dev/kvm alone is not enough: nested software KVM offers it too and then cannot run an
     ordinary kernel.
     """
     flags = next((line.split() for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -72,7 +72,7 @@ def write_job(path, script, args, added):
 
 
 def make_disk(path, size):
-    """Makes an empty disk for the guest, which takes what is written to it only."""
+    """Creates an empty disk for the guest, which takes space only for written data."""
     with path.open("xb") as file:
         file.truncate(size)
 
@@ -144,7 +144,7 @@ class Machine:
             time.sleep(POLL_SECONDS)
 
     def exit_status(self):
-        """The script's exit status, None while it runs."""
+        """Returns the script's exit status, None while it runs."""
         for line in (self.scratch / "status").read_text().splitlines():
             word, _, number = line.partition(" ")
             if word == "exit":
@@ -157,7 +157,7 @@ class Machine:
 
     def run_on_host(self, command, environment):
         """Runs a shell command on the host while the guest stays up; returns its exit status."""
-        # In a process group of its own, so that all that it started can be ended with it.
+        # In a process group of its own, so that all its children can be ended with it.
         with subprocess.Popen(["setpriv", "--pdeathsig", "TERM", "sh", "-c", command],
                               env={**os.environ, **environment}, start_new_session=True) as child:
             try:
@@ -192,7 +192,7 @@ def qemu_command(image, scratch, options, forwards):
         "-drive", f"if=none,id=job,format=raw,readonly=on,file={scratch / 'job'}",
         "-device", "virtio-blk-pci,drive=job", "-device", "virtio-serial-pci"]
     if options.disk:
-        # cache=unsafe: nobody needs it after the guest.
+        # cache=unsafe: the disk is not needed after the guest.
         command += ["-drive", f"if=none,id=disk,format=raw,cache=unsafe,file={scratch / 'disk'}",
                     "-device", "virtio-blk-pci,drive=disk"]
     for port in PORTS:

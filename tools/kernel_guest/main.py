@@ -13,8 +13,8 @@ from .machine import GuestError, Machine, Timeout, free_port, make_disk, write_j
 TIMED_OUT, FAILED = 124, 125
 
 DESCRIPTION = """\
-Runs SCRIPT as root under a Debian kernel in QEMU, with its output as this program's output. What
-that needs is fetched from Debian's archive at the first run and kept in a cache; nothing is
+Runs SCRIPT as root under a Debian kernel in QEMU, with its output as this program's output. The
+first run fetches the needed packages from Debian's archive and keeps them in a cache; nothing is
 installed on the host, and neither root rights nor KVM are needed.
 
 The guest has busybox, btrfs-progs, dash, dmsetup, e2fsprogs, fio, keyutils, kmod, ktls-utils, mount, nvme-cli
@@ -22,8 +22,8 @@ and all kernel modules. It reaches this machine's loopback address, and nothing 
 """
 
 EPILOG = """\
-exit status: that of SCRIPT (with --then, that of CMD once SCRIPT has succeeded); 124 when the time
-limit was reached; 125 when the guest could not be made or died, with the end of its console shown
+exit status: that of SCRIPT (with --then, that of CMD once SCRIPT has succeeded); 124 after the time
+limit; 125 when the guest could not be created or died, with the end of its console as output
 
 examples:
   kernel-guest build
@@ -47,7 +47,7 @@ def added(text):
 
 
 def disk_bytes(text):
-    """Parses a number of bytes with K, M or G behind it."""
+    """Parses a number of bytes, with an optional K, M or G at its end."""
     unit = {"K": 10, "M": 20, "G": 30}.get(text[-1:])
     if unit is None or not text[:-1].isdecimal():
         raise argparse.ArgumentTypeError(f"{text}: a size is like 500M or 1G")
@@ -72,7 +72,7 @@ def arguments():
     run.add_argument("--add", metavar="HOSTPATH[:GUESTPATH]", type=added, action="append",
                      default=[], help="copy a file or directory into the guest, by default to "
                      "/root")
-    run.add_argument("--disk", metavar="SIZE", type=disk_bytes, help="an empty disk of so many bytes, /dev/vdb in the "
+    run.add_argument("--disk", metavar="SIZE", type=disk_bytes, help="an empty disk of SIZE bytes, /dev/vdb in the "
                      "guest, which is gone with it (1G, 500M)")
     run.add_argument("--timeout", metavar="SECONDS", type=float, default=300.0,
                      help="for all, --then included (default 300)")

@@ -1,9 +1,9 @@
 /* The contents of two files against two arrays of bytes.
  *
- * All calls of a turn go through one mount. Before the turn goes to another mount, what was written
- * is published as mode `close` asks for: mappings are unmapped or synchronised, files closed or
- * fsynced. A file descriptor that stays open for writing on a mount must see what others published
- * meanwhile; page caches (read-only opens, mappings) only have to after an open.
+ * All calls of a turn go through one mount. Before the turn goes to another mount, the writes are
+ * published as mode `close` asks for: mappings are unmapped or synchronised, files closed or
+ * fsynced. A file descriptor that stays open for writing on a mount must see what other mounts have
+ * published meanwhile; page caches (read-only opens, mappings) only after an open.
  */
 #define _GNU_SOURCE
 #include "model.h"
@@ -28,7 +28,7 @@ struct file {
     size_t size;
     int descriptor[MOUNTS_MAX]; /* open for reading and writing, or -1 */
     int is_fresh[MOUNTS_MAX];   /* opened since the turn came to the mount */
-    unsigned char *map;         /* shared mapping on the mount whose turn it is */
+    unsigned char *map;         /* shared mapping on the mount that has the turn */
     size_t map_length;
 };
 
@@ -106,7 +106,7 @@ static void take_turn(int mount) {
     turn = mount;
 }
 
-/* A length: mostly small, now and then larger than what one fill or one request holds. */
+/* Returns a length: mostly small, sometimes larger than one fill or one request. */
 static size_t some_length(void) {
     switch (below(16)) {
     case 0: return 1 + below(400000);
@@ -374,7 +374,7 @@ static void do_sync(struct file *file) {
     expect(one_in(2) ? fsync(descriptor) : fdatasync(descriptor), 0, "fsync");
 }
 
-/* Everything, through every mount. */
+/* Compares everything, through every mount. */
 static void check_all(void) {
     for (int mount = 0; mount < mount_count; mount++) {
         for (int index = 0; index < FILES; index++) {

@@ -1,8 +1,8 @@
 /* model file|tree SEED OPERATIONS MOUNT...
  *
  * Applies random operations to a file system through its mounts, one after the other, and to a
- * model of it in memory; ends with 1 at the first difference and shows what led to it. It is in C
- * because a million operations, mmap among them, have to be cheap next to the file system's work.
+ * model of it in memory; ends with 1 at the first difference and shows the operations before it. It is
+ * in C because a million operations, including mmap, must be cheap next to the file system's work.
  */
 #include "model.h"
 

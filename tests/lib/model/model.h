@@ -1,4 +1,4 @@
-/* Random operations on a file system, compared with a reference model: what both runners share. */
+/* Random operations on a file system, compared with a reference model: shared code of both runners. */
 #ifndef MODEL_H
 #define MODEL_H
 
@@ -11,20 +11,20 @@
 extern const char *mounts[MOUNTS_MAX];
 extern int mount_count;
 
-/* The next random number of the seed, all of it or below a bound (which is not 0). */
+/* Returns the next random number of the seed, complete or below a bound (which is not 0). */
 uint64_t random_bits(void);
 uint64_t below(uint64_t bound);
 
-/* Whether something happens that has one chance in `chances`. */
+/* Returns true with a probability of one in `chances`. */
 int one_in(uint64_t chances);
 
 /* Begins an operation: keeps its description for the history that is shown when a check fails. */
 void begin(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Says what was wrong, shows the history, and ends the program with 1. */
+/* Prints the error and the history, and ends the program with 1. */
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Fails unless a call that answered `result` did so with the error expected (0 = none). */
+/* Fails unless a call with the result `result` had the expected error (0 = none). */
 void expect(long result, int error, const char *what);
 
 void run_file(uint64_t operations);

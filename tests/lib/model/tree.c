@@ -1,8 +1,8 @@
 /* A tree of names, attributes and small contents against a model of inodes and directories.
  *
- * Every operation goes through a mount picked at random and has to end with the error that the
- * model foresees. Files that are kept open over other operations, unlinked ones among them, show
- * that an inode outlives its names.
+ * Every operation goes through a random mount and must end with the error that the model expects.
+ * Files that stay open over other operations, also unlinked ones, show that an inode outlives its
+ * names.
  */
 #define _GNU_SOURCE
 #include "model.h"
@@ -113,7 +113,7 @@ static struct slot some_slot(void) {
     return (struct slot){directory, below(NAMES)};
 }
 
-/* A slot that has something in it, as far as a few tries find one. */
+/* Returns a used slot, if a few tries find one. */
 static struct slot used_slot(void) {
     struct slot slot = some_slot();
     for (int tries = 0; tries < 20 && *entry_at(slot) == NONE; tries++) {
@@ -154,7 +154,7 @@ static void release_if_dead(int node) {
     }
 }
 
-/* Takes a name from a node. */
+/* Removes a name of a node. */
 static void drop_name(int node, int directory) {
     if (is_directory(node)) {
         nodes[directory].nlink--;
