@@ -123,7 +123,10 @@ impl Lent {
         if !names.is_empty() {
             self.changed_by_others.set(Some(now()));
         }
-        self.taken(inode, names.into_iter().collect())
+        // In the order of names, so that a simulated run repeats.
+        let mut names: Vec<_> = names.into_iter().collect();
+        names.sort_unstable_by(|(one, _), (two, _)| one.cmp(two));
+        self.taken(inode, names)
     }
 
     /// Takes out the attributes and, of these names, those that have not expired.
