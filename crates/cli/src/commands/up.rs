@@ -142,9 +142,9 @@ pub(crate) struct UpArgs {
     /// Leave dead processes to `tsumugi restart`
     #[arg(long)]
     no_restart: bool,
-    /// Microseconds to spin for work before sleeping, or auto: only while that is cheaper than a
-    /// wake-up
-    #[arg(long, value_name = "N|auto", default_value_t)]
+    /// Microseconds that the threads of nodes and service spin for work before they sleep, where no other
+    /// program needs the CPU: 0 for never, or auto while a spin is cheaper than a wake-up
+    #[arg(long, value_name = "N|auto", default_value = "50")]
     poll_us: reactor::Spin,
     /// Give up if nodes are not ready after this time
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
