@@ -1,5 +1,7 @@
 //! An experiment for tests, on the synthetic engine.
 
+#![allow(clippy::unwrap_used)]
+
 use crate::analysis::no_further;
 use crate::condition::{Stage, StageOptions};
 use crate::ending::Ending;

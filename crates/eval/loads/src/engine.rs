@@ -72,6 +72,12 @@ pub struct Setup {
     pub scratch: PathBuf,
 }
 
+/// A load that was read from the keys of a workload.
+pub type ReadLoad = Result<Arc<dyn Load>, Error>;
+
+/// An engine that was started.
+pub type Started = Result<Box<dyn Engine>, Error>;
+
 /// What an engine is, takes and gives. To add an engine, write its folder with one of these and add a line to
 /// [`ENGINES`](crate::engines::ENGINES).
 #[derive(Clone, Copy)]
@@ -107,13 +113,13 @@ pub struct Declaration {
     /// Programs that a container needs for it. `tsumugi` is the path given.
     pub programs: fn(&Workload, &Setup) -> Vec<PathBuf>,
     /// Reads its load from the keys of a workload, whose metrics are given.
-    pub load: fn(&Table<'_>, &[Metric]) -> Result<Arc<dyn Load>, Error>,
+    pub load: fn(&Table<'_>, &[Metric]) -> ReadLoad,
     /// Returns why a level does not go with it, beside what [`Self::storages`] and [`Self::setting`] say.
     pub mismatch: fn(&Level) -> Option<String>,
     /// Returns what a run would execute, for a look at a plan.
     pub preview: fn(&Work<'_>) -> Option<String>,
     /// Starts it; `None` if its results are not made here.
-    pub start: Option<fn(Setup) -> Result<Box<dyn Engine>, Error>>,
+    pub start: Option<fn(Setup) -> Started>,
 }
 
 /// A kind of level that one engine alone takes.

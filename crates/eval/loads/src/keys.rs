@@ -196,19 +196,19 @@ impl<'a> Table<'a> {
         &self,
         given: &Given<'_, T>,
         what: &str,
-        message: impl ToString,
+        message: impl Into<String>,
     ) -> Error {
-        self.source.error(&given.at, &self.key(what), message.to_string())
+        self.source.error(&given.at, &self.key(what), message)
     }
 
     /// Returns the error of the table as a whole.
-    pub fn wrong(&self, what: &str, message: impl ToString) -> Error {
-        self.source.error(&self.at, &self.key(what), message.to_string())
+    pub fn wrong(&self, what: &str, message: impl Into<String>) -> Error {
+        self.source.error(&self.at, &self.key(what), message)
     }
 
     /// Returns the error of the table under its own name.
-    pub fn wrong_level(&self, message: impl ToString) -> Error {
-        self.source.error(&self.at, self.head.trim_end_matches('.'), message.to_string())
+    pub fn wrong_level(&self, message: impl Into<String>) -> Error {
+        self.source.error(&self.at, self.head.trim_end_matches('.'), message)
     }
 
     /// Returns the error of a key that is missing.
@@ -259,7 +259,9 @@ impl<'a> Table<'a> {
     /// Finds what the text of a key stands for; `None` where there is none.
     pub fn choose<T: Copy>(&self, what: &str, choices: &[(&str, T)]) -> Result<Option<T>, Error> {
         let Some(given) = self.text(what) else { return Ok(None) };
-        find(given.value, choices).map(Some).map_err(|why| self.error(&given, what, why))
+        find(given.value, choices)
+            .map(Some)
+            .map_err(|why| self.error(&given, what, why.to_string()))
     }
 
     /// Finds what the text of a key stands for, which has to be there.
@@ -270,13 +272,17 @@ impl<'a> Table<'a> {
     /// Reads a size.
     pub fn bytes(&self, what: &str) -> Result<Option<u64>, Error> {
         let Some(given) = self.text(what) else { return Ok(None) };
-        units::parse_bytes(given.value).map(Some).map_err(|why| self.error(&given, what, why))
+        units::parse_bytes(given.value)
+            .map(Some)
+            .map_err(|why| self.error(&given, what, why.to_string()))
     }
 
     /// Reads a time.
     pub fn time(&self, what: &str) -> Result<Option<Duration>, Error> {
         let Some(given) = self.text(what) else { return Ok(None) };
-        units::parse_time(given.value).map(Some).map_err(|why| self.error(&given, what, why))
+        units::parse_time(given.value)
+            .map(Some)
+            .map_err(|why| self.error(&given, what, why.to_string()))
     }
 
     /// Returns yes or no; no where neither is given.

@@ -231,7 +231,7 @@ fn container(table: &Table<'_>) -> Result<Runtime, Error> {
         Some(given) => {
             let choose = |name: &String| find(name, &ContainerKind::ALL);
             let chosen: Result<Vec<_>, _> = given.value.iter().map(choose).collect();
-            chosen.map_err(|why| table.error(&given, "runtimes", why))?
+            chosen.map_err(|why| table.error(&given, "runtimes", why.to_string()))?
         }
         None => ContainerKind::ALL.iter().map(|(_, kind)| *kind).collect(),
     }))

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct File {
+struct Text {
     engine: String,
     file_size: Placed<String>,
     #[serde(default)]
@@ -30,7 +30,7 @@ pub(crate) struct Read {
 
 /// Reads the levels and the first workload of a text.
 pub(crate) fn read(text: &str) -> Read {
-    let file: File = toml::from_str(text).unwrap();
+    let file: Text = toml::from_str(text).unwrap();
     let source = Source(text);
     let bytes = source.bytes(&file.file_size, "file-size").unwrap();
     let engine = EngineKind::all().into_iter().find(|(name, _)| *name == file.engine).unwrap().1;

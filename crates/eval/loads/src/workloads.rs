@@ -153,7 +153,7 @@ impl At<'_> {
         let Some(given) = self.table.texts("metrics") else { return Ok(Vec::new()) };
         let found: Result<Vec<_>, _> =
             given.value.iter().map(|name| find(name, Metric::ALL)).collect();
-        let metrics = found.map_err(|why| self.table.error(&given, "metrics", why))?;
+        let metrics = found.map_err(|why| self.table.error(&given, "metrics", why.to_string()))?;
         if metrics.is_empty() {
             return Err(self.table.error(&given, "metrics", "needs a value"));
         }
@@ -225,8 +225,8 @@ impl At<'_> {
         };
         let mut block_sizes = Vec::new();
         for text in given.value {
-            let size =
-                units::parse_bytes(text).map_err(|why| self.table.error(&given, "bs", why))?;
+            let size = units::parse_bytes(text)
+                .map_err(|why| self.table.error(&given, "bs", why.to_string()))?;
             let wrong = match size {
                 _ if operations == Operations::Foreign => None,
                 size if size == 0 || !size.is_multiple_of(512) => {

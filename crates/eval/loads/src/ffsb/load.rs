@@ -126,7 +126,7 @@ pub(super) fn read(table: &Table<'_>, _metrics: &[Metric]) -> Result<Arc<dyn Loa
         Some(_) => return Err(table.error(&given, "compat", "is 5 or 6")),
     };
     let load = ProfileLoad::new(given.value, compat);
-    let load = load.map_err(|why| table.error(&given, "profile", why))?;
+    let load = load.map_err(|why| table.error(&given, "profile", why.to_string()))?;
     if load.profile.callout.is_some() {
         let message = "callout is not run in experiments: take it out";
         return Err(table.error(&given, "profile", message));

@@ -62,7 +62,7 @@ fn load_of(table: &Table<'_>) -> Result<IorLoad, WrongError> {
 
 /// Reads a load; `rw` says whether it writes.
 pub(super) fn load(table: &Table<'_>, _metrics: &[Metric]) -> Result<Arc<dyn Load>, Error> {
-    Ok(Arc::new(load_of(table).map_err(|why| table.wrong("options", why))?))
+    Ok(Arc::new(load_of(table).map_err(|why| table.wrong("options", why.to_string()))?))
 }
 
 fn level_of(table: &Table<'_>) -> Result<IorLevel, WrongError> {
@@ -88,5 +88,5 @@ fn level_of(table: &Table<'_>) -> Result<IorLevel, WrongError> {
 
 /// Reads a level.
 pub(super) fn level(table: &Table<'_>) -> Result<Arc<dyn Setting>, Error> {
-    Ok(Arc::new(level_of(table).map_err(|why| table.wrong_level(why))?))
+    Ok(Arc::new(level_of(table).map_err(|why| table.wrong_level(why.to_string()))?))
 }

@@ -78,7 +78,8 @@ pub(super) fn read(table: &Table<'_>, metrics: &[Metric]) -> Result<Arc<dyn Load
     if let (Some(given), Some(parse)) = (table.any("parse"), parse) {
         for (name, extract) in parse {
             let key = format!("parse.{name}");
-            let metric = find(&name, Metric::ALL).map_err(|why| table.error(&given, &key, why))?;
+            let metric = find(&name, Metric::ALL)
+                .map_err(|why| table.error(&given, &key, why.to_string()))?;
             extracts.insert(metric, read_extract(table, (&given, &key), extract)?);
         }
     }

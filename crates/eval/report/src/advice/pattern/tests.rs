@@ -84,7 +84,7 @@ fn what_is_missing_is_told() {
         let run = answer.run.unwrap();
         assert!(run.contains(&format!("experiments/{engine}.toml")), "{run}");
         let workload = &run[run.find("[[workload]]").unwrap()..];
-        let path = format!("{}/../../experiments/{engine}.toml", env!("CARGO_MANIFEST_DIR"));
+        let path = format!("{}/../../../experiments/{engine}.toml", env!("CARGO_MANIFEST_DIR"));
         let file = std::fs::read_to_string(path).unwrap();
         let (head, tail) =
             (file.find("[[workload]]").unwrap(), file.find("[[comparison]]").unwrap());

@@ -57,7 +57,7 @@ fn overviews_have_all_studies() {
         "<section id=\"islacking\">",
         "href=\"is%20lacking/report.html\"",
         "<li>B: no such &lt;device&gt;</li>",
-        "<li>A: 4 runs failed: it broke</li>",
+        "<li>A: 4 runs failed: program: it broke</li>",
         "not measured (B: no such &lt;device&gt;)",
         "Not measured by any of these studies",
         "A2</strong> What does a container cost? It needs",
