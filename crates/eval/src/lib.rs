@@ -1,36 +1,22 @@
 //! Experiments on storage: plans, interleaved runs, paired statistics, verdicts and reports.
+//!
+//! The parts lie in crates of their own, each above the one before: `stats`, `base`, `loads`, `lab`, `report`.
+//! Here are those that the command line needs.
 
-pub mod advice;
-pub mod analysis;
-mod calendar;
-pub mod clearing;
-pub mod clock;
-pub mod condition;
-pub mod cpu;
-pub mod crowd;
-pub mod engine;
-mod error;
-pub mod experiment;
-pub mod file_set;
-pub mod guard;
-pub mod history;
-pub mod import;
-pub mod live;
-pub mod messages;
-pub mod own;
-pub mod plan;
-pub mod process;
-pub mod report;
-pub mod run;
-pub mod safety;
-pub mod serve;
-mod settle;
-pub mod shape;
-pub mod statistics;
-pub mod store;
-#[cfg(test)]
-mod test_support;
-pub mod units;
-pub mod worker;
+pub use ::report::{Error, advice, report, serve};
+pub use base::{Stop, clock, messages, statistics, units};
+pub use lab::{
+    clearing, condition, ending, experiment, guard, history, import, live, own, plan, run, safety,
+    store,
+};
+pub use loads::{copyup, ffsb, ior};
+pub use loads::{crowd, engine, engines, file_set, metadata};
 
-pub use error::Error;
+use lab::Error as LabError;
+
+/// Returns whether an error says that the user ended it.
+pub fn is_interruption(error: &(dyn std::error::Error + 'static)) -> bool {
+    let of_base = error.downcast_ref::<base::Error>();
+    of_base.is_some_and(|error| matches!(error, base::Error::Interrupted))
+        || error.downcast_ref::<LabError>().is_some_and(LabError::is_interruption)
+}

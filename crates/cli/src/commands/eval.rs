@@ -21,11 +21,9 @@ mod studies;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use eval::engine::Work;
-use eval::engine::fio::job_file;
-use eval::experiment::{EngineKind, Experiment, Mode};
+use eval::experiment::{Experiment, Mode};
 use eval::messages::Language;
-use eval::plan::Plan;
+use eval::plan::{Plan, Planned};
 use eval::report::Report;
 use eval::store::Store;
 use eval::units;
@@ -368,9 +366,10 @@ fn show_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         let order: Vec<_> =
             pair.iter().map(|step| plan.conditions[step.condition].label.as_str()).collect();
         println!("  {workload} {}: {}", cell.label(), order.join(" → "));
-        if args.show && plan.experiment.engine == EngineKind::Fio {
-            let work = Work::new(&plan, &pair[0], None);
-            println!("{}", job_file(&work, Path::new("FILE"), Path::new(".")).text);
+        let preview = plan.experiment.engine.preview;
+        let work = Planned::new(&plan, &pair[0]).work(None);
+        if let Some(text) = args.show.then(|| preview(&work)).flatten() {
+            println!("{text}");
         }
     }
     Ok(ExitCode::SUCCESS)

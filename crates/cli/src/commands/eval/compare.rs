@@ -1,6 +1,7 @@
 //! `tsumugi eval compare`: the verdicts of one result, or the changes between two.
 
 use clap::Args;
+use eval::advice::further_judgements;
 use eval::history::{Change, History, Kind, Results, compare};
 use eval::store::Store;
 use eval::units;
@@ -27,7 +28,10 @@ pub(super) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
         print!("{}", super::open(&args.results)?.markdown());
         return Ok(ExitCode::SUCCESS);
     };
-    let read = |path: &Path| anyhow::Ok(Results::of(&Store::open(&super::database(path))?)?);
+    let read = |path: &Path| {
+        let store = Store::open(&super::database(path))?;
+        anyhow::Ok(Results::of(&store, further_judgements)?)
+    };
     let history = compare(&read(&args.results)?, &read(later)?, args.anyway);
     if args.json {
         println!("{}", serde_json::to_string_pretty(&history)?);

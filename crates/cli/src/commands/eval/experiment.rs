@@ -3,23 +3,16 @@
 use super::progress::Progress;
 use super::{DATABASE, RunArgs, describe, read};
 use anyhow::{Context, bail};
+use eval::Stop;
+use eval::advice::further_judgements;
 use eval::condition::{Stage, StageOptions};
-use eval::engine::copyup::CopyUpEngine;
-use eval::engine::ffsb::FfsbEngine;
-use eval::engine::fio::FioEngine;
-use eval::engine::ior::IorEngine;
-use eval::engine::metadata::MetadataEngine;
-use eval::engine::nvme::NvmeEngine;
-use eval::engine::program::ProgramEngine;
-use eval::engine::rate::RateEngine;
-use eval::engine::synthetic::SyntheticEngine;
-use eval::engine::{Engine, Stop};
-use eval::experiment::EngineKind;
+use eval::ending::Ending;
+use eval::engine::Setup;
 use eval::guard::Environment;
 use eval::live::Claim;
 use eval::plan::Plan;
 use eval::report::Report;
-use eval::run::{Ending, Runner};
+use eval::run::Runner;
 use eval::store::Store;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
@@ -75,7 +68,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
 
 /// Refuses plans that cannot be run.
 pub(super) fn check_runs(plan: &Plan, file: &Path) -> anyhow::Result<()> {
-    if plan.experiment.engine == EngineKind::Imported {
+    if plan.experiment.engine.is_imported() {
         bail!("{}: imported results are not run again", file.display());
     }
     Ok(())
@@ -131,9 +124,7 @@ pub(super) fn conduct(
     store.unset("failure")?;
     store.unset("ending")?;
     let result = enter_and_measure(plan, store, course, progress);
-    let is_interrupted = |error: &anyhow::Error| {
-        matches!(error.downcast_ref::<eval::Error>(), Some(eval::Error::Interrupted))
-    };
+    let is_interrupted = |error: &anyhow::Error| error.chain().any(eval::is_interruption);
     match result {
         Err(error) if is_interrupted(&error) => {
             store.set("ending", Ending::Interrupted.label())?;
@@ -182,33 +173,18 @@ fn measure(
         progress.note(line);
     }
     for condition in &plan.conditions {
-        if plan.experiment.engine == EngineKind::Synthetic {
+        if plan.experiment.engine.is_synthetic() {
             break;
         }
         if let Err(reason) = stage.place(condition) {
             progress.note(&format!("not available: {}: {reason}", condition.label));
         }
     }
-    let mut engine: Box<dyn Engine> = match (plan.experiment.engine, stage.scratch()) {
-        (EngineKind::Fio, Some(scratch)) => Box::new(FioEngine::new(scratch)?),
-        (EngineKind::Nvme, Some(_)) => Box::new(NvmeEngine::new(std::env::current_exe()?)),
-        (EngineKind::Rate, Some(_)) => Box::new(RateEngine::new(std::env::current_exe()?)),
-        (EngineKind::Program, Some(scratch)) => Box::new(ProgramEngine::new(scratch)),
-        (EngineKind::Metadata, Some(scratch)) => {
-            Box::new(MetadataEngine::new(std::env::current_exe()?, scratch))
-        }
-        (EngineKind::Ffsb, Some(scratch)) => {
-            Box::new(FfsbEngine::new(std::env::current_exe()?, scratch))
-        }
-        (EngineKind::Ior, Some(scratch)) => {
-            Box::new(IorEngine::new(std::env::current_exe()?, scratch))
-        }
-        (EngineKind::CopyUp, Some(scratch)) => Box::new(CopyUpEngine::new(scratch)),
-        (EngineKind::Imported, _) => bail!("imported results are not run again"),
-        (EngineKind::Synthetic, _) => Box::new(SyntheticEngine),
-        (_, None) => bail!("the load needs a directory to work in"),
-    };
-    let mut runner = Runner::new(plan, store, engine.as_mut(), stage, course.stop.clone())?;
+    let program = std::env::current_exe()?;
+    let setup = stage.scratch().map(|scratch| Setup { program, scratch });
+    let mut engine = plan.experiment.engine.start(setup)?;
+    let stop = course.stop.clone();
+    let mut runner = Runner::new(plan, store, engine.as_mut(), stage, further_judgements, stop)?;
     runner.end_by(course.deadline);
     let ending = runner.run(&mut |event| progress.show(&event));
     progress.end();

@@ -7,15 +7,15 @@
 use crate::commands::union::bench::Condition;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use eval::Stop;
 use eval::condition::{Stage, StageOptions};
 use eval::crowd::{Progress, Seat};
-use eval::engine::Stop;
-use eval::engine::ffsb::account::Measured;
-use eval::engine::ffsb::profile::FileSystem;
-use eval::engine::ffsb::{
+use eval::experiment::{Experiment, Mode};
+use eval::ffsb::account::Measured;
+use eval::ffsb::profile::FileSystem;
+use eval::ffsb::{
     Compat, Job, Profile, ProfileLoad, Request, Results, Summary, conduct, root_name, text,
 };
-use eval::experiment::{Experiment, Mode};
 use eval::own::{OwnDirectory, Owner, reclaim_below};
 use eval::plan::Plan;
 use eval::units::significant;

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use eval::engine::Stop;
-use eval::engine::ior::{
+use eval::Stop;
+use eval::ior::{
     Api, Compat, Conductor, Crew, Event, Launcher, Line, Measured, Mpi, MpiKind, Output,
     Parameters, Processes, RANK_HEAD, Script, Settings, Shim, TestOutcome, inside,
     inside_directory, outliers, parse, rank_command, rank_rows, read_options, serve,

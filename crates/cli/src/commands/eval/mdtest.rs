@@ -1,8 +1,7 @@
 //! `tsumugi eval mdtest`: a load of metadata operations by many processes.
 
 use clap::Args;
-use eval::engine::metadata::{Load, run as run_load, work};
-use eval::experiment::Files;
+use eval::metadata::{Files, Load, run as run_load, work};
 use eval::units::{parse_bytes, significant};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -56,7 +55,7 @@ pub(super) struct WorkerArgs {
 }
 
 fn parse_write_bytes(text: &str) -> Result<u32, String> {
-    let bytes = parse_bytes(text)?;
+    let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
     u32::try_from(bytes).ok().filter(|bytes| *bytes <= 1 << 30).ok_or("at most 1GiB".into())
 }
 

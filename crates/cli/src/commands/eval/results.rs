@@ -2,6 +2,7 @@
 
 use super::DATABASE;
 use anyhow::{Context, bail};
+use eval::advice::further_judgements;
 use eval::advice::pattern::Named;
 use eval::experiment::{Experiment, Mode};
 use eval::history::Results;
@@ -34,7 +35,7 @@ pub(super) fn read(names: &[PathBuf]) -> anyhow::Result<Vec<Named>> {
         for database in databases(place)? {
             let shown = shown(&database);
             let results = Store::open(&database)
-                .and_then(|store| Results::of(&store))
+                .and_then(|store| Results::of(&store, further_judgements))
                 .with_context(|| shown.clone())?;
             if hashes.is_empty() || hashes.contains(&results.plan.hash) {
                 found.push(Named { source: shown, results });

@@ -61,7 +61,7 @@ impl FromStr for DeviceSpec {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(bytes) = text.strip_prefix("memory:") {
-            return parse_bytes(bytes).map(Self::Memory);
+            return parse_bytes(bytes).map(Self::Memory).map_err(|error| error.to_string());
         }
         if let Some(rest) = text.strip_prefix(NVME) {
             let wrong = |why: String| format!("{text:?}: {why}: {NVME}ADDRESS:PORT/NQN");

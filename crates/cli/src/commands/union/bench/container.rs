@@ -22,7 +22,7 @@ use super::condition::Condition;
 use super::counters::allocated_bytes;
 use super::files::{self, Random};
 use eval::clock::now_ns;
-use eval::engine::copyup::{AGAIN, Answer, FINISH, USAGE, WRITE, WRITE_BYTES};
+use eval::copyup::{AGAIN, Answer, FINISH, USAGE, WRITE, WRITE_BYTES};
 
 /// Arguments of one container.
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use eval::engine::copyup::{Answer, FINISH, WRITE};
+use eval::copyup::{Answer, FINISH, WRITE};
 
 use super::condition::Condition;
 use super::container::{ContainerArgs, is_ready};
