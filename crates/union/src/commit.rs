@@ -23,7 +23,7 @@ pub(crate) use marks::read_below as waiting_copies;
 pub(crate) use recover::recover;
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ use reactor::time::Instant;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
+use crate::backing::Backing;
 use crate::copier::Copier;
-use crate::files::Backing;
 use crate::node::{Node, Place};
 use crate::sys::{self, Fd};
 use crate::tree::Union;
@@ -286,12 +286,6 @@ impl Committer {
     }
 }
 
-/// The system's number of an error of the reactor.
-#[allow(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
-pub(crate) fn errno_of(error: std::io::Error) -> Errno {
-    Errno::from_io_error(&error).unwrap_or(Errno::IO)
-}
-
 impl Union {
     /// Marks a copy as complete and makes it the node's place, to be made durable later.
     pub(crate) fn enqueue(self: &Rc<Self>, node: &Rc<Node>, pending: Pending) -> Result<(), Errno> {
@@ -383,15 +377,4 @@ impl KeptTimes {
             }
         }
     }
-}
-
-/// Does something in a directory that shall not show in its times.
-pub(crate) fn keeping_times<T>(
-    directory: BorrowedFd<'_>,
-    change: impl FnOnce() -> Result<T, Errno>,
-) -> Result<T, Errno> {
-    let before = sys::stat_at(directory, b"")?;
-    let done = change()?;
-    sys::set_times(directory, Some(before.atime), Some(before.mtime))?;
-    Ok(done)
 }

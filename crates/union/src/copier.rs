@@ -28,12 +28,12 @@ use reactor::File;
 use reactor::mailbox::{self, Receiver, Sender};
 use rustix::io::Errno;
 
-use crate::commit::errno_of;
 use crate::free_run::Run;
+use crate::sys::errno_of;
 
 pub(crate) use copy::{Copied, Copy, To};
 pub(crate) use range::copy_range;
-pub(crate) use sync::{Goal, ToSync, Way};
+pub(crate) use sync::{Goal, SyncMethod, ToSync};
 
 use copy::Step;
 use sync::Syncs;
@@ -65,7 +65,7 @@ enum Order {
     /// The second is the thread that starts to write back.
     Copy(Copy, Sender<Order>, Sender<Result<Copied, Errno>>),
     WriteBack(WriteBack),
-    Sync(Vec<ToSync>, Way, Goal, Sender<Vec<Result<(), Errno>>>),
+    Sync(Vec<ToSync>, SyncMethod, Goal, Sender<Vec<Result<(), Errno>>>),
 }
 
 /// What of a copy is to be on its way to the disk.
@@ -102,7 +102,7 @@ impl Copier {
     pub(crate) async fn sync(
         &self,
         files: Vec<ToSync>,
-        way: Way,
+        method: SyncMethod,
         goal: Goal,
     ) -> Vec<Result<(), Errno>> {
         let count = files.len();
@@ -110,7 +110,7 @@ impl Copier {
             return Vec::new();
         }
         let (answer, mut wait) = mailbox::channel(1);
-        if let Err(errno) = self.syncs.send(Order::Sync(files, way, goal, answer)).await {
+        if let Err(errno) = self.syncs.send(Order::Sync(files, method, goal, answer)).await {
             return vec![Err(errno); count];
         }
         wait.recv().await.unwrap_or_else(|| vec![Err(Errno::IO); count])
@@ -151,11 +151,11 @@ async fn serve(mut orders: Receiver<Order>) {
                 let count = desk.last.keep(file);
                 drop(reactor::spawn(async move { desk.last.keep_no_longer(count).await }));
             }
-            Order::Sync(files, way, goal, answer) => {
+            Order::Sync(files, method, goal, answer) => {
                 // It may be among them; and its file must not be held open beyond its union's end.
                 desk.last.send_off();
                 drop(reactor::spawn(async move {
-                    let _ = answer.try_send(desk.syncs.sync(&files, &way, goal).await);
+                    let _ = answer.try_send(desk.syncs.sync(&files, &method, goal).await);
                 }));
             }
         }

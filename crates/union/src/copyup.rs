@@ -18,15 +18,17 @@ use reactor::local::Permit;
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::commit::{Pending, errno_of, keeping_times};
+use crate::backing::Backing;
+use crate::commit::Pending;
 use crate::copier::{Copied, Copy, To};
-use crate::files::{self, Backing};
+use crate::files;
 use crate::format::{Origin, suffix};
 use crate::layers::LayerIndex;
 use crate::node::{FileState, Node, Place};
 use crate::options::SyncMode;
 use crate::partial::digest_of;
 use crate::sys::{self, Stat};
+use crate::sys::{errno_of, keeping_times};
 use crate::tree::Union;
 
 /// What of a file's data the copy must have.
@@ -113,7 +115,7 @@ impl Union {
             self.copy_attributes(node, (lower.as_fd(), &stat), copy.as_fd())?;
             if self.options.sync == SyncMode::Strict {
                 let copy = reactor::File::from_handle(reactor::Handle::from_fd(copy));
-                copy.sync_all().await.map_err(crate::commit::errno_of)?;
+                copy.sync_all().await.map_err(crate::sys::errno_of)?;
                 // Somebody else may have needed the directory meanwhile.
                 if !matches!(*node.place.borrow(), Place::Lower) {
                     return rustix::fs::unlinkat(&upper.work, &name, AtFlags::REMOVEDIR);

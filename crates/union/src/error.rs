@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 
 use crate::options::OptionError;
-use crate::partial::Unfinished;
 
 /// How many files that stay partial an error names.
 const FILES_TOLD_MAX: usize = 20;
@@ -103,6 +102,14 @@ pub enum UnionError {
     /// The reactor.
     #[error("cannot start the reactor: {0}")]
     Reactor(io::Error),
+}
+
+/// A partial file that could not be completed.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    /// From the union's root.
+    pub(crate) path: Vec<u8>,
+    pub(crate) reason: String,
 }
 
 impl UnionError {

@@ -8,45 +8,14 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
 
-use reactor::{File, Handle};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::backing::Backing;
 use crate::node::{FileState, Node, Place};
-use crate::passthrough::Way;
+use crate::passthrough::HandleMode;
 use crate::sys;
 use crate::tree::Union;
-
-/// An open file below a node.
-#[derive(Debug)]
-pub(crate) struct Backing {
-    pub(crate) file: File,
-    is_writable: bool,
-}
-
-impl Backing {
-    pub(crate) fn new(fd: OwnedFd, is_writable: bool) -> Rc<Self> {
-        Self::of(File::from_handle(Handle::from_fd(fd)), is_writable)
-    }
-
-    /// The backing of a file that is open.
-    pub(crate) fn of(file: File, is_writable: bool) -> Rc<Self> {
-        Rc::new(Self { file, is_writable })
-    }
-
-    /// Whether it may be written.
-    pub(crate) fn is_writable(&self) -> bool {
-        self.is_writable
-    }
-
-    /// Runs a system call on the descriptor.
-    pub(crate) fn with<T>(
-        &self,
-        call: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        call(self.file.handle().as_fd().map_err(crate::commit::errno_of)?)
-    }
-}
 
 /// An open file as the kernel holds it.
 #[derive(Debug)]
@@ -56,7 +25,7 @@ pub(crate) struct OpenFile {
     /// None of a partial file.
     backing: RefCell<Option<Rc<Backing>>>,
     version: Cell<u32>,
-    _way: Way,
+    _mode: HandleMode,
 }
 
 impl OpenFile {
@@ -64,7 +33,7 @@ impl OpenFile {
         node: &Rc<Node>,
         backing: Option<Rc<Backing>>,
         for_writing: bool,
-        way: Way,
+        mode: HandleMode,
     ) -> Self {
         let version = node.file().map_or(0, |state| state.version.get());
         if let Some(state) = node.file().filter(|_| for_writing) {
@@ -75,7 +44,7 @@ impl OpenFile {
             for_writing,
             backing: RefCell::new(backing),
             version: Cell::new(version),
-            _way: way,
+            _mode: mode,
         }
     }
 }

@@ -8,8 +8,6 @@
 //! FUSE does not report the name through which a file was opened. So all its known names become links when it
 //! is copied up: a union without the index then shows the copy under them.
 
-mod open;
-
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
@@ -17,18 +15,13 @@ use std::rc::Rc;
 use rustix::fs::{AtFlags, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::commit::keeping_times;
 use crate::copyup::Keep;
 use crate::format::index::{LinksOf, links, links_value, name_of};
 use crate::format::suffix;
 use crate::node::{Link, Node, Place};
+use crate::sys::keeping_times;
 use crate::sys::{self, Fd, Stat};
 use crate::tree::{Found, Union};
-
-pub(crate) use open::{existing, open};
-
-/// The directory, below the work directory.
-pub(crate) const NAME: &str = "index";
 
 /// The index of a union.
 #[derive(Debug)]

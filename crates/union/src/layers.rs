@@ -5,6 +5,7 @@
 //! what is mounted over them later (this union itself, above all) is not seen, as in the kernel.
 //! Upper and work directory stay on their own mount, since a rename does not cross mounts.
 
+mod index;
 mod lock;
 mod ordered;
 
@@ -16,12 +17,13 @@ use rustix::fs::{CWD, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 
-use crate::copier::Way;
+use crate::copier::SyncMethod;
 use crate::error::UnionError;
 use crate::format::{Opaque, Origin, Prefix, suffix};
 use crate::options::{Options, OwnerXattr, XattrClass};
 use crate::sys::{self, Stat};
 
+pub(crate) use index::existing as existing_index;
 pub(crate) use lock::DirectoryLock;
 
 /// The kernel's own subdirectory of the work directory: for what lives shorter than an operation.
@@ -69,7 +71,7 @@ pub(crate) struct Upper {
     /// The file system's device number.
     pub(crate) device: u64,
     /// How files and directories become durable.
-    pub(crate) way: Way,
+    pub(crate) sync_method: SyncMethod,
     /// Whether a clone must be synced before it gets its name (btrfs).
     pub(crate) has_loose_clones: bool,
     /// Whether the end of a name can become durable without the whiteout in its place (btrfs, whose log
@@ -132,7 +134,7 @@ impl Layers {
         }
         let merged_count = lower.len() - options.data_only_count;
         let mut layers = Self { upper, lower, merged_count, prefix, index: None, devices };
-        layers.index = crate::index::open(options, &layers)?;
+        layers.index = index::open(options, &layers)?;
         Ok(layers)
     }
 
@@ -250,7 +252,7 @@ fn open_lower(
     devices: &mut Vec<u64>,
 ) -> Result<Layer, UnionError> {
     let error = |errno| UnionError::layer("lowerdir", path, errno);
-    let root = root.try_clone_to_owned().map_err(crate::commit::errno_of).map_err(error)?;
+    let root = root.try_clone_to_owned().map_err(crate::sys::errno_of).map_err(error)?;
     let stat = sys::stat_at(root.as_fd(), b"").map_err(error)?;
     if !stat.is_directory() {
         return Err(error(Errno::NOTDIR));
@@ -330,14 +332,14 @@ fn open_upper(
     let kind = rustix::fs::fstatfs(&root).map_err(error)?.f_type;
     let has_loose_clones = kind as u64 == BTRFS_MAGIC;
     let owners = None;
-    let way = way_of(&pending, device).map_err(error)?;
+    let sync_method = sync_method_of(&pending, device).map_err(error)?;
     Ok(Upper {
         root,
         work_root,
         work,
         pending,
         device,
-        way,
+        sync_method,
         has_loose_clones,
         has_loose_whiteouts: has_loose_clones,
         owners,
@@ -347,12 +349,15 @@ fn open_upper(
 }
 
 /// How files on the file system of the waiting copies become durable.
-fn way_of(pending: &OwnedFd, device: u64) -> Result<Way, Errno> {
+fn sync_method_of(pending: &OwnedFd, device: u64) -> Result<SyncMethod, Errno> {
     if !ordered::is_proven(pending.as_fd(), device) {
-        return Ok(Way::Each { device });
+        return Ok(SyncMethod::Each { device });
     }
-    let mark = pending.try_clone().map_err(crate::commit::errno_of)?;
-    Ok(Way::Commit { device, mark: reactor::File::from_handle(reactor::Handle::from_fd(mark)) })
+    let mark = pending.try_clone().map_err(crate::sys::errno_of)?;
+    Ok(SyncMethod::Commit {
+        device,
+        mark: reactor::File::from_handle(reactor::Handle::from_fd(mark)),
+    })
 }
 
 /// Refuses a work directory in the upper one and the reverse.
@@ -411,7 +416,7 @@ impl MountedMark {
             let inner = make_directory(work, INCOMPATIBLE)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             rustix::fs::openat(&inner, MOUNTED, flags, Mode::RUSR | Mode::WUSR)?;
-            work.try_clone_to_owned().map_err(crate::commit::errno_of)
+            work.try_clone_to_owned().map_err(crate::sys::errno_of)
         })();
         let warned = made.inspect_err(|errno| {
             tracing::warn!(%errno, "the kernel's overlayfs will not be kept from this union's directories");

@@ -6,6 +6,7 @@
 //! and serves.
 
 mod acl;
+mod backing;
 mod check;
 mod commit;
 mod copier;

@@ -86,8 +86,8 @@ pub(crate) struct FileState {
     /// Counts changes of the place that its data is at.
     pub(crate) version: Cell<u32>,
     /// The backing files that are open, shared by all handles.
-    pub(crate) readable: RefCell<Weak<crate::files::Backing>>,
-    pub(crate) writable: RefCell<Weak<crate::files::Backing>>,
+    pub(crate) readable: RefCell<Weak<crate::backing::Backing>>,
+    pub(crate) writable: RefCell<Weak<crate::backing::Backing>>,
     /// The lower file that the kernel reads itself, while any handle is open so.
     pub(crate) passed: RefCell<Weak<Passed>>,
     /// Lives while any handle is open that is served.

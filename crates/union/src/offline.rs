@@ -9,7 +9,8 @@ use std::rc::Rc;
 
 use crate::error::UnionError;
 use crate::options::{OptionError, Options, SyncMode};
-use crate::tree::{Union, join};
+use crate::sys::join;
+use crate::tree::Union;
 
 /// A partial file.
 #[derive(Debug, Clone, PartialEq, Eq)]

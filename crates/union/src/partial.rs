@@ -17,7 +17,7 @@ mod lower;
 mod names;
 mod start;
 
-pub(crate) use complete::{Unfinished, directories_below};
+pub(crate) use complete::directories_below;
 pub(crate) use digest::of as digest_of;
 pub(crate) use fill::{Filler, PREFIX as FILL_PREFIX, Worker};
 pub(crate) use lower::OpenLowers;
@@ -35,14 +35,14 @@ use reactor::{File, Handle};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use crate::commit::errno_of;
-use crate::copier::{Copier, Goal, ToSync, Way};
+use crate::backing::Backing;
+use crate::copier::{Copier, Goal, SyncMethod, ToSync};
 use crate::error::UnionError;
-use crate::files::Backing;
 use crate::journal::{self, Directory, FileId, Journal, JournalError, ParentKey};
 use crate::layers::Upper;
 use crate::node::{Node, Place};
 use crate::options::{Options, SyncMode};
+use crate::sys::errno_of;
 use crate::sys::{self, Stat};
 use crate::tree::Union;
 
@@ -58,7 +58,7 @@ pub(crate) struct Store {
     journal: RefCell<Journal<Directory>>,
     is_volatile: bool,
     copier: Copier,
-    way: Way,
+    sync_method: SyncMethod,
     is_syncing: Cell<bool>,
     synced: Notify,
     /// Directories of new copies, whose names are to be durable with them; a flush is due if there
@@ -181,7 +181,7 @@ impl Store {
             journal: RefCell::new(journal),
             is_volatile: options.sync == SyncMode::Volatile,
             copier: copier.clone(),
-            way: upper.way.clone(),
+            sync_method: upper.sync_method.clone(),
             is_syncing: Cell::new(false),
             synced: Notify::new(),
             parents: RefCell::default(),
@@ -276,7 +276,7 @@ impl Store {
         let handle = self.journal().marks_handle();
         let Some(handle) = handle.filter(|_| !self.is_volatile) else { return Ok(()) };
         let files = vec![ToSync::Data(file_of(&handle)?)];
-        let results = self.copier.sync(files, self.way.clone(), Goal::Durable).await;
+        let results = self.copier.sync(files, self.sync_method.clone(), Goal::Durable).await;
         results.into_iter().collect()
     }
 
@@ -289,7 +289,7 @@ impl Store {
         for handle in &ticket.names {
             files.push(ToSync::Names(file_of(handle)?));
         }
-        let results = self.copier.sync(files, self.way.clone(), Goal::Durable).await;
+        let results = self.copier.sync(files, self.sync_method.clone(), Goal::Durable).await;
         results.into_iter().collect()
     }
 }

@@ -22,7 +22,7 @@ use std::rc::{Rc, Weak};
 use fuse::{BackingId, Backings, NodeId, Notifier};
 use rustix::io::Errno;
 
-use crate::files::Backing;
+use crate::backing::Backing;
 use crate::node::{Node, Place};
 use crate::options::Pass;
 use crate::sys::{self, Stat};
@@ -37,14 +37,14 @@ pub(crate) struct Passed(Option<BackingId>);
 
 /// How a handle is open; lives as long as it.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum HandleMode {
     /// The kernel reads the file itself.
     Passed(Rc<Passed>),
     /// We read and write it.
     Served { _use: Rc<()> },
 }
 
-impl Way {
+impl HandleMode {
     /// The notification for the kernel.
     pub(crate) fn backing_id(&self) -> Option<BackingId> {
         match self {
@@ -115,17 +115,17 @@ impl Passthrough {
 
 impl Union {
     /// In which way a new handle is open. All are passed while one is.
-    pub(crate) fn way(
+    pub(crate) fn handle_mode(
         &self,
         node: &Rc<Node>,
         backing: Option<&Backing>,
         must_be_served: bool,
-    ) -> Way {
-        let Some(state) = node.file() else { return Way::Served { _use: Rc::default() } };
+    ) -> HandleMode {
+        let Some(state) = node.file() else { return HandleMode::Served { _use: Rc::default() } };
         let known = state.served.borrow().upgrade();
         if !must_be_served && known.is_none() {
             if let Some(passed) = state.passed.borrow().upgrade() {
-                return Way::Passed(passed);
+                return HandleMode::Passed(passed);
             }
             if let Some(backing) = backing
                 && let Some(stat) = self.may_pass(node, backing)
@@ -133,12 +133,12 @@ impl Union {
             {
                 let passed = Rc::new(Passed(Some(id)));
                 *state.passed.borrow_mut() = Rc::downgrade(&passed);
-                return Way::Passed(passed);
+                return HandleMode::Passed(passed);
             }
         }
         let served = known.unwrap_or_default();
         *state.served.borrow_mut() = Rc::downgrade(&served);
-        Way::Served { _use: served }
+        HandleMode::Served { _use: served }
     }
 
     /// The attributes of a file that may be passed.

@@ -3,7 +3,7 @@
 //!
 //! Each mount leaves two things: `WORKDIR/tsumugi/union` with its options and with what its directories
 //! are known by ([`Record`]), and in an attribute of the upper directory the way to the work directory
-//! ([`Way`]). The attribute is among overlayfs's own (`trusted.overlay.tsumugi`), so that neither the
+//! ([`WorkPath`]). The attribute is among overlayfs's own (`trusted.overlay.tsumugi`), so that neither the
 //! kernel nor fuse-overlayfs shows it or takes it along; the rest is a file, since options with 500
 //! layers do not fit into an attribute. Both survive a kill at once, and a loss of power from the first
 //! partial file's flush on, which they are made durable with ([`crate::journal::Directory`]).
@@ -25,7 +25,7 @@ use crate::journal::RECORD as FILE;
 use crate::layers::{Layers, OWN, Upper};
 use crate::options::Options;
 use crate::sys;
-use codec::{Identity, Record, Way};
+use codec::{Identity, Record, WorkPath};
 
 pub(crate) use find::{check_record, find, work_of};
 
@@ -51,8 +51,9 @@ impl Identity {
 pub(crate) fn write(options: &Options, layers: &Layers, has_segments: bool) -> Result<(), Errno> {
     let Some(upper) = layers.upper.as_ref().filter(|_| !options.read_only) else { return Ok(()) };
     let recorded = write_record(options, layers, (upper, has_segments));
-    let recorded = recorded
-        .and_then(|()| write_way(options, &layers.prefix.name(ATTRIBUTE), (upper, has_segments)));
+    let recorded = recorded.and_then(|()| {
+        write_work_path(options, &layers.prefix.name(ATTRIBUTE), (upper, has_segments))
+    });
     recorded.inspect_err(|errno| {
         tracing::warn!(%errno, "the layers of a union could not be recorded: `tsumugi union \
             status` and `complete` will need its options");
@@ -91,18 +92,18 @@ fn write_record(
     Ok(())
 }
 
-fn write_way(
+fn write_work_path(
     options: &Options,
     name: &[u8],
     (upper, has_segments): (&Upper, bool),
 ) -> Result<(), Errno> {
     let (Some(path), Some(work)) = (&options.upper, &options.work) else { return Ok(()) };
-    let way = Way { relative: relative(path, work), absolute: work.clone() }.encode();
+    let work_path = WorkPath { relative: relative(path, work), absolute: work.clone() }.encode();
     let root = upper.root.as_fd();
-    if sys::xattr(root, name)?.is_some_and(|found| found == way) {
+    if sys::xattr(root, name)?.is_some_and(|found| found == work_path) {
         return Ok(());
     }
-    sys::set_xattr(root, name, &way, XattrFlags::empty()).inspect_err(|_| {
+    sys::set_xattr(root, name, &work_path, XattrFlags::empty()).inspect_err(|_| {
         let _ = sys::remove_xattr(root, name);
     })?;
     if has_segments { rustix::fs::fsync(root) } else { Ok(()) }
@@ -163,7 +164,7 @@ fn relative(from: &Path, to: &Path) -> PathBuf {
 }
 
 /// The way to the work directory that an upper directory names.
-fn way_of(upper: BorrowedFd<'_>) -> Result<Option<Vec<u8>>, Errno> {
+fn work_path_of(upper: BorrowedFd<'_>) -> Result<Option<Vec<u8>>, Errno> {
     for prefix in [Prefix::TRUSTED, Prefix::USER] {
         let found = sys::xattr(upper, &prefix.name(ATTRIBUTE))?;
         if found.is_some() {
@@ -179,13 +180,13 @@ mod tests {
 
     /// Goal: the way leads from the one to the other, also where one lies above the other's place.
     #[test]
-    fn ways_lead_there() {
-        for (from, to, way) in [
+    fn work_paths_lead_there() {
+        for (from, to, work_path) in [
             ("/a/upper", "/a/work", "../work"),
             ("/a/b/c", "/d", "../../../d"),
             ("/up", "/work/x", "../work/x"),
         ] {
-            assert_eq!(relative(Path::new(from), Path::new(to)), Path::new(way));
+            assert_eq!(relative(Path::new(from), Path::new(to)), Path::new(work_path));
         }
     }
 }

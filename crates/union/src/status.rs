@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::copier::Way;
+use crate::copier::SyncMethod;
 use crate::options::SyncMode;
 use crate::tree::Union;
 
@@ -95,7 +95,7 @@ impl Union {
             _ if self.options.sync == SyncMode::Volatile => "nothing",
             None => "nothing",
             Some(_) if self.options.sync_whole_file_system => "syncfs",
-            Some(upper) if matches!(upper.way, Way::Commit { .. }) => "commit",
+            Some(upper) if matches!(upper.sync_method, SyncMethod::Commit { .. }) => "commit",
             Some(_) => "files",
         }
     }

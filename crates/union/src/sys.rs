@@ -302,3 +302,28 @@ pub(crate) fn list(directory: BorrowedFd<'_>) -> Result<Vec<Listed>, Errno> {
 
 /// A shared descriptor.
 pub(crate) type Fd = Rc<OwnedFd>;
+
+/// The system's number of an error of the reactor.
+#[allow(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
+pub(crate) fn errno_of(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+/// Does something in a directory that shall not show in its times.
+pub(crate) fn keeping_times<T>(
+    directory: BorrowedFd<'_>,
+    change: impl FnOnce() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let before = stat_at(directory, b"")?;
+    let done = change()?;
+    set_times(directory, Some(before.atime), Some(before.mtime))?;
+    Ok(done)
+}
+
+/// A name below a path.
+pub(crate) fn join(path: &[u8], name: &[u8]) -> Rc<[u8]> {
+    if path.is_empty() {
+        return name.into();
+    }
+    [path, b"/", name].concat().into()
+}

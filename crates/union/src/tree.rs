@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slab::Slab;
 
-use crate::commit::{Committer, Inherited, errno_of};
+use crate::commit::{Committer, Inherited};
 use crate::copier::Copier;
 use crate::descriptors::Descriptors;
 use crate::files::OpenFile;
@@ -28,6 +28,7 @@ use crate::options::Options;
 use crate::partial::{OpenLowers, Store};
 use crate::passthrough::Passthrough;
 use crate::privileges::is_kept_on_disk;
+use crate::sys::errno_of;
 use crate::sys::{self, Fd, Stat};
 
 pub(crate) use listing::Listing;
@@ -411,12 +412,4 @@ pub(crate) fn path_of(node: &Rc<Node>) -> Vec<u8> {
     }
     names.reverse();
     names.join(&b'/')
-}
-
-/// A name below a path.
-pub(crate) fn join(path: &[u8], name: &[u8]) -> Rc<[u8]> {
-    if path.is_empty() {
-        return name.into();
-    }
-    [path, b"/", name].concat().into()
 }

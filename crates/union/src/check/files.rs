@@ -13,7 +13,7 @@ use crate::journal::{FileId, FileStatus, Inspection, Stage};
 use crate::layers::{OWN, PENDING};
 use crate::partial::directories_below;
 use crate::sys;
-use crate::tree::join;
+use crate::sys::join;
 
 /// Where a partial file is.
 struct Located<'a> {

@@ -9,9 +9,10 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::{Committer, KeptTimes, Pending, Waiting, errno_of};
-use crate::copier::{Copier, Goal, ToSync, Way};
+use super::{Committer, KeptTimes, Pending, Waiting};
+use crate::copier::{Copier, Goal, SyncMethod, ToSync};
 use crate::node::Node;
+use crate::sys::errno_of;
 use crate::tree::Union;
 
 /// What of a batch belongs to one union and has its names.
@@ -45,10 +46,10 @@ impl Committer {
         }
         let mut files = Vec::new();
         for (union, names, _) in &mut groups {
-            let way = way_of(union);
-            files.extend(names.files.drain(..).map(|file| (way.clone(), file)));
+            let method = sync_method_of(union);
+            files.extend(names.files.drain(..).map(|file| (method.clone(), file)));
         }
-        let mut results = sync_by_ways(&self.copier, files, Goal::Durable).await.into_iter();
+        let mut results = sync_by_methods(&self.copier, files, Goal::Durable).await.into_iter();
         for (union, names, copies) in groups {
             let own: Vec<_> = results.by_ref().take(names.count()).collect();
             let result = union.end_new_names(&names, &own);
@@ -64,8 +65,8 @@ fn end_all(union: &Union, copies: Vec<Rc<Pending>>, result: Result<(), Errno>) {
     }
 }
 
-fn way_of(union: &Union) -> Way {
-    union.upper().map_or(Way::Each { device: 0 }, |upper| upper.way.clone())
+fn sync_method_of(union: &Union) -> SyncMethod {
+    union.upper().map_or(SyncMethod::Each { device: 0 }, |upper| upper.sync_method.clone())
 }
 
 /// Gives copies their names. Those that cannot have one are ended.
@@ -113,7 +114,7 @@ async fn make_nameable(copier: &Copier, batch: &[Waiting]) -> Vec<Result<(), Err
     for (index, Waiting { union, pending, .. }) in batch.iter().enumerate() {
         if !union.options.sync_whole_file_system {
             indexes.push(index);
-            files.push((way_of(union), ToSync::File(pending.backing.file.clone())));
+            files.push((sync_method_of(union), ToSync::File(pending.backing.file.clone())));
             continue;
         }
         let device = union.upper().map_or(0, |upper| upper.device);
@@ -126,7 +127,7 @@ async fn make_nameable(copier: &Copier, batch: &[Waiting]) -> Vec<Result<(), Err
             result
         };
     }
-    let synced = sync_by_ways(copier, files, Goal::Nameable).await;
+    let synced = sync_by_methods(copier, files, Goal::Nameable).await;
     for (index, result) in indexes.into_iter().zip(synced) {
         results[index] = result;
     }
@@ -134,24 +135,24 @@ async fn make_nameable(copier: &Copier, batch: &[Waiting]) -> Vec<Result<(), Err
 }
 
 /// Syncs files that may lie on several file systems. Answers in their order.
-async fn sync_by_ways(
+async fn sync_by_methods(
     copier: &Copier,
-    files: Vec<(Way, ToSync)>,
+    files: Vec<(SyncMethod, ToSync)>,
     goal: Goal,
 ) -> Vec<Result<(), Errno>> {
     let mut results = vec![Err(Errno::IO); files.len()];
-    let mut groups: Vec<(Way, Vec<usize>, Vec<ToSync>)> = Vec::new();
-    for (index, (way, file)) in files.into_iter().enumerate() {
-        let known = groups.iter().position(|(known, ..)| known.is_same(&way));
+    let mut groups: Vec<(SyncMethod, Vec<usize>, Vec<ToSync>)> = Vec::new();
+    for (index, (method, file)) in files.into_iter().enumerate() {
+        let known = groups.iter().position(|(known, ..)| known.is_same(&method));
         let at = known.unwrap_or_else(|| {
-            groups.push((way, Vec::new(), Vec::new()));
+            groups.push((method, Vec::new(), Vec::new()));
             groups.len() - 1
         });
         groups[at].1.push(index);
         groups[at].2.push(file);
     }
-    for (way, indexes, files) in groups {
-        for (index, result) in indexes.into_iter().zip(copier.sync(files, way, goal).await) {
+    for (method, indexes, files) in groups {
+        for (index, result) in indexes.into_iter().zip(copier.sync(files, method, goal).await) {
             results[index] = result;
         }
     }

@@ -16,8 +16,8 @@ use reactor::local::Notify;
 
 use rustix::io::Errno;
 
+use crate::backing::Backing;
 use crate::copier::{Goal, ToSync};
-use crate::files::Backing;
 use crate::node::Node;
 use crate::options::SyncMode;
 use crate::tree::Union;
@@ -224,8 +224,9 @@ impl Union {
             }
         }
         let file = |(_, backing): &(_, Rc<Backing>)| ToSync::File(backing.file.clone());
-        let (files, way) = (backings.iter().map(file).collect(), self.upper()?.way.clone());
-        let synced = self.shared.committer.copier.sync(files, way, Goal::Durable).await;
+        let (files, sync_method) =
+            (backings.iter().map(file).collect(), self.upper()?.sync_method.clone());
+        let synced = self.shared.committer.copier.sync(files, sync_method, Goal::Durable).await;
         let mut result = Ok(());
         for (synced, (node, _)) in synced.into_iter().zip(&backings) {
             if let Err(errno) = synced {

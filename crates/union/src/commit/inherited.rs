@@ -16,10 +16,10 @@ use reactor::local::Notify;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use super::errno_of;
 use crate::copier::{Goal, ToSync};
 use crate::layers::Upper;
 use crate::options::SyncMode;
+use crate::sys::errno_of;
 use crate::tree::Union;
 
 /// The link, below the work directory.
@@ -139,6 +139,10 @@ impl Union {
         let root = upper.root.try_clone().map_err(errno_of)?;
         let root = ToSync::FileSystem(reactor::File::from_handle(reactor::Handle::from_fd(root)));
         let copier = &self.shared.committer.copier;
-        copier.sync(vec![root], upper.way.clone(), Goal::Durable).await.into_iter().collect()
+        copier
+            .sync(vec![root], upper.sync_method.clone(), Goal::Durable)
+            .await
+            .into_iter()
+            .collect()
     }
 }

@@ -80,7 +80,7 @@ pub(crate) fn read_below(
     };
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut std::io::Read::take(file, READ_BYTES_MAX), &mut bytes)
-        .map_err(super::errno_of)?;
+        .map_err(crate::sys::errno_of)?;
     Ok(decode(crate::journal::witness(pending), &bytes))
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::copier::{Goal, ToSync, Way};
+use crate::copier::{Goal, SyncMethod, ToSync};
 use crate::node::Node;
 use crate::sys;
 use crate::tree::Union;
@@ -38,8 +38,8 @@ impl Union {
         if files.is_empty() {
             return Ok(());
         }
-        let way = self.upper()?.way.clone();
-        let results = self.shared.committer.copier.sync(files, way, Goal::Durable).await;
+        let sync_method = self.upper()?.sync_method.clone();
+        let results = self.shared.committer.copier.sync(files, sync_method, Goal::Durable).await;
         self.end_new_names(&names, &results)
     }
 
@@ -77,7 +77,7 @@ impl Union {
 
     fn files_of(&self, names: &NewNames) -> Result<Vec<ToSync>, Errno> {
         let file = |directory: BorrowedFd<'_>| {
-            if let Way::Commit { mark, .. } = &self.upper()?.way {
+            if let SyncMethod::Commit { mark, .. } = &self.upper()?.sync_method {
                 return Ok(ToSync::Names(mark.clone()));
             }
             let open = sys::open_below(directory, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;

@@ -53,7 +53,7 @@ fn finish_one(upper: &Upper, name: &[u8], path: &[u8]) -> Result<(), Errno> {
 }
 
 fn finish_entry(upper: &Upper, name: &[u8], entry: &[u8]) -> Result<(), Errno> {
-    let index = crate::index::existing(upper)?;
+    let index = crate::layers::existing_index(upper)?;
     match rustix::fs::renameat_with(&upper.pending, name, &index, entry, RenameFlags::NOREPLACE) {
         Ok(()) => {}
         Err(Errno::EXIST) => rustix::fs::unlinkat(&upper.pending, name, AtFlags::empty())?,

@@ -14,8 +14,8 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::copy_range;
-use crate::commit::errno_of;
 use crate::sys;
+use crate::sys::errno_of;
 
 /// Bytes of a step: what others may have to wait for.
 const STEP_BYTES: u64 = 1 << 20;

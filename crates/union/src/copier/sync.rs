@@ -6,7 +6,7 @@
 //! unions. Otherwise a flush would always be in progress, and data would have to wait for it.
 //!
 //! Where it is known that a commit of the file system's journal makes everything durable that came
-//! before it ([`Way::Commit`]; [`crate::layers`] says which file systems these are), data is written to
+//! before it ([`SyncMethod::Commit`]; [`crate::layers`] says which file systems these are), data is written to
 //! the device and waited for, and then one commit covers all files and the names in all directories. A request
 //! that arrives during a commit waits for the next one, over all unions.
 
@@ -19,7 +19,7 @@ use reactor::{File, Op};
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 
-use crate::commit::errno_of;
+use crate::sys::errno_of;
 
 /// Syncs of files that are in flight at a time over all orders.
 const SYNCS_MAX: usize = 512;
@@ -39,7 +39,7 @@ pub(crate) enum ToSync {
 
 /// How files of a file system become durable.
 #[derive(Debug, Clone)]
-pub(crate) enum Way {
+pub(crate) enum SyncMethod {
     /// Each by its own sync.
     Each {
         /// The file system's device number.
@@ -54,7 +54,7 @@ pub(crate) enum Way {
     },
 }
 
-impl Way {
+impl SyncMethod {
     /// Whether files of both become durable together.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
@@ -111,19 +111,19 @@ impl Syncs {
     pub(super) async fn sync(
         &self,
         files: &[ToSync],
-        way: &Way,
+        method: &SyncMethod,
         goal: Goal,
     ) -> Vec<Result<(), Errno>> {
         let permit = self.room.acquire(files.len().min(SYNCS_MAX)).await;
-        let (device, mark) = match way {
-            Way::Each { device } => {
+        let (device, mark) = match method {
+            SyncMethod::Each { device } => {
                 let file_system = self.file_system(*device);
                 if let [ToSync::FileSystem(root)] = files {
                     return vec![file_system.wholes.commit(async || sync_whole(root).await).await];
                 }
                 return sync_each(files, &file_system.rounds).await;
             }
-            Way::Commit { device, mark } => (device, mark),
+            SyncMethod::Commit { device, mark } => (device, mark),
         };
         let mut results = finish(files.iter().map(ToSync::write_back).collect()).await;
         drop(permit);

@@ -13,13 +13,14 @@ use rustix::io::Errno;
 use reactor::{File, Handle};
 
 use super::Keep;
-use crate::commit::errno_of;
+use crate::backing::Backing;
 use crate::copier::{Copy, To};
-use crate::files::{self, Backing};
+use crate::files;
 use crate::format::suffix;
 use crate::node::{FileState, Node, Place};
 use crate::options::SyncMode;
 use crate::sys;
+use crate::sys::errno_of;
 use crate::tree::Union;
 
 /// What every write takes away.

@@ -8,7 +8,7 @@
 
 use super::Journal;
 use super::error::JournalError;
-use super::map::Place;
+use super::map::Content;
 use super::record::{RANGES_MAX, Record};
 use super::scan::{Found, Scanner};
 use super::segment::HEADER_BYTES;
@@ -168,8 +168,8 @@ impl<S: Storage> Journal<S> {
         let file = found.head.file;
         let data = found.data();
         let end = offset.saturating_add(data.end - data.start).min(FILE_BYTES_MAX);
-        let is_this = |place: Place, start: u64| match place {
-            Place::Stored { segment, position } => {
+        let is_this = |content: Content, start: u64| match content {
+            Content::Stored { segment, position } => {
                 segment == oldest && u64::from(position) == data.start + (start - offset)
             }
             _ => false,
@@ -177,7 +177,7 @@ impl<S: Storage> Journal<S> {
         let Some(state) = self.state.files.get(&file) else { return Ok(()) };
         let runs = state.map.overlapping(offset..end);
         let live: Vec<_> =
-            runs.filter(|run| is_this(run.place, run.range.start)).map(|run| run.range).collect();
+            runs.filter(|run| is_this(run.content, run.range.start)).map(|run| run.range).collect();
         if live.is_empty() {
             return Ok(());
         }
@@ -199,11 +199,11 @@ impl<S: Storage> Journal<S> {
     pub(super) fn snapshot(&mut self, file: FileId) -> Result<(), JournalError> {
         let state = self.get(file)?;
         let base = state.base.clone();
-        let of = |wanted: Place| -> Vec<(u64, u64)> {
-            let runs = state.map.overlapping(0..FILE_BYTES_MAX).filter(|run| run.place == wanted);
+        let of = |wanted: Content| -> Vec<(u64, u64)> {
+            let runs = state.map.overlapping(0..FILE_BYTES_MAX).filter(|run| run.content == wanted);
             runs.map(|run| (run.range.start, run.range.end)).collect()
         };
-        let (zero, lost) = (of(Place::Zero), of(Place::Damaged));
+        let (zero, lost) = (of(Content::Zero), of(Content::Damaged));
         self.append(file, Record::Snapshot(base), &[])?;
         for ranges in zero.chunks(RANGES_MAX) {
             self.append(file, Record::Zero { ranges: ranges.to_vec(), mtime: None }, &[])?;
@@ -224,9 +224,9 @@ impl<S: Storage> Journal<S> {
         for file in ids {
             let state = self.get(file)?;
             let in_oldest =
-                |place| matches!(place, Place::Stored { segment, .. } if segment == oldest);
+                |content| matches!(content, Content::Stored { segment, .. } if segment == oldest);
             let runs = state.map.overlapping(0..FILE_BYTES_MAX);
-            let lost = runs.filter(|run| in_oldest(run.place));
+            let lost = runs.filter(|run| in_oldest(run.content));
             let lost: Vec<_> = lost.map(|run| (run.range.start, run.range.end)).collect();
             let is_home = state.home == Some(oldest);
             self.lose(file, &lost)?;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Journal;
 use super::error::JournalError;
-use super::map::Place;
+use super::map::Content;
 use super::state::FileState;
 use super::storage::Storage;
 use super::sums::Verifier;
@@ -80,9 +80,9 @@ impl<'a> CopyUp<'a> {
 
     /// Bytes that are stored in segments.
     pub fn stored_bytes(&self) -> u64 {
-        let stored = |place| matches!(place, Place::Stored { .. });
+        let stored = |content| matches!(content, Content::Stored { .. });
         let runs = self.state.map.overlapping(0..self.size_bytes());
-        runs.filter(|run| stored(run.place)).map(|run| run.range.end - run.range.start).sum()
+        runs.filter(|run| stored(run.content)).map(|run| run.range.end - run.range.start).sum()
     }
 
     /// Number of runs in its map.
@@ -167,18 +167,18 @@ impl<S: Storage> Journal<S> {
         for run in state.map.overlapping(range.start..end) {
             unmapped(state, at..run.range.start, &mut pieces);
             at = run.range.end;
-            let source = self.source(run.place, run.range.end - run.range.start)?;
+            let source = self.source(run.content, run.range.end - run.range.start)?;
             pieces.push(Piece { range: run.range, source });
         }
         unmapped(state, at..end, &mut pieces);
         Ok(pieces)
     }
 
-    fn source(&self, place: Place, bytes: u64) -> Result<Source<S::Handle>, JournalError> {
-        Ok(match place {
-            Place::Zero => Source::Zero,
-            Place::Damaged => Source::Damaged,
-            Place::Stored { segment, position } => {
+    fn source(&self, content: Content, bytes: u64) -> Result<Source<S::Handle>, JournalError> {
+        Ok(match content {
+            Content::Zero => Source::Zero,
+            Content::Damaged => Source::Damaged,
+            Content::Stored { segment, position } => {
                 let verifier = self.state.verifier(segment, position);
                 let end = u64::from(position) + bytes;
                 let Some(verifier) = verifier.filter(|it| end <= it.start + it.bytes) else {
@@ -235,7 +235,7 @@ impl<S: Storage> Journal<S> {
         }
         let mut runs = 0;
         for run in state.map.overlapping(start..end) {
-            if run.place == Place::Damaged {
+            if run.content == Content::Damaged {
                 return false;
             }
             runs += 1;

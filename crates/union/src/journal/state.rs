@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::base::Base;
-use super::map::{Place, RunMap};
+use super::map::{Content, RunMap};
 use super::record::Record;
 use super::sums::{Sums, Verifier};
 use super::types::{
@@ -109,7 +109,7 @@ impl State {
             Record::Zero { ranges, mtime } => return self.zero(file, ranges, mtime),
             Record::Lost { ranges } => {
                 for (start, end) in ranges {
-                    self.set(file, start..end, Some(Place::Damaged));
+                    self.set(file, start..end, Some(Content::Damaged));
                 }
                 return;
             }
@@ -216,8 +216,8 @@ impl State {
             self.live.entry(at.segment).or_default().data_bytes += end - offset;
             let known = self.sums.entry(at.segment).or_default();
             known.insert(at.data_position, (at.data_bytes as u32, at.sums));
-            let place = Place::Stored { segment: at.segment, position: at.data_position };
-            self.set(file, offset..end, Some(place));
+            let content = Content::Stored { segment: at.segment, position: at.data_position };
+            self.set(file, offset..end, Some(content));
         }
         end
     }
@@ -225,7 +225,7 @@ impl State {
     fn zero(&mut self, file: FileId, ranges: Vec<(u64, u64)>, mtime: Option<Time>) {
         for (start, end) in ranges {
             let limit = self.file_or_provisional(file).base.lower_limit;
-            self.set(file, start..end.min(limit), Some(Place::Zero));
+            self.set(file, start..end.min(limit), Some(Content::Zero));
             self.set(file, start.max(limit)..end, None);
         }
         if let Some(mtime) = mtime {
@@ -234,12 +234,12 @@ impl State {
     }
 
     /// Changes a file's map and the accounts with it.
-    fn set(&mut self, file: FileId, range: Range<u64>, place: Option<Place>) {
+    fn set(&mut self, file: FileId, range: Range<u64>, content: Option<Content>) {
         self.file_or_provisional(file);
         let (Some(state), live) = (self.files.get_mut(&file), &mut self.live) else { return };
         let before = state.map.len();
         assert!(before <= self.runs, "{file:?} has {before} runs, and all files {}", self.runs);
-        state.map.set(range, place, |segment, bytes| {
+        state.map.set(range, content, |segment, bytes| {
             let live = live.entry(segment).or_default();
             assert!(
                 live.data_bytes >= bytes,

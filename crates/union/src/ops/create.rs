@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::Answer;
 use crate::acl;
-use crate::files::Backing;
+use crate::backing::Backing;
 use crate::format::suffix;
 use crate::layers;
 use crate::node::{Node, Place};
@@ -267,7 +267,7 @@ impl Union {
         let file = rustix::fs::openat(&upper.work, c".", open, private)?;
         self.set_new(directory.as_fd(), file.as_fd(), &Make::File, setting)?;
         let stat = self.upper_stat(file.as_fd())?;
-        let object = Rc::new(file.try_clone().map_err(crate::commit::errno_of)?);
+        let object = Rc::new(file.try_clone().map_err(crate::sys::errno_of)?);
         let place = Place::Gone { fd: object, is_own: true };
         let node = Rc::new(self.make_node(stat.kind(), self.shown_inode_of(&stat), place));
         let opened = self.opened(&node, Backing::new(file, true), flags);

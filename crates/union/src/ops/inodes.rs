@@ -7,13 +7,13 @@ use fuse::{FileSystemStatistics, Ioctl, NodeId, Response, SetAttributes, SetTime
 use rustix::io::Errno;
 
 use super::Answer;
-use crate::commit::errno_of;
 use crate::copyup::Keep;
 use crate::node::Node;
 use crate::options::SyncMode;
 use crate::privileges::{Announced, Caller, note_mode};
 use crate::status::IOCTL_STATUS;
 use crate::sys;
+use crate::sys::errno_of;
 use crate::tree::Union;
 
 /// On the root: waits until everything that was copied up has its name and is durable.

@@ -9,11 +9,12 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::Answer;
-use crate::commit::errno_of;
+use crate::backing::Backing;
 use crate::copyup::Keep;
-use crate::files::{Backing, OpenFile};
+use crate::files::OpenFile;
 use crate::node::Node;
 use crate::privileges::{Announced, Caller};
+use crate::sys::errno_of;
 use crate::tree::Union;
 
 /// In an open's flags: execve(2) opens the file (`__FMODE_EXEC`).
@@ -120,9 +121,9 @@ impl Union {
         is_direct: bool,
     ) -> Opened {
         let for_writing = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-        let way = self.way(node, backing.as_deref(), for_writing || is_direct);
-        let passed = way.backing_id();
-        let open = Rc::new(OpenFile::new(node, backing, for_writing, way));
+        let mode = self.handle_mode(node, backing.as_deref(), for_writing || is_direct);
+        let passed = mode.backing_id();
+        let open = Rc::new(OpenFile::new(node, backing, for_writing, mode));
         let handle = FileHandle(self.files.borrow_mut().insert(Rc::clone(&open)) as u64);
         let mut open_flags = if passed.is_some() {
             OpenFlags::PASSTHROUGH

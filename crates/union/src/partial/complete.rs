@@ -15,14 +15,16 @@ use rustix::io::Errno;
 
 use super::names::Shown;
 use super::{Partial, failed, has_name, key_of, shown_time};
-use crate::commit::{errno_of, keeping_times};
 use crate::copier::{Goal, ToSync};
+use crate::error::Unfinished;
 use crate::files;
 use crate::journal::{Directory, FileId, Journal, JournalError, Name, ParentKey, Source, Stage};
 use crate::layers::Upper;
 use crate::node::{Node, Place};
 use crate::sys;
-use crate::tree::{Union, join};
+use crate::sys::join;
+use crate::sys::{errno_of, keeping_times};
+use crate::tree::Union;
 
 /// Bytes that are copied at a time.
 const STEP_BYTES: u64 = 1 << 20;
@@ -37,14 +39,6 @@ pub(super) struct Whole {
     pub(super) object: OwnedFd,
     /// The work file's name.
     pub(super) name: Vec<u8>,
-}
-
-/// A partial file that could not be completed.
-#[derive(Debug)]
-pub(crate) struct Unfinished {
-    /// From the union's root.
-    pub(crate) path: Vec<u8>,
-    pub(crate) reason: String,
 }
 
 impl Whole {
@@ -205,7 +199,7 @@ impl Union {
         let needed: Vec<_> = needed.map(|(whole, _)| ToSync::File(whole.file.clone())).collect();
         let Ok(upper) = self.upper() else { return vec![Err(Errno::ROFS); files.len()] };
         let copier = &self.shared.committer.copier;
-        let synced = copier.sync(needed, upper.way.clone(), Goal::Nameable).await;
+        let synced = copier.sync(needed, upper.sync_method.clone(), Goal::Nameable).await;
         let mut synced = synced.into_iter();
         let result = |one: (&Whole, &Result<(), Errno>)| {
             if is_needed(&one) { synced.next().unwrap_or(Err(Errno::IO)) } else { *one.1 }

@@ -12,9 +12,9 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::{Partial, failed, file_of, now};
-use crate::commit::errno_of;
 use crate::journal::{JournalError, Source, Verifier};
 use crate::node::Node;
+use crate::sys::errno_of;
 use crate::tree::Union;
 
 impl Partial {

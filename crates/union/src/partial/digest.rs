@@ -12,9 +12,9 @@ use std::os::fd::BorrowedFd;
 use reactor::{Buffer, File};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::commit::errno_of;
 use crate::journal::LowerIdentity;
 use crate::sys::Stat;
+use crate::sys::errno_of;
 
 /// The first byte of a digest: its kind.
 const VERITY: u8 = 1;

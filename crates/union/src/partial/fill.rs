@@ -31,10 +31,10 @@ use rustix::io::Errno;
 
 use super::complete::{Whole, directories_below};
 use super::{Partial, Store};
-use crate::commit::errno_of;
 use crate::journal::{Directory, FileId, Journal};
 use crate::node::Node;
 use crate::options::FillMode;
+use crate::sys::errno_of;
 use crate::tree::Union;
 
 use pace::Pace;
@@ -323,7 +323,7 @@ impl Union {
 
     fn tell(wanted: &Wanted, errno: Errno) {
         let directory = crate::tree::path_of(&wanted.parent);
-        let path = crate::tree::join(&directory, &wanted.name);
+        let path = crate::sys::join(&directory, &wanted.name);
         let path = String::from_utf8_lossy(&path);
         tracing::error!(%path, %errno, "a partial copy cannot be filled and stays partial");
     }

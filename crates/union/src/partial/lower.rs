@@ -14,7 +14,7 @@ use reactor::file::FileHandle;
 use rustix::io::Errno;
 
 use super::{Partial, digest, time};
-use crate::files::Backing;
+use crate::backing::Backing;
 use crate::journal::LowerIdentity;
 use crate::node::Node;
 use crate::sys::{self, Stat};

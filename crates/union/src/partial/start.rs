@@ -60,7 +60,7 @@ impl Union {
             }
             Err(error) => return Err(failed(&error)),
         };
-        let lower = lower.try_clone().map_err(crate::commit::errno_of)?;
+        let lower = lower.try_clone().map_err(crate::sys::errno_of)?;
         self.make_partial(node, Rc::new(Partial::new(store, file, lower, *stat)));
         self.schedule_commit(store, &link.parent);
         store.filler.want(file, &link.parent, &link.name);

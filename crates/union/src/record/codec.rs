@@ -21,7 +21,7 @@ use reactor::file::FileHandle;
 
 const HEAD: &str = "tsumugi union 1 ";
 const OPTIONS: &str = "options";
-const WAY_VERSION: &[u8] = b"1";
+const WORK_PATH_VERSION: &[u8] = b"1";
 /// The longest handle (`MAX_HANDLE_SZ`).
 const HANDLE_BYTES_MAX: usize = 128;
 
@@ -47,7 +47,7 @@ pub(super) struct Record {
 
 /// From the upper directory to the work directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct WorkPath {
     pub(super) relative: PathBuf,
     pub(super) absolute: PathBuf,
 }
@@ -119,21 +119,21 @@ impl Record {
     }
 }
 
-impl Way {
+impl WorkPath {
     pub(super) fn encode(&self) -> Vec<u8> {
         let paths = [&self.relative, &self.absolute].map(|path| path.as_os_str().as_bytes());
-        [WAY_VERSION, paths[0], paths[1]].join(&0)
+        [WORK_PATH_VERSION, paths[0], paths[1]].join(&0)
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let parts: Vec<&[u8]> = bytes.split(|&byte| byte == 0).collect();
-        let &[WAY_VERSION, relative, absolute] = &parts[..] else { return None };
+        let &[WORK_PATH_VERSION, relative, absolute] = &parts[..] else { return None };
         let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
-        let way = Self { relative: path(relative), absolute: path(absolute) };
+        let work_path = Self { relative: path(relative), absolute: path(absolute) };
         let is_valid = !relative.is_empty()
-            && way.absolute.is_absolute()
-            && !Path::new(&way.relative).is_absolute();
-        is_valid.then_some(way)
+            && work_path.absolute.is_absolute()
+            && !Path::new(&work_path.relative).is_absolute();
+        is_valid.then_some(work_path)
     }
 }
 
@@ -207,18 +207,18 @@ mod tests {
 
         /// Goal: a way reads back.
         #[test]
-        fn ways_read_back(relative in path_bytes(), absolute in path_bytes()) {
+        fn work_paths_read_back(relative in path_bytes(), absolute in path_bytes()) {
             prop_assume!(relative[0] != b'/');
             let path = |bytes: Vec<u8>| PathBuf::from(OsString::from_vec(bytes));
             let absolute = path([&b"/"[..], &absolute].concat());
-            let way = Way { relative: path(relative), absolute };
-            prop_assert_eq!(Way::decode(&way.encode()), Some(way));
+            let work_path = WorkPath { relative: path(relative), absolute };
+            prop_assert_eq!(WorkPath::decode(&work_path.encode()), Some(work_path));
         }
 
         /// Goal: no bytes make the readers panic, also behind a right checksum.
         #[test]
         fn any_bytes_are_read_or_refused(noise in proptest::collection::vec(any::<u8>(), 0..120)) {
-            let _ = (Record::decode(&noise), Way::decode(&noise));
+            let _ = (Record::decode(&noise), WorkPath::decode(&noise));
             let body = [b"upper ", &noise[..]].concat();
             let head = format!("{HEAD}{:016x}\n", checksum(&body));
             prop_assert!(Record::decode(&[head.as_bytes(), &body].concat()).is_err());
@@ -243,11 +243,11 @@ mod tests {
 
     /// Goal: a way that leads nowhere is refused.
     #[test]
-    fn bad_ways_are_refused() {
+    fn bad_work_paths_are_refused() {
         for bytes in
             [&b""[..], b"1", b"1\0../w", b"1\0\0/w", b"2\0../w\0/w", b"1\0../w\0w", b"1\0/w\0/w"]
         {
-            assert_eq!(Way::decode(bytes), None, "{bytes:?}");
+            assert_eq!(WorkPath::decode(bytes), None, "{bytes:?}");
         }
     }
 }

@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use super::keeper::{Gone, Keeper};
 use crate::files::OpenFile;
 use crate::node::{Node, Place};
-use crate::passthrough::{Passed, Way};
+use crate::passthrough::{HandleMode, Passed};
 use crate::sys;
 use crate::tree::Union;
 
@@ -285,14 +285,14 @@ fn restore_handles(union: &Union, bytes: &[u8], passed: &HashSet<u64>) {
         match opened {
             Ok((backing, node)) => {
                 let known = passed.get(&id).filter(|_| value & PASSED != 0);
-                let way = match known {
-                    Some(passed) => Way::Passed(Rc::clone(passed)),
-                    None => union.way(&node, backing.as_deref(), true),
+                let mode = match known {
+                    Some(passed) => HandleMode::Passed(Rc::clone(passed)),
+                    None => union.handle_mode(&node, backing.as_deref(), true),
                 };
                 if for_writing {
                     union.note_restored_writer(&node);
                 }
-                files.push((handle, Rc::new(OpenFile::new(&node, backing, for_writing, way))));
+                files.push((handle, Rc::new(OpenFile::new(&node, backing, for_writing, mode))));
             }
             Err(errno) => tracing::error!(%errno, handle, "an open file is lost"),
         }

@@ -10,13 +10,14 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
-use super::{Union, join};
+use super::Union;
 use crate::format::{
     NAMED_OPAQUE, NAMED_WHITEOUT, Opaque, Origin, Prefix, Redirect, StatOverride, suffix,
     whiteout_of,
 };
 use crate::node::{LowerPart, Node, Place};
 use crate::options::OwnerXattr;
+use crate::sys::join;
 use crate::sys::{self, Stat};
 
 /// What lies under a name.

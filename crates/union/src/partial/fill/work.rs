@@ -9,13 +9,13 @@ use reactor::{File, Handle};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::worker::{Step, Way};
+use super::worker::{CopyMethod, Step};
 use super::{Partial, Stop, Store, Wanted, Whole, work_name};
-use crate::commit::errno_of;
 use crate::journal::{Piece, SegmentId, Source};
 use crate::node::Node;
 use crate::partial::{failed, file_of};
 use crate::sys;
+use crate::sys::errno_of;
 use crate::tree::Union;
 
 /// The attribute of a work file that says how far it is filled, durably; decimal.
@@ -200,12 +200,12 @@ fn step(
     let to = filling.file.clone();
     if let Source::Stored { handle, position, verifier, .. } = &piece.source {
         let (from, position) = (file_of(handle)?, position + (at - piece.range.start));
-        let way = Way::Verified(verifier.clone());
-        return Ok(Step { from, position, to, offset: at, length, way });
+        let method = CopyMethod::Verified(verifier.clone());
+        return Ok(Step { from, position, to, offset: at, length, method });
     }
     let (from, position) = (union.lower_of(filling.node, filling.partial)?.file.clone(), at);
-    let way = if at < filling.resumed { Way::Compared } else { Way::WithHoles };
-    Ok(Step { from, position, to, offset: at, length, way })
+    let method = if at < filling.resumed { CopyMethod::Compared } else { CopyMethod::WithHoles };
+    Ok(Step { from, position, to, offset: at, length, method })
 }
 
 impl Filled {

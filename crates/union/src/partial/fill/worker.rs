@@ -10,12 +10,12 @@ use reactor::File;
 use reactor::mailbox::{self, Receiver, Sender};
 use rustix::io::Errno;
 
-use crate::commit::errno_of;
 use crate::copier::copy_range;
 use crate::journal::Verifier;
 use crate::sys;
+use crate::sys::errno_of;
 
-/// Calls that may wait: each union that fills has one under way at a time.
+/// Calls that may wait: each union that fills has one under method at a time.
 const CALLS_MAX: usize = 64;
 
 type Call = Box<dyn FnOnce() + Send>;
@@ -91,12 +91,12 @@ pub(super) struct Step {
     pub(super) to: File,
     pub(super) offset: u64,
     pub(super) length: u64,
-    pub(super) way: Way,
+    pub(super) method: CopyMethod,
 }
 
 /// How a part is copied.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum CopyMethod {
     /// By the kernel; holes of the source are left out.
     WithHoles,
     /// Through memory: the source is a segment of the journal, and verified.
@@ -111,9 +111,11 @@ impl Step {
     pub(super) fn run(self) -> Result<u64, Errno> {
         let from = self.from.handle().as_fd().map_err(errno_of)?;
         let to = self.to.handle().as_fd().map_err(errno_of)?;
-        let done = match &self.way {
-            Way::WithHoles => copy_range(from, self.position, to, self.offset, self.length, true)?,
-            Way::Verified(verifier) => {
+        let done = match &self.method {
+            CopyMethod::WithHoles => {
+                copy_range(from, self.position, to, self.offset, self.length, true)?
+            }
+            CopyMethod::Verified(verifier) => {
                 let wanted = self.position..self.position + self.length;
                 let covered = verifier.cover(&wanted);
                 let bytes = read(from, covered.start, covered.end - covered.start)?;
@@ -131,7 +133,7 @@ impl Step {
                 sys::write_all_at(to, part, self.offset)?;
                 self.length
             }
-            Way::Compared => {
+            CopyMethod::Compared => {
                 let wanted = read(from, self.position, self.length)?;
                 // A lower file must not change below a union.
                 if wanted.len() as u64 != self.length {

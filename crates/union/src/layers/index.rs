@@ -7,13 +7,15 @@ use reactor::file::FileHandle;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use super::NAME;
 use crate::error::UnionError;
 use crate::format::index::{links, name_of};
 use crate::format::{Origin, Prefix, suffix};
 use crate::layers::{self, Layers, Upper};
 use crate::options::Options;
 use crate::sys::{self, Stat};
+
+/// The directory, below the work directory.
+pub(crate) const NAME: &str = "index";
 
 /// Opens the index of a union's work directory, which is made if there is none.
 ///
