@@ -5,33 +5,27 @@
 //! `docs/union.md` is the contract; [`Options`] are what can be asked for, [`UnionMount`] mounts
 //! and serves.
 
-mod acl;
 mod backing;
 mod check;
-mod commit;
 mod copier;
 mod copyup;
 mod descriptors;
+mod durability;
 mod error;
-mod files;
 mod format;
 mod free_run;
 mod ids;
-mod index;
 pub mod journal;
 mod layers;
 mod mount;
-mod node;
 mod offline;
 mod ops;
 mod options;
-mod owners;
 mod partial;
-mod passthrough;
-mod privileges;
 mod record;
 mod serve;
-mod status;
+mod signal;
+mod store;
 mod sys;
 mod tree;
 
@@ -40,9 +34,9 @@ pub use error::UnionError;
 pub use mount::{UnionMount, sync_mount};
 pub use offline::{PartialFile, complete_partial_files, options_of_upper, partial_files};
 pub use ops::IOCTL_SYNC;
+pub use ops::{IOCTL_STATUS, mount_status};
 pub use options::{
     FillMode, IdRange, LOWER_LAYERS_MAX, OptionError, Options, OwnerXattr, Pass, RedirectMode,
     SyncMode, XattrClass,
 };
 pub use serve::{Command, Ending, HandOver, hand_over, run_keeper, run_server};
-pub use status::{IOCTL_STATUS, mount_status};

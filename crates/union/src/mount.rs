@@ -13,15 +13,16 @@ use fuse::{
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::commit::{self, Inherited, Sign};
+use crate::durability::{self, Inherited, Sign};
 use crate::error::UnionError;
 use crate::layers::Layers;
 use crate::ops::IOCTL_SYNC;
+use crate::ops::{Shared, Union};
 use crate::options::{FillMode, Options, Pass, SyncMode};
-use crate::partial::{Recovered, Store};
 use crate::record;
+use crate::store::{Recovered, Store};
 use crate::sys::{self, Stat};
-use crate::tree::{Shared, Union};
+use crate::tree::Tree;
 
 /// How long an ending mount waits for open files, and how often it looks.
 pub(crate) const END_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -52,9 +53,10 @@ impl UnionMount {
         let options = options.with_real_paths()?;
         options.check()?;
         let layers = Layers::open(&options)?;
-        let union = Ready::of_mount(options, layers)?.union(Rc::new(Shared::default()));
-        let mount_options = mount_options(&union.options, union.layers.upper.is_none());
-        let session_options = session_options(&union.options, transport);
+        let union = Ready::of_mount(options, layers)?.union(&Shared::default());
+        let mount_options =
+            mount_options(&union.tree().options(), union.tree().layers().upper.is_none());
+        let session_options = session_options(&union.tree().options(), transport);
         let session = Session::mount(mountpoint, &mount_options, session_options)?;
         Ok(Self::of(session, union))
     }
@@ -70,7 +72,7 @@ impl UnionMount {
         unmounter: Unmounter,
         agreed: Option<Negotiated>,
     ) -> Result<Self, UnionError> {
-        let mut options = session_options(&union.options, TransportChoice::Device);
+        let mut options = session_options(&union.tree().options(), TransportChoice::Device);
         options.capabilities |= Capabilities::HAS_RESEND;
         options.agreed = agreed;
         let session = Session::adopt(device, unmounter, options)?;
@@ -88,18 +90,21 @@ impl UnionMount {
 
     /// As [`UnionMount::run`], with requests answered by something around the union.
     pub(crate) async fn run_as<F: FileSystem>(&self, around: Rc<F>) -> Result<(), UnionError> {
-        self.union.passthrough.register_with(self.session.backings(), self.session.notifier());
-        self.union.inherited.set_clean(false);
-        let _ = self.union.unmounter.set(self.session.unmounter());
-        self.union.start_filling();
-        self.union.start_flushing();
+        self.union
+            .tree()
+            .passthrough()
+            .register_with(self.session.backings(), self.session.notifier());
+        self.union.durability().set_clean(false);
+        self.union.unmount_by(self.session.unmounter());
+        self.union.partials().start_filling();
+        self.union.durability().start_flushing();
         let served = self.session.run(around).await;
         self.is_over.set(true);
         let finish = async {
-            self.union.stop_filling().await;
-            self.union.stop_flushing().await;
+            self.union.partials().stop_filling().await;
+            self.union.durability().stop_flushing().await;
             let filled = self.fill_at_end().await;
-            (filled, self.union.sync_at_end().await)
+            (filled, self.union.durability().sync_at_end().await)
         };
         let (finish, told) = (std::pin::pin!(finish), std::pin::pin!(self.tell_end()));
         let (filled, finished) = match reactor::race(finish, told).await {
@@ -109,9 +114,9 @@ impl UnionMount {
         if !self.is_cut_off.get() {
             served?;
         }
-        let upper = self.union.options.upper.clone().unwrap_or_default();
+        let upper = self.union.tree().options().upper.clone().unwrap_or_default();
         finished.map_err(|errno| UnionError::layer("upperdir", &upper, errno))?;
-        self.union.inherited.set_clean(self.union.options.sync != SyncMode::Volatile);
+        self.union.durability().set_clean(self.union.tree().options().sync != SyncMode::Volatile);
         filled
     }
 
@@ -119,9 +124,9 @@ impl UnionMount {
     async fn tell_end(&self) -> std::convert::Infallible {
         loop {
             reactor::time::sleep(END_STEP).await;
-            let partial = self.union.store.as_ref().map_or(0, |store| store.status().len());
+            let partial = self.union.tree().store().map_or(0, |store| store.status().len());
             tracing::warn!(
-                changed = self.union.dirty.borrow().len(),
+                changed = self.union.durability().dirty_count(),
                 partial,
                 "unmounted; what was written is being made durable"
             );
@@ -149,12 +154,12 @@ impl UnionMount {
 
     /// Completes partial files, if that is to be done now.
     async fn fill_at_end(&self) -> Result<(), UnionError> {
-        let options = &self.union.options;
+        let options = &self.union.tree().options();
         if options.fill != FillMode::Unmount || options.read_only {
             return Ok(());
         }
         let upper = options.upper.clone().unwrap_or_default();
-        let completed = self.union.complete_all().await;
+        let completed = self.union.partials().complete_all().await;
         let (_, unfinished) =
             completed.map_err(|errno| UnionError::layer("upperdir", &upper, errno))?;
         UnionError::unfinished(&upper, &unfinished).map_or(Ok(()), Err)
@@ -183,7 +188,7 @@ pub(crate) fn in_background(
 
 /// Opens the layers and finishes what an earlier process has left.
 pub(crate) fn open(options: Options) -> Result<Rc<Union>, UnionError> {
-    Ok(Ready::open(options)?.union(Rc::new(Shared::default())))
+    Ok(Ready::open(options)?.union(&Shared::default()))
 }
 
 /// What a union is made of, with all done that may take long or wait: another process that has the
@@ -221,7 +226,7 @@ impl Ready {
             let opened = Recovered::open(upper, &options, found.is_due)?;
             let is_filling = options.fill == FillMode::Background;
             let is_kept = |name: &[u8]| is_filling && opened.is_filling(name);
-            commit::recover(upper, is_kept)
+            durability::recover(upper, is_kept)
                 .map_err(|errno| UnionError::layer("workdir", work, errno))?;
             (journal, sign) = (Some(opened), Some(found));
         }
@@ -241,16 +246,18 @@ impl Ready {
     }
 
     /// Makes the union, on the thread that it belongs to.
-    pub(crate) fn union(self, shared: Rc<Shared>) -> Rc<Union> {
+    pub(crate) fn union(self, shared: &Shared) -> Rc<Union> {
         let Self { options, layers, journal, sign, top, recorded } = self;
-        let store = journal.zip(layers.upper.as_ref()).map(|(journal, upper)| {
-            Rc::new(Store::new(journal, (upper, &options), &shared.committer.copier))
-        });
+        let opened = journal.zip(layers.upper.as_ref());
+        let opened =
+            opened.map(|(journal, upper)| Store::new(journal, upper, &options, shared.copier()));
+        let (store, ended) = opened.unzip();
         let inherited = sign.map(Inherited::of).unwrap_or_default();
-        let union = Union::new(options, (layers, &top), (store, inherited), shared);
+        let tree = Tree::new(options, layers, &top, store, Rc::clone(shared.kept()));
+        let union = Union::new(tree, shared, inherited, &ended.unwrap_or_default());
         let union = Rc::new(union);
         if let Err(errno) = recorded {
-            union.last_error.note("recording the layers for union status and complete", errno);
+            union.tree().note_error("recording the layers for union status and complete", errno);
         }
         union
     }

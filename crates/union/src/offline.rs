@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::error::UnionError;
+use crate::ops::Union;
 use crate::options::{OptionError, Options, SyncMode};
 use crate::sys::join;
-use crate::tree::Union;
 
 /// A partial file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,16 +44,20 @@ pub fn options_of_upper(upper: &Path, given: &[u8]) -> Result<Options, UnionErro
 /// If the layers cannot be opened, or a union has them.
 pub fn partial_files(options: Options) -> Result<Vec<PartialFile>, UnionError> {
     let union = open(options)?;
-    let store = union.store.as_ref().filter(|store| !store.is_empty());
+    let store = union.tree().store().filter(|store| !store.is_empty());
     let Some(store) = store else { return Ok(Vec::new()) };
-    let directories = union.directories_by_key().map_err(|errno| upper_error(&union, errno))?;
+    let directories =
+        union.tree().directories_by_key().map_err(|errno| upper_error(&union, errno))?;
     let files = store.status().into_iter().map(|file| {
         let path = file.names.first().and_then(|name| {
             let path = join(directories.get(&name.parent)?, &name.name);
             Some(path.to_vec())
         });
         let is_needed = file.unfilled_bytes > 0;
-        let trouble = path.as_deref().filter(|_| is_needed).and_then(|path| union.trouble_at(path));
+        let trouble = path
+            .as_deref()
+            .filter(|_| is_needed)
+            .and_then(|path| union.partials().trouble_at(path));
         PartialFile {
             path: path.map(|path| std::ffi::OsString::from_vec(path).into()),
             size_bytes: file.size_bytes,
@@ -78,21 +82,23 @@ pub async fn complete_partial_files(
     let union = open(options)?;
     for path in accepted {
         let path = path.strip_prefix("/").unwrap_or(path).as_os_str().as_bytes();
-        let is_partial = union.node_at(path).is_ok_and(|node| node.partial().is_some());
+        let is_partial = union.tree().node_at(path).is_ok_and(|node| node.partial().is_some());
         if !is_partial {
-            let upper = union.options.upper.clone().unwrap_or_default();
+            let upper = union.tree().options().upper.clone().unwrap_or_default();
             let files = format!("{} (no such partial file)", String::from_utf8_lossy(path));
             return Err(UnionError::Unfinished { upper, files });
         }
-        union.accepted.borrow_mut().insert(path.to_vec());
+        union.tree().accept(path.to_vec());
     }
-    union.inherited.set_clean(false);
-    let completed = union.complete_all().await;
-    let synced = union.sync_at_end().await;
-    union.inherited.set_clean(synced.is_ok() && union.options.sync != SyncMode::Volatile);
+    union.durability().set_clean(false);
+    let completed = union.partials().complete_all().await;
+    let synced = union.durability().sync_at_end().await;
+    union
+        .durability()
+        .set_clean(synced.is_ok() && union.tree().options().sync != SyncMode::Volatile);
     let completed = completed.and_then(|done| synced.map(|()| done));
     let (count, unfinished) = completed.map_err(|errno| upper_error(&union, errno))?;
-    let upper = union.options.upper.clone().unwrap_or_default();
+    let upper = union.tree().options().upper.clone().unwrap_or_default();
     UnionError::unfinished(&upper, &unfinished).map_or(Ok(count), Err)
 }
 
@@ -105,6 +111,6 @@ fn open(options: Options) -> Result<Rc<Union>, UnionError> {
 }
 
 fn upper_error(union: &Union, errno: rustix::io::Errno) -> UnionError {
-    let upper = union.options.upper.clone().unwrap_or_default();
+    let upper = union.tree().options().upper.clone().unwrap_or_default();
     UnionError::layer("upperdir", &upper, errno)
 }

@@ -1,17 +1,25 @@
 //! The operations of FUSE, by what they are about.
 
+mod acl;
 mod create;
 mod directories;
+mod handles;
 mod inodes;
 mod io;
 mod names;
 mod partials;
+mod privileges;
 mod rename;
+mod shared;
+mod status;
 mod xattrs;
 
+pub(crate) use handles::Handles;
 pub use inodes::IOCTL_SYNC;
-pub(crate) use xattrs::has_labels;
+pub(crate) use shared::Shared;
+pub use status::{IOCTL_STATUS, mount_status};
 
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,12 +29,15 @@ use fuse::{
 use rustix::io::Errno;
 
 use self::create::{Make, Setting};
+use self::privileges::Caller;
+use crate::copyup::CopyUp;
+use crate::durability::{Durability, Inherited};
 use crate::format::NAMED_WHITEOUT;
-use crate::node::Node;
-use crate::partial::Filler;
-use crate::privileges::Caller;
+use crate::free_run::FreeRun;
+use crate::journal::FileId;
+use crate::partial::{Filler, PartialFiles};
 use crate::sys::Stat;
-use crate::tree::Union;
+use crate::tree::{Node, Tree};
 
 /// Longest name in bytes (`NAME_MAX`), on which all of Linux's disk file systems agree.
 const NAME_BYTES_MAX: usize = 255;
@@ -39,20 +50,86 @@ const DESCRIPTOR_STEP: Duration = Duration::from_millis(50);
 /// What an operation comes to.
 type Answer = Result<Response, Errno>;
 
+/// One mounted union: the operations of the kernel on it.
+#[derive(Debug)]
+pub(crate) struct Union {
+    durability: Rc<Durability>,
+    partials: Rc<PartialFiles>,
+    copy_up: CopyUp,
+    handles: Handles,
+    mount: Mount,
+    tree: Rc<Tree>,
+}
+
+/// What the mount and this process can do.
+#[derive(Debug)]
+struct Mount {
+    /// Whether the kernel's requests say which opens take privileges (Linux 5.11).
+    announces_opens: Cell<bool>,
+    /// Whether the kernel enforces labels of `SELinux`.
+    has_labels: bool,
+    /// Whether this process's writes leave set-user-ID and set-group-ID on disk.
+    keeps_privileges: bool,
+    /// When a write need not wait.
+    free_run: Rc<FreeRun>,
+    /// What takes the mount away, once it is served.
+    unmounter: OnceCell<fuse::Unmounter>,
+}
+
+impl Union {
+    /// Makes the union of a tree, with what an earlier process has left: changes, and ends of partial
+    /// files.
+    pub(crate) fn new(tree: Tree, shared: &Shared, inherited: Inherited, ended: &[FileId]) -> Self {
+        let tree = Rc::new(tree);
+        let durability = Rc::new(Durability::new(&tree, &shared.committer, inherited, ended));
+        let partials = Rc::new(PartialFiles::new(&tree, &durability, &shared.filling));
+        let copy_up = CopyUp::new(&partials, &shared.free_run);
+        let mount = Mount {
+            announces_opens: Cell::new(true),
+            has_labels: xattrs::has_labels(),
+            keeps_privileges: shared.keeps_privileges,
+            free_run: Rc::clone(&shared.free_run),
+            unmounter: OnceCell::new(),
+        };
+        Self { durability, partials, copy_up, handles: Handles::default(), mount, tree }
+    }
+
+    pub(crate) fn tree(&self) -> &Rc<Tree> {
+        &self.tree
+    }
+
+    pub(crate) fn durability(&self) -> &Rc<Durability> {
+        &self.durability
+    }
+
+    pub(crate) fn partials(&self) -> &Rc<PartialFiles> {
+        &self.partials
+    }
+
+    pub(crate) fn handles(&self) -> &Handles {
+        &self.handles
+    }
+
+    /// Sets what takes the mount away. A union is served once.
+    pub(crate) fn unmount_by(&self, unmounter: fuse::Unmounter) {
+        let _ = self.mount.unmounter.set(unmounter);
+    }
+}
+
 impl FileSystem for Union {
     fn init(&self, negotiated: &Negotiated) {
         tracing::debug!(transport = ?negotiated.transport, "the union is mounted");
-        self.passthrough.agree(negotiated.capabilities.contains(Capabilities::PASSTHROUGH));
-        let is_told = negotiated.capabilities.contains(Capabilities::HANDLE_KILLPRIV_V2);
-        self.is_told_of_privileges.set(is_told);
-        let widened = self.unmounter.get().map_or(Ok(()), fuse::Unmounter::widen_read_ahead);
+        self.tree.passthrough().agree(negotiated.capabilities.contains(Capabilities::PASSTHROUGH));
+        let is_announced = negotiated.capabilities.contains(Capabilities::HANDLE_KILLPRIV_V2);
+        self.mount.announces_opens.set(is_announced);
+        let widened = self.mount.unmounter.get().map_or(Ok(()), fuse::Unmounter::widen_read_ahead);
         if let Err(error) = widened {
             tracing::debug!(error, "the kernel reads ahead of its pages by 128 KiB");
         }
     }
 
     async fn handle(self: Rc<Self>, request: Request) -> Response {
-        let filler = self.store.as_deref().map(|store| &store.filler);
+        let filler = self.tree.store().map(|_| self.partials.filler());
         let _in_flight = filler.map(Filler::request);
         match self.answer(request).await {
             Ok(response) => response,
@@ -67,7 +144,7 @@ impl FileSystem for Union {
 
     fn forget(&self, forgets: &[(NodeId, u64)]) {
         for &(node, count) in forgets {
-            Union::forget(self, node, count);
+            self.tree.forget(node, count);
         }
     }
 }
@@ -77,7 +154,7 @@ impl Union {
     async fn answer(self: &Rc<Self>, request: Request) -> Answer {
         let id = request.node;
         let caller = Caller::of(&request);
-        let node = || self.node(id);
+        let node = || self.tree.node(id);
         match request.operation {
             Operation::Lookup { name } => self.on_lookup(&node()?, name.as_bytes()).await,
             Operation::Unlink { name } => self.on_unlink(&node()?, name.as_bytes()).await,
@@ -116,10 +193,14 @@ impl Union {
             }
             Operation::ReadLink => self.read_link(&node()?),
             Operation::StatFs => node().and_then(|_| self.statistics()),
-            Operation::Fsync { data_only, .. } => done(self.sync_file(&node()?, data_only).await),
-            Operation::FsyncDirectory { .. } => done(self.sync_directory(&node()?).await),
+            Operation::Fsync { data_only, .. } => {
+                done(self.durability.sync_file(&node()?, data_only).await)
+            }
+            Operation::FsyncDirectory { .. } => {
+                done(self.durability.sync_directory(&node()?).await)
+            }
             Operation::Ioctl(ioctl) => self.on_ioctl(&ioctl).await,
-            Operation::SyncFs => done(self.sync_all().await),
+            Operation::SyncFs => done(self.durability.sync_all().await),
             Operation::OpenDirectory { .. } => node().map(|_| self.open_directory()),
             Operation::ReadDirectory(read) => self.read_directory(&node()?, &read, false),
             Operation::ReadDirectoryPlus(read) => self.read_directory(&node()?, &read, true),
@@ -155,7 +236,7 @@ impl Union {
                 Err(Errno::MFILE) => {}
                 other => return other,
             }
-            self.shared.close_kept();
+            self.tree.kept().close();
             reactor::time::sleep(DESCRIPTOR_STEP).await;
         }
         act().await
@@ -172,12 +253,12 @@ impl Union {
 
     /// An entry for the kernel, which counts as a reference.
     pub(crate) fn entry(&self, node: &Rc<Node>, stat: &Stat) -> Entry {
-        self.refer(node);
+        self.tree.refer(node);
         Entry {
             node: NodeId(node.id.get()),
             generation: 0,
-            entry_valid: self.options.timeout,
-            attributes_valid: self.options.timeout,
+            entry_valid: self.tree.options().timeout,
+            attributes_valid: self.tree.options().timeout,
             attributes: self.attributes(node, stat),
         }
     }
@@ -187,7 +268,7 @@ impl Union {
         Response::Entry(Entry {
             node: NodeId(0),
             generation: 0,
-            entry_valid: self.options.timeout,
+            entry_valid: self.tree.options().timeout,
             attributes_valid: Duration::ZERO,
             attributes: Attributes::default(),
         })
@@ -196,7 +277,8 @@ impl Union {
     /// A node's attributes as they are shown.
     pub(crate) fn attributes(&self, node: &Node, stat: &Stat) -> Attributes {
         // To count the directories of all layers would mean to list them.
-        let is_uncounted = node.is_directory() && (node.has_lower() || self.options.static_nlink);
+        let is_uncounted =
+            node.is_directory() && (node.has_lower() || self.tree.options().static_nlink);
         let (major, minor) = stat.rdev;
         let disarmed = node.file().map_or(0, |state| state.disarmed.get());
         Attributes {
@@ -208,8 +290,8 @@ impl Union {
             ctime: stat.ctime,
             mode: stat.mode & !disarmed,
             nlink: if is_uncounted { 1 } else { stat.nlink },
-            uid: self.options.shown_uid(stat.uid),
-            gid: self.options.shown_gid(stat.gid),
+            uid: self.tree.options().shown_uid(stat.uid),
+            gid: self.tree.options().shown_gid(stat.gid),
             // The kernel's 32-bit form of a device number.
             rdev: (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12),
             block_size: stat.block_size,
@@ -218,11 +300,11 @@ impl Union {
 
     /// A node's attributes, under this number.
     fn attributes_answer(&self, id: NodeId, node: &Rc<Node>) -> Answer {
-        let stat = self.stat(node)?;
+        let stat = self.tree.stat(node)?;
         let attributes = self.attributes(node, &stat);
         // The kernel hears of changes by the present number only.
         let is_present = id.0 == node.id.get();
-        let valid = if is_present { self.options.timeout } else { Duration::ZERO };
+        let valid = if is_present { self.tree.options().timeout } else { Duration::ZERO };
         Ok(Response::Attributes { attributes, valid })
     }
 }

@@ -23,7 +23,6 @@ mod server;
 mod wire;
 mod worker;
 
-pub(crate) use book::Book;
 pub use client::{HandOver, hand_over};
 pub use keeper::run_keeper;
 pub use server::{Command, Ending, run_server};

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::{Check, Severity};
 use crate::journal::{FileId, FileStatus, Inspection, Stage};
 use crate::layers::{OWN, PENDING};
-use crate::partial::directories_below;
+use crate::store::directories_below;
 use crate::sys;
 use crate::sys::join;
 

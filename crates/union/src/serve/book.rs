@@ -19,15 +19,12 @@ use std::rc::Rc;
 
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
-use slab::Slab;
 use smallvec::SmallVec;
 
 use super::keeper::{Gone, Keeper};
-use crate::files::OpenFile;
-use crate::node::{Node, Place};
-use crate::passthrough::{HandleMode, Passed};
+use crate::ops::Union;
 use crate::sys;
-use crate::tree::Union;
+use crate::tree::{HandleMode, Node, Observer, OpenFile, Passed, Place};
 
 /// Bytes of a name's slot: parent, inode, length and bytes of the name, node.
 const SLOT_BYTES: usize = 288;
@@ -111,27 +108,14 @@ impl Book {
         }
     }
 
-    /// Notes the names of a node as they are now, instead of earlier ones.
-    pub(crate) fn note_names(&self, node: &Node) {
-        for id in ids_of(node) {
-            let old = self.slots.borrow_mut().of.remove(&id).unwrap_or_default();
-            for link in node.links.borrow().iter() {
-                self.add_name_of(id, node, (link.parent.id.get(), &link.name));
-            }
-            for slot in old {
-                self.clear(slot);
-            }
-        }
-    }
-
     /// Notes a further name of a node.
     pub(crate) fn add_name(&self, node: &Node, parent: u64, name: &[u8]) {
         for id in ids_of(node) {
-            self.add_name_of(id, node, (parent, name));
+            self.add_name_of(id, node, parent, name);
         }
     }
 
-    fn add_name_of(&self, id: u64, node: &Node, (parent, name): (u64, &[u8])) {
+    fn add_name_of(&self, id: u64, node: &Node, parent: u64, name: &[u8]) {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.free.pop().unwrap_or_else(|| {
             slots.count += 1;
@@ -141,17 +125,6 @@ impl Book {
         drop(slots);
         let bytes = encode(id, parent, node.inode.get(), name);
         self.write(self.pages.names.as_fd(), &bytes, u64::from(slot) * SLOT_BYTES as u64);
-    }
-
-    /// The kernel has given its last reference to a node back.
-    pub(crate) fn forget(&self, node: u64) {
-        let old = self.slots.borrow_mut().of.remove(&node);
-        for slot in old.into_iter().flatten() {
-            self.clear(slot);
-        }
-        if self.gone.borrow_mut().remove(&node) {
-            self.keeper.drop_gone(self.mount, node);
-        }
     }
 
     /// Notes a handle.
@@ -237,7 +210,7 @@ impl Book {
                 "names that the kernel knows are not there any more"
             );
         }
-        union.set_next_node(highest + NODES_SKIPPED);
+        union.tree().set_next_node(highest + NODES_SKIPPED);
         self.take_slots(union, names.len() / SLOT_BYTES);
         restore_handles(union, &handles, &passed);
         Ok(())
@@ -249,7 +222,7 @@ impl Book {
             // Cleared one by one after their node has new ones: none is without for a moment.
             self.slots.borrow_mut().of.entry(0).or_default().push(slot);
         }
-        let nodes: Vec<Rc<Node>> = union.nodes.borrow().values().cloned().collect();
+        let nodes: Vec<Rc<Node>> = union.tree().nodes();
         for node in nodes {
             self.note_names(&node);
         }
@@ -260,13 +233,37 @@ impl Book {
     }
 }
 
+impl Observer for Book {
+    fn note_names(&self, node: &Node) {
+        for id in ids_of(node) {
+            let old = self.slots.borrow_mut().of.remove(&id).unwrap_or_default();
+            for link in node.links.borrow().iter() {
+                self.add_name_of(id, node, link.parent.id.get(), &link.name);
+            }
+            for slot in old {
+                self.clear(slot);
+            }
+        }
+    }
+
+    fn forget(&self, id: u64) {
+        let old = self.slots.borrow_mut().of.remove(&id);
+        for slot in old.into_iter().flatten() {
+            self.clear(slot);
+        }
+        if self.gone.borrow_mut().remove(&id) {
+            self.keeper.drop_gone(self.mount, id);
+        }
+    }
+}
+
 /// Opens the handles that an earlier server has noted.
 fn restore_handles(union: &Union, bytes: &[u8], passed: &HashSet<u64>) {
     let mut files = Vec::new();
     let mut listings = Vec::new();
     let passed: HashMap<u64, Rc<Passed>> = passed
         .iter()
-        .filter_map(|id| Some((*id, union.restore_passed(fuse::NodeId(*id))?)))
+        .filter_map(|id| Some((*id, union.tree().restore_passed(fuse::NodeId(*id))?)))
         .collect();
     for (index, value) in bytes.as_chunks::<HANDLE_BYTES>().0.iter().enumerate() {
         let value = u64::from_le_bytes(*value);
@@ -275,19 +272,20 @@ fn restore_handles(union: &Union, bytes: &[u8], passed: &HashSet<u64>) {
         }
         let (handle, for_writing) = (index / 2, value & 2 != 0);
         if index % 2 == 1 {
-            listings.push((handle, Rc::default()));
+            listings.push(handle);
             continue;
         }
         let id = (value & !PASSED) >> 2;
         let opened = union
+            .tree()
             .node(fuse::NodeId(id))
-            .and_then(|node| Ok((union.backing_to_open(&node, for_writing)?, node)));
+            .and_then(|node| Ok((union.tree().backing_to_open(&node, for_writing)?, node)));
         match opened {
             Ok((backing, node)) => {
                 let known = passed.get(&id).filter(|_| value & PASSED != 0);
                 let mode = match known {
                     Some(passed) => HandleMode::Passed(Rc::clone(passed)),
-                    None => union.handle_mode(&node, backing.as_deref(), true),
+                    None => union.tree().handle_mode(&node, backing.as_deref(), true),
                 };
                 if for_writing {
                     union.note_restored_writer(&node);
@@ -297,8 +295,7 @@ fn restore_handles(union: &Union, bytes: &[u8], passed: &HashSet<u64>) {
             Err(errno) => tracing::error!(%errno, handle, "an open file is lost"),
         }
     }
-    *union.files.borrow_mut() = Slab::from_iter(files);
-    *union.listings.borrow_mut() = Slab::from_iter(listings);
+    union.handles().restore(files, &listings);
 }
 
 /// All numbers by which the kernel knows a node.
@@ -318,11 +315,12 @@ fn passed_nodes(handles: &[u8]) -> HashSet<u64> {
 /// Makes a node of a descriptor.
 fn restore_gone(union: &Union, node: u64, is_own: bool, fd: OwnedFd) -> Result<(), Errno> {
     let stat = sys::stat_at(fd.as_fd(), b"")?;
-    union.set_next_node(node);
+    union.tree().set_next_node(node);
     let place = Place::Gone { fd: Rc::new(fd), is_own };
-    let made = Rc::new(union.make_node(stat.kind(), union.shown_inode_of(&stat), place));
+    let made =
+        Rc::new(union.tree().make_node(stat.kind(), union.tree().shown_inode_of(&stat), place));
     made.lookups.set(LOOKUPS_RESTORED);
-    union.nodes.borrow_mut().insert(node, made);
+    union.tree().restore_node(node, made);
     Ok(())
 }
 
@@ -332,13 +330,13 @@ fn restore_one(union: &Union, id: u64, noted: &[Noted]) -> bool {
     for (is_exact, noted) in
         [true, false].iter().flat_map(|is| noted.iter().map(move |it| (is, it)))
     {
-        let Ok(parent) = union.node(fuse::NodeId(noted.parent)) else { continue };
-        union.set_next_node(id);
-        let found = match union.lookup(&parent, &noted.name) {
+        let Ok(parent) = union.tree().node(fuse::NodeId(noted.parent)) else { continue };
+        union.tree().set_next_node(id);
+        let found = match union.tree().lookup(&parent, &noted.name) {
             Ok(Some((node, _))) if node.id.get() == id => node,
             // Known by another number already, of which there are several for what was passed.
             Ok(Some((node, _))) if *is_exact && node.inode.get() == noted.inode => {
-                return union.restore_former(&node, id, LOOKUPS_RESTORED);
+                return union.tree().restore_former(&node, id, LOOKUPS_RESTORED);
             }
             _ => continue,
         };
@@ -353,7 +351,7 @@ fn restore_one(union: &Union, id: u64, noted: &[Noted]) -> bool {
     }
     let Some(node) = other else { return false };
     node.lookups.set(LOOKUPS_RESTORED);
-    union.nodes.borrow_mut().insert(id, node);
+    union.tree().restore_node(id, node);
     true
 }
 

@@ -10,13 +10,14 @@ use rustix::io::Errno;
 
 use super::book::{Book, HandleKind};
 use super::worker::Event;
-use crate::node::Node;
-use crate::tree::Union;
+use crate::ops::Union;
+use crate::tree::{Node, Observer};
 
 /// A union, its mount's number, and the receiver of the news that it is mounted.
 #[derive(Debug)]
 pub(super) struct Served {
     union: Rc<Union>,
+    book: Rc<Book>,
     started: RefCell<Option<(u64, Sender<Event>)>>,
 }
 
@@ -47,14 +48,14 @@ enum Before {
 }
 
 impl Served {
-    pub(super) fn new(union: Rc<Union>, id: u64, events: Sender<Event>) -> Self {
-        Self { union, started: RefCell::new(Some((id, events))) }
+    pub(super) fn new(union: Rc<Union>, book: Rc<Book>, id: u64, events: Sender<Event>) -> Self {
+        Self { union, book, started: RefCell::new(Some((id, events))) }
     }
 
     /// What a request is about; notes a name that is about to come.
     fn subject(&self, request: &Request, book: &Book) -> Subject {
         let child = |parent: NodeId, name: &[u8]| {
-            self.union.node(parent).ok().and_then(|parent| parent.child(name))
+            self.union.tree().node(parent).ok().and_then(|parent| parent.child(name))
         };
         match &request.operation {
             Operation::Unlink { name } | Operation::RemoveDirectory { name } => {
@@ -71,7 +72,9 @@ impl Served {
                 }
                 Subject::Names([moved, other])
             }
-            Operation::Link { inode, .. } => Subject::Names([self.union.node(*inode).ok(), None]),
+            Operation::Link { inode, .. } => {
+                Subject::Names([self.union.tree().node(*inode).ok(), None])
+            }
             Operation::Open { flags, .. } => {
                 Subject::Opening { node: request.node.0, for_writing: writes(*flags) }
             }
@@ -142,7 +145,7 @@ impl Served {
                 let is_passed = opened.backing.is_some();
                 let kind = HandleKind::File { for_writing, is_passed };
                 book.open(opened.handle.0, kind, entry.node.0);
-                if let Ok(node) = self.union.node(entry.node) {
+                if let Ok(node) = self.union.tree().node(entry.node) {
                     book.note_gone(&node);
                 }
             }
@@ -162,8 +165,9 @@ impl Served {
             (Before::Made { parent, name }, Response::Error(Errno::EXIST)) => {
                 let found = self
                     .union
+                    .tree()
                     .node(parent)
-                    .and_then(|parent| self.union.lookup(&parent, &name))
+                    .and_then(|parent| self.union.tree().lookup(&parent, &name))
                     .ok()
                     .flatten();
                 match found {
@@ -189,9 +193,7 @@ impl FileSystem for Served {
     }
 
     async fn handle(self: Rc<Self>, mut request: Request) -> Response {
-        let Some(book) = self.union.book.get() else {
-            return Rc::clone(&self.union).handle(request).await;
-        };
+        let book = &*self.book;
         let subject = self.subject(&request, book);
         let before = if request.is_resent { before(&mut request) } else { Before::Never };
         let response = Rc::clone(&self.union).handle(request).await;

@@ -9,9 +9,8 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::Union;
+use super::{Node, Tree};
 use crate::format::NAMED_WHITEOUT;
-use crate::node::Node;
 use crate::sys;
 
 /// One name that shows.
@@ -29,7 +28,7 @@ pub(crate) struct Listing {
     pub(crate) is_made: bool,
 }
 
-impl Union {
+impl Tree {
     /// Lists a directory.
     pub(crate) fn list(&self, node: &Rc<Node>) -> Result<Vec<ListedName>, Errno> {
         let mut names = Vec::new();

@@ -10,12 +10,11 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
-use super::Union;
+use super::{LowerPart, Node, Place, Tree};
 use crate::format::{
     NAMED_OPAQUE, NAMED_WHITEOUT, Opaque, Origin, Prefix, Redirect, StatOverride, suffix,
     whiteout_of,
 };
-use crate::node::{LowerPart, Node, Place};
 use crate::options::OwnerXattr;
 use crate::sys::join;
 use crate::sys::{self, Stat};
@@ -118,7 +117,7 @@ struct LookAt {
     in_plain: bool,
 }
 
-impl Union {
+impl Tree {
     /// The node of a name; the caller decides whether the kernel gets a reference.
     pub(crate) fn lookup(
         &self,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use reactor::time::Instant;
 
 use super::{Filler, Stop, is_partial};
-use crate::tree::Union;
+use crate::tree::Tree;
 
 /// Largest step: what an application that comes meanwhile may have to wait for at the device.
 const STEP_BYTES_MAX: u64 = 1 << 20;
@@ -72,7 +72,7 @@ impl Filler {
     /// Waits until the next step of a file may be taken.
     pub(super) async fn turn(
         &self,
-        union: &Union,
+        tree: &Tree,
         file: &super::work::Filling<'_>,
         bytes: u64,
     ) -> Result<(), Stop> {
@@ -92,14 +92,14 @@ impl Filler {
                     let changed = std::pin::pin!(self.changed.notified());
                     let _ = reactor::race(changed, reactor::time::sleep_until(next)).await;
                 }
-                _ => return self.check_room(union, bytes),
+                _ => return self.check_room(tree, bytes),
             }
         }
     }
 
     /// Refuses what would leave too little free.
-    pub(super) fn check_room(&self, union: &Union, bytes: u64) -> Result<(), Stop> {
-        let upper = union.upper()?;
+    pub(super) fn check_room(&self, tree: &Tree, bytes: u64) -> Result<(), Stop> {
+        let upper = tree.upper()?;
         let found = rustix::fs::fstatvfs(&upper.work).map_err(Stop::from)?;
         let (available, total) = (found.f_bavail, found.f_blocks);
         let unit = found.f_frsize.max(1);

@@ -16,11 +16,11 @@ use reactor::local::Notify;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
+use super::Durability;
 use crate::copier::{Goal, ToSync};
 use crate::layers::Upper;
 use crate::options::SyncMode;
 use crate::sys::errno_of;
-use crate::tree::Union;
 
 /// The link, below the work directory.
 pub(crate) const NAME: &str = "tsumugi/running";
@@ -112,11 +112,11 @@ impl Drop for Inherited {
     }
 }
 
-impl Union {
+impl Durability {
     /// Makes what an earlier process has left durable, once.
     pub(crate) async fn sync_inherited(&self) -> Result<(), Errno> {
         let inherited = &self.inherited;
-        while inherited.is_due.get() && self.options.sync != SyncMode::Volatile {
+        while inherited.is_due.get() && self.tree.options().sync != SyncMode::Volatile {
             if inherited.is_syncing.replace(true) {
                 inherited.synced.notified().await;
                 continue;
@@ -124,8 +124,8 @@ impl Union {
             let synced = self.sync_all_of_upper().await;
             inherited.is_syncing.set(false);
             inherited.is_due.set(synced.is_err());
-            if let (Ok(()), Some(store)) = (synced, &self.store) {
-                store.record_inherited();
+            if synced.is_ok() {
+                self.record_inherited();
             }
             inherited.synced.notify();
             synced?;
@@ -135,10 +135,10 @@ impl Union {
 
     /// Makes all names and attributes of the upper file system durable.
     async fn sync_all_of_upper(&self) -> Result<(), Errno> {
-        let upper = self.upper()?;
+        let upper = self.tree.upper()?;
         let root = upper.root.try_clone().map_err(errno_of)?;
         let root = ToSync::FileSystem(reactor::File::from_handle(reactor::Handle::from_fd(root)));
-        let copier = &self.shared.committer.copier;
+        let copier = &self.committer.copier;
         copier
             .sync(vec![root], upper.sync_method.clone(), Goal::Durable)
             .await

@@ -15,28 +15,50 @@ use std::rc::Rc;
 use rustix::fs::{AtFlags, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::copyup::Keep;
+use super::{Found, Node, Original, Tree};
 use crate::format::index::{LinksOf, links, links_value, name_of};
 use crate::format::suffix;
-use crate::node::{Link, Node, Place};
-use crate::sys::keeping_times;
 use crate::sys::{self, Fd, Stat};
-use crate::tree::{Found, Union};
 
 /// The index of a union.
 #[derive(Debug)]
 pub(crate) struct Index {
-    pub(crate) directory: Fd,
+    directory: Fd,
     /// Whether entries were made that are not known to be durable.
-    pub(crate) has_new_names: Cell<bool>,
+    has_new_names: Cell<bool>,
     /// How many are just making such entries durable.
-    pub(crate) names_syncing: Cell<u32>,
+    names_syncing: Cell<u32>,
 }
 
 impl Index {
     pub(crate) fn new(directory: std::os::fd::OwnedFd) -> Self {
         let directory = Rc::new(directory);
         Self { directory, has_new_names: Cell::new(false), names_syncing: Cell::new(0) }
+    }
+
+    pub(crate) fn directory(&self) -> &Fd {
+        &self.directory
+    }
+
+    /// Notes that entries are not known to be durable.
+    pub(crate) fn note_new_names(&self) {
+        self.has_new_names.set(true);
+    }
+
+    /// Takes up the entries that are not durable, those too that others are just syncing. Returns whether
+    /// there are any; then [`Index::end_sync`] is due.
+    pub(crate) fn begin_sync(&self) -> bool {
+        let is_due = self.has_new_names.replace(false) || self.names_syncing.get() > 0;
+        if is_due {
+            self.names_syncing.set(self.names_syncing.get() + 1);
+        }
+        is_due
+    }
+
+    /// Records the outcome of syncing.
+    pub(crate) fn end_sync(&self, is_durable: bool) {
+        self.names_syncing.set(self.names_syncing.get() - 1);
+        self.has_new_names.set(self.has_new_names.get() || !is_durable);
     }
 }
 
@@ -59,7 +81,7 @@ impl Indexed {
 /// An entry's name and attributes.
 type Entry = (Box<[u8]>, Stat);
 
-impl Union {
+impl Tree {
     /// The entry of an origin, if there is an index with one.
     fn entry_of(&self, origin: &[u8]) -> Result<Option<Entry>, Errno> {
         let Some(index) = self.index.as_ref().filter(|_| !origin.is_empty()) else {
@@ -129,9 +151,10 @@ impl Union {
     pub(crate) fn prepare_entry(
         &self,
         node: &Node,
-        (lower, stat): (BorrowedFd<'_>, &Stat),
+        original: Original<'_>,
         copy: BorrowedFd<'_>,
     ) -> Result<Option<Box<[u8]>>, Errno> {
+        let Original { object: lower, stat } = original;
         if !self.is_indexed_on_copy_up(stat) {
             return Ok(None);
         }
@@ -152,53 +175,6 @@ impl Union {
         let _ = node.indexed.set(Indexed { name: name.into(), nlink });
     }
 
-    /// Moves a copy into the index, and links the names to it by which it is known. Answers the
-    /// directories that have new names.
-    pub(crate) fn enter(
-        &self,
-        node: &Rc<Node>,
-        name: &[u8],
-        (directory, work_name): (BorrowedFd<'_>, &[u8]),
-    ) -> Result<Vec<Rc<Node>>, Errno> {
-        let index = self.index.as_ref().ok_or(Errno::IO)?;
-        rustix::fs::renameat(directory, work_name, &index.directory, name)?;
-        Self::count_links(node, name);
-        node.set_place(Place::Upper);
-        index.has_new_names.set(true);
-        self.note_partial_change();
-        let stat = sys::stat_at(index.directory.as_fd(), name)?;
-        self.linked.borrow_mut().insert((stat.device, stat.inode), Rc::downgrade(node));
-        let known = node.links.borrow().clone();
-        let mut parents = Vec::new();
-        for link in known.into_iter().filter(|link| link.parent.is_in_upper()) {
-            match self.link_up(node, &link) {
-                Ok(()) => parents.push(link.parent),
-                // The name shows the copy all the same.
-                Err(errno) => tracing::debug!(%errno, "a name is not linked to its copy"),
-            }
-        }
-        Ok(parents)
-    }
-
-    /// Creates a name in the upper directory for an entry, unless it exists. Meanwhile the link count derives
-    /// from the lower inode's, which does not change.
-    pub(crate) fn link_up(&self, node: &Node, link: &Link) -> Result<(), Errno> {
-        let (Some(index), Some(indexed)) = (&self.index, node.indexed.get()) else { return Ok(()) };
-        let parent = self.upper_part(&link.parent)?;
-        if sys::find_at(parent.as_fd(), &link.name)?.is_some() {
-            return Ok(());
-        }
-        self.set_impure(&link.parent)?;
-        self.note_links(node, LinksOf::Lower)?;
-        keeping_times(parent.as_fd(), || {
-            let none = AtFlags::empty();
-            rustix::fs::linkat(&index.directory, &*indexed.name, &parent, &*link.name, none)
-        })?;
-        self.note_links(node, LinksOf::Upper)?;
-        self.note_new_name(&link.parent);
-        Ok(())
-    }
-
     /// Records how many links the union shows of an entry.
     pub(crate) fn note_links(&self, node: &Node, of: LinksOf) -> Result<(), Errno> {
         let (Some(index), Some(indexed)) = (&self.index, node.indexed.get()) else { return Ok(()) };
@@ -211,34 +187,6 @@ impl Union {
         let value = links_value(of, indexed.nlink.get(), there);
         let attribute = self.layers.prefix.name(suffix::NLINK);
         sys::set_xattr(object.as_fd(), &attribute, &value, XattrFlags::empty())
-    }
-
-    /// Readies a name to be linked, moved or taken from its inode: where the links are counted by the
-    /// index, it becomes one of the upper directory, so that a link there comes or goes with it.
-    pub(crate) async fn prepare_link(
-        self: &Rc<Self>,
-        parent: &Rc<Node>,
-        name: &[u8],
-    ) -> Result<(), Errno> {
-        if self.index.is_none() {
-            return Ok(());
-        }
-        let Some((node, _)) = self.lookup(parent, name)? else { return Ok(()) };
-        let is_shared = node.lower_nlink.get() > 1 && matches!(*node.place.borrow(), Place::Lower);
-        if node.is_directory() || !(is_shared || node.indexed.get().is_some()) {
-            return Ok(());
-        }
-        self.make_changeable(&node, Keep::All).await?;
-        if let Some(pending) = node.pending() {
-            self.shared.committer.finish(&pending).await?;
-        }
-        self.copy_up_directory(parent).await?;
-        // It may have been moved or removed meanwhile: then that operation tells.
-        if node.is_in_upper() && parent.child(name).is_some_and(|now| Rc::ptr_eq(&now, &node)) {
-            self.link_up(&node, &Link { parent: Rc::clone(parent), name: name.into() })?;
-            self.note_links(&node, LinksOf::Upper)?;
-        }
-        Ok(())
     }
 
     /// Counts a name that went, and removes the entry with the last one. Answers whether there are

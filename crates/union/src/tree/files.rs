@@ -6,16 +6,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::{HandleMode, Node, Place, Tree};
 use crate::backing::Backing;
-use crate::node::{FileState, Node, Place};
-use crate::passthrough::HandleMode;
 use crate::sys;
-use crate::tree::Union;
 
 /// An open file as the kernel holds it.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ impl Drop for OpenFile {
     }
 }
 
-impl Union {
+impl Tree {
     /// The backing file of an open one, as the node is now.
     pub(crate) fn backing_of(&self, open: &OpenFile) -> Result<Rc<Backing>, Errno> {
         let state = open.node.file().ok_or(Errno::INVAL)?;
@@ -107,7 +105,7 @@ impl Union {
             return self.lower_of(node, &partial);
         }
         if let Some(pending) = node.pending() {
-            return Ok(Rc::clone(&pending.backing));
+            return Ok(Rc::clone(&pending.backing()));
         }
         if for_writing && !node.is_changeable() {
             return Err(Errno::IO);
@@ -162,11 +160,4 @@ fn open_data(object: &OwnedFd) -> Result<OwnedFd, Errno> {
         Err(Errno::PERM) => sys::reopen(object.as_fd(), OFlags::RDONLY),
         other => other,
     }
-}
-
-/// The node's data lies elsewhere now: handles look for it anew.
-pub(crate) fn moved(state: &FileState) {
-    state.version.set(state.version.get().wrapping_add(1));
-    *state.readable.borrow_mut() = Weak::new();
-    *state.writable.borrow_mut() = Weak::new();
 }

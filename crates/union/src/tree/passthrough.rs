@@ -22,11 +22,10 @@ use std::rc::{Rc, Weak};
 use fuse::{BackingId, Backings, NodeId, Notifier};
 use rustix::io::Errno;
 
+use super::{Node, Place, Tree};
 use crate::backing::Backing;
-use crate::node::{Node, Place};
 use crate::options::Pass;
 use crate::sys::{self, Stat};
-use crate::tree::Union;
 
 /// It has an execute permission.
 const EXECUTABLE: u32 = libc::S_IXUSR | libc::S_IXGRP | libc::S_IXOTH;
@@ -113,7 +112,7 @@ impl Passthrough {
     }
 }
 
-impl Union {
+impl Tree {
     /// In which way a new handle is open. All are passed while one is.
     pub(crate) fn handle_mode(
         &self,
@@ -199,8 +198,8 @@ impl Union {
         if let Some(state) = former.as_ref().and_then(|former| former.node.file()) {
             state.former_ids.borrow_mut().retain(|&known| known != id.0);
         }
-        if let Some(book) = self.book.get() {
-            book.forget(id.0);
+        if let Some(observer) = self.observer.get() {
+            observer.forget(id.0);
         }
     }
 
@@ -244,5 +243,20 @@ impl Union {
         *node.file()?.passed.borrow_mut() = Rc::downgrade(&passed);
         self.leave_number(&node);
         Some(passed)
+    }
+
+    /// Lets the kernel ask anew for the attributes of a node that were changed by a former number of it.
+    pub(crate) fn tell_present_number(&self, asked: NodeId, node: &Node) {
+        if asked.0 != node.id.get() {
+            self.invalidate_attributes(node);
+        }
+    }
+
+    /// Lets the kernel ask for a node's attributes anew.
+    pub(crate) fn invalidate_attributes(&self, node: &Node) {
+        let Some(notifier) = self.passthrough.notifier() else { return };
+        if let Err(error) = notifier.invalidate_attributes(NodeId(node.id.get())) {
+            tracing::warn!(%error, "the kernel keeps old attributes");
+        }
     }
 }

@@ -16,23 +16,22 @@ use reactor::local::Notify;
 
 use rustix::io::Errno;
 
+use super::Durability;
 use crate::backing::Backing;
 use crate::copier::{Goal, ToSync};
-use crate::node::Node;
 use crate::options::SyncMode;
-use crate::tree::Union;
+use crate::signal::DueSignal;
+use crate::tree::Node;
 
 /// From how many on they are synced unasked: what is noted takes memory.
 const NOTED_MAX: usize = 4096;
 
 /// How what was changed gets to be flushed.
 #[derive(Debug, Default)]
-pub(crate) struct Flusher {
-    /// Something was changed since the last flush began. The calls of `changed` alone do not show this, since a
-    /// pause receives them too.
-    is_due: Cell<bool>,
-    /// A flush is due, or the end is near.
-    changed: Notify,
+pub(super) struct Flusher {
+    /// A change that is not flushed, or the end.
+    pub(super) signal: Rc<DueSignal>,
+    is_flushing: Cell<bool>,
     /// Some files' flush has ended.
     flushed: Notify,
     /// The files that are being flushed.
@@ -44,47 +43,40 @@ pub(crate) struct Flusher {
     failed: RefCell<HashMap<u64, Errno>>,
 }
 
-impl Flusher {
-    /// There is something to flush.
-    pub(crate) fn wake(&self) {
-        if !self.is_due.replace(true) {
-            self.changed.notify();
-        }
-    }
-}
-
-impl Union {
+impl Durability {
     /// From now on what is changed becomes durable within the batch time, or twice the time that the
     /// last flush took if that is longer: flushing must not be all that the disk does.
     pub(crate) fn start_flushing(self: &Rc<Self>) {
-        if self.layers.upper.is_none() || self.options.sync == SyncMode::Volatile {
+        if self.tree.layers().upper.is_none() || self.tree.options().sync == SyncMode::Volatile {
             return;
         }
-        self.waiting.flusher.is_running.set(true);
-        if let Some(store) = &self.store {
-            store.flush_ends_by(&self.waiting.flusher);
+        self.flusher.is_running.set(true);
+        if let Some(store) = self.tree.store() {
+            store.signal_ends_by(&self.flusher.signal);
         }
-        self.waiting.flusher.is_due.set(self.inherited.is_due());
-        let union = Rc::clone(self);
+        self.flusher.signal.set_due(self.inherited.is_due());
+        let durability = Rc::clone(self);
         drop(reactor::spawn(async move {
-            let flusher = &union.waiting.flusher;
+            let flusher = &durability.flusher;
             while !flusher.is_ending.get() {
-                while !flusher.is_due.get() && !flusher.is_ending.get() {
-                    flusher.changed.notified().await;
+                while !flusher.signal.is_due() && !flusher.is_ending.get() {
+                    flusher.signal.changed().await;
                 }
-                union.pause(union.options.batch_time).await;
+                durability.pause(durability.tree.options().batch_time).await;
                 if flusher.is_ending.get() {
                     break;
                 }
-                flusher.is_due.set(false);
+                flusher.signal.set_due(false);
                 let start = reactor::time::now();
-                let inherited = union.sync_inherited().await;
-                let committed = union.commit_partials().await;
-                let flushed = union.flush_dirty().await.and(committed).and(inherited);
-                if let Err(errno) = union.commit_ends().await.and(flushed) {
+                let inherited = durability.sync_inherited().await;
+                let committed = durability.commit_partials().await;
+                let flushed = durability.flush_dirty().await.and(committed).and(inherited);
+                if let Err(errno) = durability.commit_ends().await.and(flushed) {
                     tracing::error!(%errno, "changed files could not be made durable");
                 }
-                union.pause(start.elapsed().saturating_sub(union.options.batch_time)).await;
+                durability
+                    .pause(start.elapsed().saturating_sub(durability.tree.options().batch_time))
+                    .await;
             }
             flusher.is_running.set(false);
             flusher.ended.notify();
@@ -93,41 +85,35 @@ impl Union {
 
     /// Ends flushing unasked.
     pub(crate) async fn stop_flushing(&self) {
-        let flusher = &self.waiting.flusher;
+        let flusher = &self.flusher;
         while flusher.is_running.get() {
             flusher.is_ending.set(true);
             let ended = flusher.ended.notified();
-            flusher.changed.notify();
+            flusher.signal.wake();
             ended.await;
         }
     }
 
     /// Waits for a time, or the end.
     async fn pause(&self, time: Duration) {
-        let flusher = &self.waiting.flusher;
+        let flusher = &self.flusher;
         let deadline = reactor::time::now() + time;
         while !flusher.is_ending.get() && reactor::time::now() < deadline {
-            let changed = std::pin::pin!(flusher.changed.notified());
+            let changed = std::pin::pin!(flusher.signal.changed());
             let _ = reactor::race(changed, reactor::time::sleep_until(deadline)).await;
         }
     }
 
-    /// Records a change of a partial file that the journal knows.
-    pub(crate) fn note_partial_change(&self) {
-        self.waiting.flusher.wake();
-        self.flush_new_segment();
-    }
-
     /// Notes that a file was changed.
     pub(crate) fn note_dirty(self: &Rc<Self>, node: &Rc<Node>) {
-        if self.options.sync == SyncMode::Volatile {
+        if self.tree.options().sync == SyncMode::Volatile {
             return;
         }
         self.note(node);
-        if self.dirty.borrow().len() >= NOTED_MAX && !self.is_flushing.get() {
-            let union = Rc::clone(self);
+        if self.dirty.borrow().len() >= NOTED_MAX && !self.flusher.is_flushing.get() {
+            let durability = Rc::clone(self);
             drop(reactor::spawn(async move {
-                if let Err(errno) = union.flush_dirty().await {
+                if let Err(errno) = durability.flush_dirty().await {
                     tracing::error!(%errno, "changed files could not be made durable");
                 }
             }));
@@ -137,7 +123,7 @@ impl Union {
     fn note(&self, node: &Rc<Node>) {
         let mut dirty = self.dirty.borrow_mut();
         if dirty.is_empty() {
-            self.waiting.flusher.wake();
+            self.flusher.signal.raise();
         }
         dirty.insert(node.id.get(), Rc::clone(node));
     }
@@ -150,7 +136,7 @@ impl Union {
     /// Waits until a file is not being flushed unasked. Answers the error with which it could not be,
     /// once.
     pub(crate) async fn flushed(&self, node: &Node) -> Result<(), Errno> {
-        let flusher = &self.waiting.flusher;
+        let flusher = &self.flusher;
         while flusher.current.borrow().contains(&node.id.get()) {
             flusher.flushed.notified().await;
         }
@@ -161,7 +147,7 @@ impl Union {
     pub(crate) fn note_new_name(&self, directory: &Rc<Node>) {
         if let Some(state) = directory.directory()
             && !state.has_new_names.replace(true)
-            && self.options.sync != SyncMode::Volatile
+            && self.tree.options().sync != SyncMode::Volatile
         {
             self.note(directory);
         }
@@ -169,14 +155,14 @@ impl Union {
 
     /// Makes everything durable that was changed before the call.
     pub(crate) async fn flush_dirty(self: &Rc<Self>) -> Result<(), Errno> {
-        let flusher = &self.waiting.flusher;
+        let flusher = &self.flusher;
         // What another flush has taken is not durable before that one's end.
-        while self.is_flushing.get() {
+        while self.flusher.is_flushing.get() {
             flusher.flushed.notified().await;
         }
-        self.is_flushing.set(true);
+        self.flusher.is_flushing.set(true);
         let result = self.flush_noted().await;
-        self.is_flushing.set(false);
+        self.flusher.is_flushing.set(false);
         flusher.flushed.notify();
         result
     }
@@ -187,15 +173,15 @@ impl Union {
         let (directories, files): (Vec<_>, Vec<_>) =
             dirty.into_iter().partition(|node| node.is_directory());
         let mut result = Ok(());
-        let descriptors = &self.shared.descriptors;
+        let descriptors = self.tree.kept().descriptors();
         for files in files.chunks(descriptors.flush_max) {
             let room = descriptors.flushes.acquire(files.len()).await;
-            let current = &self.waiting.flusher.current;
+            let current = &self.flusher.current;
             current.borrow_mut().extend(files.iter().map(|node| node.id.get()));
             result = self.flush_files(files).await.and(result);
             drop(room);
             current.borrow_mut().clear();
-            self.waiting.flusher.flushed.notify();
+            self.flusher.flushed.notify();
         }
         for directories in directories.chunks(descriptors.flush_max) {
             let _room = descriptors.flushes.acquire(directories.len()).await;
@@ -217,7 +203,7 @@ impl Union {
                 self.note(node);
                 continue;
             }
-            match self.backing(node, true) {
+            match self.tree.backing(node, true) {
                 Ok(backing) => backings.push((node, backing)),
                 Err(Errno::NOENT | Errno::STALE) => {}
                 Err(errno) => return Err(errno),
@@ -225,12 +211,12 @@ impl Union {
         }
         let file = |(_, backing): &(_, Rc<Backing>)| ToSync::File(backing.file.clone());
         let (files, sync_method) =
-            (backings.iter().map(file).collect(), self.upper()?.sync_method.clone());
-        let synced = self.shared.committer.copier.sync(files, sync_method, Goal::Durable).await;
+            (backings.iter().map(file).collect(), self.tree.upper()?.sync_method.clone());
+        let synced = self.committer.copier.sync(files, sync_method, Goal::Durable).await;
         let mut result = Ok(());
         for (synced, (node, _)) in synced.into_iter().zip(&backings) {
             if let Err(errno) = synced {
-                let mut failed = self.waiting.flusher.failed.borrow_mut();
+                let mut failed = self.flusher.failed.borrow_mut();
                 if failed.len() < NOTED_MAX {
                     failed.insert(node.id.get(), errno);
                 }

@@ -1,55 +1,19 @@
-//! Names of partial files: found by directory and name, lost by unlink and by being replaced.
+//! Names of partial files in the upper directory.
 //!
 //! What the upper directory has under a name is newer than what the journal says of it, always: a
 //! whiteout is made first, and recorded afterwards.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::complete::directories_below;
-use super::{Partial, has_name, key_of, open_parent};
+use super::keys::{directories_below, has_name, open_parent};
 use crate::format::{Opaque, Prefix, suffix};
 use crate::journal::{Directory, FileId, Journal, JournalError, Name, ParentKey, Stage};
 use crate::layers::Upper;
-use crate::node::Node;
-use crate::sys::{self, Stat};
-use crate::tree::{Found, Union};
-
-impl Union {
-    /// The partial file of a name that only the lower layers have.
-    pub(crate) fn find_partial(
-        &self,
-        parent: &Rc<Node>,
-        name: &[u8],
-        found: &Found,
-    ) -> Result<Option<FileId>, Errno> {
-        let Some(store) = &self.store else { return Ok(None) };
-        if found.is_upper || !found.stat.is_regular() || store.is_empty() {
-            return Ok(None);
-        }
-        let Some(directory) = self.part(parent, 0)? else { return Ok(None) };
-        // Without handles there has never been a partial file.
-        let Ok(key) = key_of(directory.as_fd()) else { return Ok(None) };
-        Ok(store.journal().lookup(&key, name))
-    }
-
-    /// Makes the node of a name the partial file that it is.
-    pub(crate) fn adopt_partial(&self, node: &Rc<Node>, file: FileId) -> Result<Stat, Errno> {
-        self.attach(node, file)?;
-        self.stat(node)
-    }
-
-    /// Takes its name from a partial file; programs that have it open go on. The journal keeps the name
-    /// until the directory is durable ([`super::lost`]).
-    pub(crate) fn lose_partial_name(partial: &Partial, parent: &Rc<Node>) {
-        partial.is_nameless.set(true);
-        partial.store.lose(partial.file, parent);
-    }
-}
+use crate::sys;
 
 /// The paths of directories by their keys, or why they could not be found.
 type Directories = Result<HashMap<ParentKey, Box<[u8]>>, Errno>;
@@ -99,7 +63,7 @@ pub(super) fn find_stale(
     let mut stale = Vec::new();
     for (file, copy_up) in journal.files() {
         let Some(name) = copy_up.names().first() else { continue };
-        // Any other has its name, by [`super::complete::settle`].
+        // Any other has its name, by [`super::recover`].
         if *copy_up.stage() == Stage::Open && shown.hides(name)? {
             stale.push(file);
         }

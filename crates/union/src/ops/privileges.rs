@@ -20,16 +20,14 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use fuse::{NodeId, Request};
+use fuse::Request;
 use rustix::io::Errno;
 
+use super::Union;
 use crate::copyup::Keep;
-use crate::files::OpenFile;
-use crate::node::Node;
-use crate::tree::Union;
+use crate::tree::Node;
+use crate::tree::OpenFile;
 
-/// The attribute with a file's capabilities.
-pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 /// The number of `CAP_FSETID`: its holder's changes leave set-user-ID and set-group-ID.
 const CAP_FSETID: u32 = 4;
 /// The number of the capability to set and remove files' capabilities.
@@ -104,7 +102,7 @@ impl Union {
     /// Returns the bits of a shown mode and group that a change by this caller takes.
     fn lost(&self, (mode, gid): (u32, u32), caller: Caller) -> u32 {
         let is_member =
-            || caller.is_in_group(self.options.shown_gid(gid)) || caller.keeps_privileges();
+            || caller.is_in_group(self.tree.options().shown_gid(gid)) || caller.keeps_privileges();
         bits_lost(mode, is_member)
     }
 
@@ -119,7 +117,7 @@ impl Union {
         caller: Caller,
     ) -> Result<(), Errno> {
         let Some(state) = node.file() else { return Ok(()) };
-        let stat = self.stat(node)?;
+        let stat = self.tree.stat(node)?;
         let lost = self.lost((stat.mode, stat.gid), caller);
         let is_written = state.writers.get() > 0;
         if lost == 0 {
@@ -127,15 +125,15 @@ impl Union {
             return if is_written {
                 Ok(())
             } else {
-                self.make_changeable(node, Keep::Written).await
+                self.copy_up.make_changeable(node, Keep::Written).await
             };
         }
-        let is_owner = caller.uid == self.options.shown_uid(stat.uid);
+        let is_owner = caller.uid == self.tree.options().shown_uid(stat.uid);
         // Root's request may also precede a write that takes capabilities and nothing else.
         let is_kept_by_root = caller.uid == 0 && is_written && caller.keeps_privileges();
         if !is_kept_by_root && (is_owner || caller.uid == 0) {
-            self.make_changeable(node, Keep::All).await?;
-            let object = self.object(node)?;
+            self.copy_up.make_changeable(node, Keep::All).await?;
+            let object = self.tree.object(node)?;
             return self.take(node, object.as_fd(), lost);
         }
         if !is_written {
@@ -157,8 +155,8 @@ impl Union {
         caller: Caller,
     ) -> Result<(), Errno> {
         let Some(state) = node.file() else { return Ok(()) };
-        let stat = self.stat(node)?;
-        let is_owner = caller.uid == 0 || caller.uid == self.options.shown_uid(stat.uid);
+        let stat = self.tree.stat(node)?;
+        let is_owner = caller.uid == 0 || caller.uid == self.tree.options().shown_uid(stat.uid);
         let may_write = stat.mode & (libc::S_IWGRP | libc::S_IWOTH) != 0 || state.writers.get() > 0;
         if is_owner || may_write || caller.has(CAP_SETFCAP) { Ok(()) } else { Err(Errno::PERM) }
     }
@@ -173,16 +171,16 @@ impl Union {
         let Some(state) = node.file() else { return Ok(()) };
         let is_disarmed = state.disarmed.get() != 0;
         // A server without the capability loses the bits on disk by its own write.
-        if announced == Announced::ByFlag(false) && self.shared.keeps_privileges {
+        if announced == Announced::ByFlag(false) && self.mount.keeps_privileges {
             return Ok(());
         }
-        let stat = self.upper_stat(object)?;
+        let stat = self.tree.upper_stat(object)?;
         let lost = self.lost((stat.mode, stat.gid), caller);
         let is_taken = match announced {
             Announced::ByFlag(_) => true,
             Announced::Earlier => {
                 (is_disarmed && caller.uid != 0)
-                    || !self.shared.keeps_privileges
+                    || !self.mount.keeps_privileges
                     || (lost != 0 && !caller.keeps_privileges())
             }
         };
@@ -197,7 +195,7 @@ impl Union {
         object: BorrowedFd<'_>,
         (caller, is_announced): (Caller, bool),
     ) -> Result<(), Errno> {
-        let announced = if is_announced || self.is_told_of_privileges.get() {
+        let announced = if is_announced || self.mount.announces_opens.get() {
             Announced::ByFlag(is_announced)
         } else {
             Announced::Earlier
@@ -215,26 +213,26 @@ impl Union {
         if let Some(state) = node.file() {
             state.disarmed.set(state.disarmed.get() & !lost);
         }
-        let mode = self.upper_stat(object)?.mode;
+        let mode = self.tree.upper_stat(object)?.mode;
         if mode & lost == 0 {
             return Ok(());
         }
-        self.set_mode(object, mode & !lost)?;
-        self.note_dirty(node);
-        self.invalidate_attributes(node);
+        self.tree.set_mode(object, mode & !lost)?;
+        self.durability.note_dirty(node);
+        self.tree.invalidate_attributes(node);
         Ok(())
     }
 
     /// Returns the bits that a change of the owner by this caller takes.
     pub(crate) fn lost_by_chown(&self, node: &Rc<Node>, caller: Caller) -> Result<u32, Errno> {
-        let stat = self.stat(node)?;
+        let stat = self.tree.stat(node)?;
         Ok(self.lost((stat.mode, stat.gid), caller))
     }
 
     /// Takes bits that a file still has after a change of its owner.
     pub(crate) fn take_left(&self, object: BorrowedFd<'_>, lost: u32) -> Result<(), Errno> {
-        let mode = self.upper_stat(object)?.mode;
-        if mode & lost == 0 { Ok(()) } else { self.set_mode(object, mode & !lost) }
+        let mode = self.tree.upper_stat(object)?.mode;
+        if mode & lost == 0 { Ok(()) } else { self.tree.set_mode(object, mode & !lost) }
     }
 
     /// Returns whether a handle reads and writes past the kernel's cache: asked to by `O_DIRECT`, and for
@@ -246,8 +244,8 @@ impl Union {
         }
         let Some(state) = open.node.file() else { return false };
         // Whether it has capabilities in an attribute of ours is not looked for.
-        let is_plain = self.layers.owners().is_none()
-            && self.stat(&open.node).is_ok_and(|stat| stat.mode & PRIVILEGES == 0);
+        let is_plain = self.tree.layers().owners().is_none()
+            && self.tree.stat(&open.node).is_ok_and(|stat| stat.mode & PRIVILEGES == 0);
         state.is_written_directly.set(state.is_written_directly.get() || is_plain);
         is_plain
     }
@@ -258,7 +256,7 @@ impl Union {
         if let Some(state) = node.file() {
             state.is_written_directly.set(true);
             // What cannot be looked at shows nothing.
-            let mode = self.stat(node).map_or(PRIVILEGES, |stat| stat.mode);
+            let mode = self.tree.stat(node).map_or(PRIVILEGES, |stat| stat.mode);
             note_mode(node, mode);
         }
     }
@@ -271,22 +269,7 @@ impl Union {
         }
         state.is_written_directly.set(false);
         if state.disarmed.replace(0) != 0 {
-            self.invalidate_attributes(node);
-        }
-    }
-
-    /// Lets the kernel ask anew for the attributes of a node that were changed by a former number of it.
-    pub(crate) fn tell_present_number(&self, asked: NodeId, node: &Node) {
-        if asked.0 != node.id.get() {
-            self.invalidate_attributes(node);
-        }
-    }
-
-    /// Lets the kernel ask for a node's attributes anew.
-    pub(crate) fn invalidate_attributes(&self, node: &Node) {
-        let Some(notifier) = self.passthrough.notifier() else { return };
-        if let Err(error) = notifier.invalidate_attributes(NodeId(node.id.get())) {
-            tracing::warn!(%error, "the kernel keeps old attributes");
+            self.tree.invalidate_attributes(node);
         }
     }
 }

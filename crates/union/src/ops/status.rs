@@ -3,18 +3,15 @@
 //! The answer goes through an ioctl on the root. This works for every serving process, and shows nothing to
 //! users that cannot open the root. It is JSON, which the command prints unchanged.
 
-use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 
+use super::Union;
 use crate::copier::SyncMethod;
 use crate::options::SyncMode;
-use crate::tree::Union;
 
 /// On the root: answers what [`mount_status`] gives. `_IOR('u', 0x52, char[2048])`
 pub const IOCTL_STATUS: u32 = 2 << 30 | (STATUS_BYTES as u32) << 16 | 0x7552;
@@ -23,48 +20,19 @@ const STATUS_BYTES: usize = 2048;
 /// Longest reported error, in bytes.
 const ERROR_BYTES_MAX: usize = 500;
 
-/// The batches of a committer so far.
-#[derive(Debug, Default)]
-pub(crate) struct History {
-    batches: Cell<u64>,
-    files: Cell<u64>,
-    last: Cell<Duration>,
-    longest: Cell<Duration>,
-}
-
-impl History {
-    /// Notes a batch of so many copies, and how long making them durable took.
-    pub(crate) fn note(&self, files: usize, took: Duration) {
-        self.batches.set(self.batches.get() + 1);
-        self.files.set(self.files.get() + files as u64);
-        self.last.set(took);
-        self.longest.set(self.longest.get().max(took));
-    }
-}
-
-/// The last error of work that no caller waited for.
-#[derive(Debug, Default)]
-pub(crate) struct LastError(RefCell<Option<String>>);
-
-impl LastError {
-    pub(crate) fn note(&self, what: &str, errno: Errno) {
-        *self.0.borrow_mut() = Some(format!("{what}: {errno}"));
-    }
-}
-
 impl Union {
     /// What it is doing, as JSON.
     pub(crate) fn status_text(&self) -> String {
         let (mut partial, mut unfilled, mut stored, mut damaged) = (0_u64, 0, 0, 0);
-        for file in self.store.iter().flat_map(|store| store.status()) {
+        for file in self.tree.store().iter().flat_map(|store| store.status()) {
             partial += 1;
             unfilled += file.unfilled_bytes;
             stored += file.stored_bytes;
             damaged += u64::from(file.is_damaged);
         }
-        let history = &self.shared.committer.history;
-        let error = match &*self.last_error.0.borrow() {
-            Some(text) => quoted(text),
+        let history = self.durability.history();
+        let error = match self.tree.last_error() {
+            Some(text) => quoted(&text),
             None => "null".into(),
         };
         format!(
@@ -72,16 +40,16 @@ impl Union {
              \"stored_bytes\":{stored},\"damaged\":{damaged},\"unsynced\":{},\"durable_by\":\"{}\",\"batches\":{},\
              \"batch_copies\":{},\"batch_last_ms\":{:.3},\"batch_longest_ms\":{:.3},\
              \"open_files\":{},\"nodes\":{},\"is_kept\":{},\"server\":{},\"last_error\":{error}}}",
-            self.waiting.count(),
-            self.dirty.borrow().len(),
+            self.durability.waiting_count(),
+            self.durability.dirty_count(),
             self.durable_by(),
-            history.batches.get(),
-            history.files.get(),
-            history.last.get().as_secs_f64() * 1e3,
-            history.longest.get().as_secs_f64() * 1e3,
-            self.files.borrow().len(),
-            self.nodes.borrow().len(),
-            self.book.get().is_some(),
+            history.batches(),
+            history.files(),
+            history.last().as_secs_f64() * 1e3,
+            history.longest().as_secs_f64() * 1e3,
+            self.handles.file_count(),
+            self.tree.node_count(),
+            self.tree.is_observed(),
             std::process::id(),
         )
     }
@@ -91,10 +59,10 @@ impl Union {
     /// What makes a batch durable: one commit of the upper file system's journal for all, one syncfs(2),
     /// or a sync of each file.
     fn durable_by(&self) -> &'static str {
-        match &self.layers.upper {
-            _ if self.options.sync == SyncMode::Volatile => "nothing",
+        match &self.tree.layers().upper {
+            _ if self.tree.options().sync == SyncMode::Volatile => "nothing",
             None => "nothing",
-            Some(_) if self.options.sync_whole_file_system => "syncfs",
+            Some(_) if self.tree.options().sync_whole_file_system => "syncfs",
             Some(upper) if matches!(upper.sync_method, SyncMethod::Commit { .. }) => "commit",
             Some(_) => "files",
         }

@@ -12,16 +12,27 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::{Partial, failed, file_of, now};
+use crate::backing::Backing;
 use crate::journal::{JournalError, Source, Verifier};
-use crate::node::Node;
 use crate::sys::errno_of;
-use crate::tree::Union;
+
+/// The lower file of a partial one, as its data is needed.
+pub(crate) trait Lower {
+    /// The file, open for reading.
+    ///
+    /// # Errors
+    /// `EIO` if it is not the one that was copied up, or not as it was.
+    fn file(&self) -> Result<Rc<Backing>, Errno>;
+
+    /// Reports that stored bytes are not what was written, and gives the error of the read.
+    fn damaged(&self, offset: u64) -> Errno;
+}
 
 impl Partial {
     /// Reads up to `size` bytes; fewer at the end of the file.
     pub(crate) async fn read(
-        self: &Rc<Self>,
-        (union, node): (&Union, &Rc<Node>),
+        &self,
+        lower: &impl Lower,
         offset: u64,
         size: usize,
     ) -> Result<Buffer, Errno> {
@@ -34,15 +45,15 @@ impl Partial {
             let at = (piece.range.start - offset) as usize..(piece.range.end - offset) as usize;
             let (file, position) = match piece.source {
                 Source::Zero => continue,
-                Source::Damaged => return Err(union.rotten((node, self), piece.range.start)),
-                Source::Lower => (union.lower_of(node, self)?.file.clone(), piece.range.start),
+                Source::Damaged => return Err(lower.damaged(piece.range.start)),
+                Source::Lower => (lower.file()?.file.clone(), piece.range.start),
                 Source::Stored { handle, position, verifier, .. } => {
                     let file = file_of(&handle)?;
                     let (done, filled) =
                         read_stored((&file, position), &verifier, buffer, at).await;
                     buffer = filled;
                     if !done? {
-                        return Err(union.rotten((node, self), piece.range.start));
+                        return Err(lower.damaged(piece.range.start));
                     }
                     continue;
                 }
@@ -61,8 +72,8 @@ impl Partial {
     /// Stores bytes. Answers how many of them; `None` if the file must be completed first, because
     /// the maps of partial files are full.
     pub(crate) fn write(
-        self: &Rc<Self>,
-        (union, node): (&Union, &Rc<Node>),
+        &self,
+        lower: &impl Lower,
         offset: u64,
         data: &[u8],
     ) -> Result<Option<usize>, Errno> {
@@ -70,7 +81,7 @@ impl Partial {
         let plan = self.store.journal().plan_write(self.file, range.clone());
         let plan = plan.map_err(|error| failed(&error))?;
         // Storing more than was written is for the sake of order only.
-        let whole = if plan == range { None } else { self.content((union, node), &plan) };
+        let whole = if plan == range { None } else { self.bytes_of(lower, &plan) };
         let written = match whole {
             None => self.store.journal_mut().write(self.file, offset, data, now()),
             Some(mut whole) => {
@@ -91,19 +102,15 @@ impl Partial {
     }
 
     /// The content of a range; beyond the file's end zeros. `None` if it cannot be read.
-    fn content(
-        self: &Rc<Self>,
-        (union, node): (&Union, &Rc<Node>),
-        range: &Range<u64>,
-    ) -> Option<Vec<u8>> {
-        let lower = union.lower_of(node, self).ok()?;
+    fn bytes_of(&self, lower: &impl Lower, range: &Range<u64>) -> Option<Vec<u8>> {
+        let file = lower.file().ok()?;
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let journal = self.store.journal();
-        let lower = |at: u64, part: &mut [u8]| {
-            let done = lower.with(|fd| read_whole(fd, at, part));
+        let read = |at: u64, part: &mut [u8]| {
+            let done = file.with(|fd| read_whole(fd, at, part));
             done.map_err(std::io::Error::from)
         };
-        journal.read(self.file, range.start, &mut bytes, lower).ok()?;
+        journal.read(self.file, range.start, &mut bytes, read).ok()?;
         Some(bytes)
     }
 
@@ -137,8 +144,8 @@ impl Partial {
 
     /// The next data, or hole.
     pub(crate) fn seek(
-        self: &Rc<Self>,
-        (union, node): (&Union, &Rc<Node>),
+        &self,
+        lower: &impl Lower,
         offset: u64,
         for_data: bool,
     ) -> Result<u64, Errno> {
@@ -155,8 +162,8 @@ impl Partial {
                 Source::Zero => start,
                 Source::Lower => {
                     let to = if for_data { SeekFrom::Data(start) } else { SeekFrom::Hole(start) };
-                    let lower = union.lower_of(node, self)?;
-                    match lower.with(|fd| rustix::fs::seek(fd, to)) {
+                    let file = lower.file()?;
+                    match file.with(|fd| rustix::fs::seek(fd, to)) {
                         Ok(found) => found,
                         Err(Errno::NXIO) => continue,
                         Err(errno) => return Err(errno),
@@ -202,19 +209,6 @@ async fn read_stored(
         buffer[at.clone()].copy_from_slice(&whole[skip..skip + at.len()]);
     }
     (Ok(is_intact), buffer)
-}
-
-impl Union {
-    /// Logs that stored bytes of a partial copy cannot be read.
-    pub(super) fn rotten(&self, (node, partial): (&Rc<Node>, &Partial), offset: u64) -> Errno {
-        let path = crate::tree::path_of(node);
-        let path = String::from_utf8_lossy(&path);
-        let error = JournalError::Damaged { file: partial.file, offset };
-        tracing::error!(%path, %error, "stored bytes of a partial copy are not what was written; \
-            `tsumugi union check` says what else is concerned");
-        self.last_error.note(&format!("reading {path}: {error}"), Errno::IO);
-        Errno::IO
-    }
 }
 
 fn read_whole(file: BorrowedFd<'_>, mut at: u64, mut part: &mut [u8]) -> Result<(), Errno> {

@@ -9,15 +9,14 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::{Committer, KeptTimes, Pending, Waiting};
+use super::{Committer, Durability, KeptTimes, Waiting};
 use crate::copier::{Copier, Goal, SyncMethod, ToSync};
-use crate::node::Node;
 use crate::sys::errno_of;
-use crate::tree::Union;
+use crate::tree::{Node, Pending};
 
 /// What of a batch belongs to one union and has its names.
 struct Named {
-    union: Rc<Union>,
+    durability: Rc<Durability>,
     parents: Vec<Rc<Node>>,
     copies: Vec<Rc<Pending>>,
 }
@@ -27,10 +26,10 @@ impl Committer {
     pub(super) async fn commit(&self, batch: Vec<Waiting>) {
         let mut live = Vec::with_capacity(batch.len());
         for waiting in batch {
-            if waiting.pending.is_cancelled.get() {
+            if waiting.pending.is_cancelled() {
                 waiting.pending.end(Ok(()));
             } else {
-                waiting.union.forget_dirty(&waiting.node);
+                waiting.durability.forget_dirty(&waiting.node);
                 live.push(waiting);
             }
         }
@@ -38,35 +37,38 @@ impl Committer {
         // Nothing waits between the renames and taking their directories up: nobody sees a name that
         // he would not find to be new.
         let mut groups = Vec::new();
-        for Named { union, parents, copies } in name_all(live, synced) {
-            match union.take_new_names(parents) {
-                Ok(names) => groups.push((union, names, copies)),
-                Err(errno) => end_all(&union, copies, Err(errno)),
+        for Named { durability, parents, copies } in name_all(live, synced) {
+            match durability.take_new_names(parents) {
+                Ok(names) => groups.push((durability, names, copies)),
+                Err(errno) => end_all(&durability, copies, Err(errno)),
             }
         }
         let mut files = Vec::new();
-        for (union, names, _) in &mut groups {
-            let method = sync_method_of(union);
+        for (durability, names, _) in &mut groups {
+            let method = sync_method_of(durability);
             files.extend(names.files.drain(..).map(|file| (method.clone(), file)));
         }
         let mut results = sync_by_methods(&self.copier, files, Goal::Durable).await.into_iter();
-        for (union, names, copies) in groups {
+        for (durability, names, copies) in groups {
             let own: Vec<_> = results.by_ref().take(names.count()).collect();
-            let result = union.end_new_names(&names, &own);
-            end_all(&union, copies, result);
+            let result = durability.end_new_names(&names, &own);
+            end_all(&durability, copies, result);
         }
     }
 }
 
-fn end_all(union: &Union, copies: Vec<Rc<Pending>>, result: Result<(), Errno>) {
+fn end_all(durability: &Durability, copies: Vec<Rc<Pending>>, result: Result<(), Errno>) {
     for pending in copies {
-        union.forget_waiting(&pending);
+        durability.forget_waiting(&pending);
         pending.end(result);
     }
 }
 
-fn sync_method_of(union: &Union) -> SyncMethod {
-    union.upper().map_or(SyncMethod::Each { device: 0 }, |upper| upper.sync_method.clone())
+fn sync_method_of(durability: &Durability) -> SyncMethod {
+    durability
+        .tree
+        .upper()
+        .map_or(SyncMethod::Each { device: 0 }, |upper| upper.sync_method.clone())
 }
 
 /// Gives copies their names. Those that cannot have one are ended.
@@ -74,14 +76,14 @@ fn name_all(batch: Vec<Waiting>, synced: Vec<Result<(), Errno>>) -> Vec<Named> {
     let mut named: Vec<Named> = Vec::new();
     let mut times = KeptTimes::default();
     for (waiting, result) in batch.into_iter().zip(synced) {
-        let Waiting { union, node, pending, .. } = &waiting;
-        let published = result.and_then(|()| union.publish(node, pending, &mut times));
+        let Waiting { durability, node, pending, .. } = &waiting;
+        let published = result.and_then(|()| durability.publish(node, pending, &mut times));
         match published {
             Ok(parents) => note_named(&mut named, waiting, parents),
             Err(errno) => {
                 tracing::error!(%errno, "a copied-up file could not be made durable");
-                waiting.union.last_error.note("making a copy durable", errno);
-                waiting.union.forget_waiting(&waiting.pending);
+                waiting.durability.tree.note_error("making a copy durable", errno);
+                waiting.durability.forget_waiting(&waiting.pending);
                 waiting.pending.end(Err(errno));
             }
         }
@@ -91,10 +93,10 @@ fn name_all(batch: Vec<Waiting>, synced: Vec<Result<(), Errno>>) -> Vec<Named> {
 }
 
 fn note_named(named: &mut Vec<Named>, waiting: Waiting, parents: Vec<Rc<Node>>) {
-    let Waiting { pending, union, .. } = waiting;
-    let at = named.iter().position(|group| Rc::ptr_eq(&group.union, &union));
+    let Waiting { pending, durability, .. } = waiting;
+    let at = named.iter().position(|group| Rc::ptr_eq(&group.durability, &durability));
     let at = at.unwrap_or_else(|| {
-        named.push(Named { union, parents: Vec::new(), copies: Vec::new() });
+        named.push(Named { durability, parents: Vec::new(), copies: Vec::new() });
         named.len() - 1
     });
     let group = &mut named[at];
@@ -111,18 +113,18 @@ async fn make_nameable(copier: &Copier, batch: &[Waiting]) -> Vec<Result<(), Err
     let mut results = vec![Ok(()); batch.len()];
     let mut whole: Vec<(u64, Result<(), Errno>)> = Vec::new();
     let (mut indexes, mut files) = (Vec::new(), Vec::new());
-    for (index, Waiting { union, pending, .. }) in batch.iter().enumerate() {
-        if !union.options.sync_whole_file_system {
+    for (index, Waiting { durability, pending, .. }) in batch.iter().enumerate() {
+        if !durability.tree.options().sync_whole_file_system {
             indexes.push(index);
-            files.push((sync_method_of(union), ToSync::File(pending.backing.file.clone())));
+            files.push((sync_method_of(durability), ToSync::File(pending.backing().file.clone())));
             continue;
         }
-        let device = union.upper().map_or(0, |upper| upper.device);
+        let device = durability.tree.upper().map_or(0, |upper| upper.device);
         let known = whole.iter().find(|(known, _)| *known == device).map(|(_, result)| *result);
         results[index] = if let Some(result) = known {
             result
         } else {
-            let result = sync_file_system(union).await;
+            let result = sync_file_system(durability).await;
             whole.push((device, result));
             result
         };
@@ -160,8 +162,8 @@ async fn sync_by_methods(
 }
 
 /// `syncfs(2)` on a thread of its own, since it may take seconds.
-async fn sync_file_system(union: &Union) -> Result<(), Errno> {
-    let root = union.upper()?.root.try_clone().map_err(errno_of)?;
+async fn sync_file_system(durability: &Durability) -> Result<(), Errno> {
+    let root = durability.tree.upper()?.root.try_clone().map_err(errno_of)?;
     let config = reactor::Config { entries: 8, ..reactor::Config::default() };
     let sync = move || async move { rustix::fs::syncfs(root) };
     let thread = reactor::thread::spawn("syncfs", &config, sync).map_err(errno_of)?;

@@ -13,16 +13,23 @@
 
 mod batch;
 mod dirty;
+mod entries;
+mod history;
 mod inherited;
+mod losses;
 mod marks;
 mod names;
+mod partial;
 mod recover;
+mod requests;
 
+pub(crate) use history::History;
 pub(crate) use inherited::{Inherited, NAME as RUNNING, Sign};
 pub(crate) use marks::read_below as waiting_copies;
 pub(crate) use recover::recover;
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -30,99 +37,38 @@ use std::time::Duration;
 use metrics::{Family, Point};
 use reactor::local::{Notify, Permit, Semaphore};
 use reactor::time::Instant;
-use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use crate::backing::Backing;
 use crate::copier::Copier;
-use crate::node::{Node, Place};
+use crate::journal::FileId;
 use crate::sys::{self, Fd};
-use crate::tree::Union;
+use crate::tree::{Node, Pending, Place, Tree, path_of};
 
-pub(crate) use dirty::Flusher;
+use dirty::Flusher;
+use losses::Losses;
 use marks::Marks;
 
 /// Making copies durable together, and giving them their names.
 const COMMIT: Point = Point::new(Family::Union, 2, "commit_batch");
 
-/// A copy that waits for its data to be durable.
+/// What of a union is not durable, and how it becomes so.
 #[derive(Debug)]
-pub(crate) struct Pending {
-    union: Weak<Union>,
-    /// The copy.
-    pub(crate) file: Fd,
-    /// The copy, for reading and writing.
-    pub(crate) backing: Rc<Backing>,
-    /// Its name among the waiting ones.
-    name: Vec<u8>,
-    /// The entry of the index that it will be, if it is for one.
-    entry: Option<Box<[u8]>>,
-    bytes: u64,
-    /// What it takes of the files that may be open.
-    room: RefCell<Option<Permit>>,
-    /// Unlinked meanwhile: nothing is to be published.
-    is_cancelled: Cell<bool>,
-    outcome: Cell<Option<Result<(), Errno>>>,
-    ended: Notify,
-}
-
-impl Pending {
-    pub(crate) fn new(
-        union: &Rc<Union>,
-        (file, backing): (Fd, Rc<Backing>),
-        (name, entry): (Vec<u8>, Option<Box<[u8]>>),
-        (bytes, room): (u64, Permit),
-    ) -> Self {
-        Self {
-            union: Rc::downgrade(union),
-            file,
-            backing,
-            name,
-            entry,
-            bytes,
-            room: RefCell::new(Some(room)),
-            is_cancelled: Cell::new(false),
-            outcome: Cell::new(None),
-            ended: Notify::new(),
-        }
-    }
-
-    /// Gives the copy's name up: the node has lost its own.
-    pub(crate) fn cancel(&self) {
-        if !self.is_cancelled.replace(true)
-            && let Some(union) = self.union.upgrade()
-            && let Ok(upper) = union.upper()
-        {
-            // What stays after an error is discarded by the next mount.
-            let _ = rustix::fs::unlinkat(&upper.pending, &self.name, AtFlags::empty());
-        }
-    }
-
-    fn end(&self, outcome: Result<(), Errno>) {
-        let before = self.outcome.replace(Some(outcome));
-        assert!(
-            before.is_none(),
-            "the copy of {:?} ends twice: {before:?}",
-            self.name.escape_ascii().to_string()
-        );
-        self.room.take();
-        self.ended.notify();
-    }
-}
-
-/// A union's copies that wait for their names, and changes that wait to be durable.
-#[derive(Debug, Default)]
-pub(crate) struct WaitingCopies {
+pub(crate) struct Durability {
+    /// Dropped before the tree, whose layers hold the locks.
+    inherited: Inherited,
+    committer: Rc<Committer>,
+    /// Copies that wait for their names.
     copies: RefCell<Vec<Weak<Pending>>>,
     marks: Marks,
-    flusher: Rc<Flusher>,
-}
-
-impl WaitingCopies {
-    /// How many there are.
-    pub(crate) fn count(&self) -> usize {
-        self.copies.borrow().iter().filter(|copy| copy.strong_count() > 0).count()
-    }
+    /// What was changed and is not known to be durable, by node.
+    dirty: RefCell<HashMap<u64, Rc<Node>>>,
+    flusher: Flusher,
+    /// Names that partial files have lost.
+    losses: Losses,
+    /// Directories of new partial files, whose names are to be durable with them; a flush is due if
+    /// there are any.
+    new_partials: RefCell<Vec<Rc<Node>>>,
+    tree: Rc<Tree>,
 }
 
 /// When a batch is full.
@@ -142,9 +88,8 @@ pub(crate) struct Committer {
     is_running: Cell<bool>,
     is_urgent: Cell<bool>,
     woken: Notify,
-    pub(crate) copier: Copier,
-    pub(crate) history: crate::status::History,
-    pub(crate) filling: crate::partial::Worker,
+    copier: Copier,
+    history: History,
 }
 
 /// Batches that are made durable at a time: while one waits for the disk the next ones gather, and
@@ -165,7 +110,7 @@ impl Default for Batches {
 struct Waiting {
     pending: Rc<Pending>,
     // Keep alive what the batch is about.
-    union: Rc<Union>,
+    durability: Rc<Durability>,
     node: Rc<Node>,
     since: Instant,
 }
@@ -176,15 +121,20 @@ impl Committer {
         Self { copier, ..Self::default() }
     }
 
+    /// What copies and syncs for the thread.
+    pub(crate) fn copier(&self) -> &Copier {
+        &self.copier
+    }
+
     /// Lets a copy wait for the next batch.
-    pub(crate) fn add(self: &Rc<Self>, union: &Rc<Union>, node: &Rc<Node>, pending: Rc<Pending>) {
+    fn add(self: &Rc<Self>, of: &Rc<Durability>, node: &Rc<Node>, pending: Rc<Pending>) {
         assert!(
-            pending.outcome.get().is_none() && !pending.is_cancelled.get(),
+            pending.outcome().is_none() && !pending.is_cancelled(),
             "a copy is to wait that has ended: {pending:?}"
         );
-        self.bytes.set(self.bytes.get() + pending.bytes);
-        let (union, node) = (Rc::clone(union), Rc::clone(node));
-        let waiting = Waiting { pending, union, node, since: reactor::time::now() };
+        self.bytes.set(self.bytes.get() + pending.bytes());
+        let (durability, node) = (Rc::clone(of), Rc::clone(node));
+        let waiting = Waiting { pending, durability, node, since: reactor::time::now() };
         self.queue.borrow_mut().push(waiting);
         self.woken.notify();
         if !self.is_running.replace(true) {
@@ -194,7 +144,7 @@ impl Committer {
     }
 
     /// Waits until one more copy may be made and wait.
-    pub(crate) async fn room(&self, copies: &Semaphore) -> Permit {
+    async fn room(&self, copies: &Semaphore) -> Permit {
         if let Some(room) = copies.try_acquire(1) {
             return room;
         }
@@ -205,27 +155,16 @@ impl Committer {
     }
 
     /// Waits until a copy has its name, or could not get it.
-    pub(crate) async fn finish(&self, pending: &Rc<Pending>) -> Result<(), Errno> {
+    async fn finish(&self, pending: &Rc<Pending>) -> Result<(), Errno> {
         loop {
-            if let Some(outcome) = pending.outcome.get() {
+            if let Some(outcome) = pending.outcome() {
                 return outcome;
             }
-            let ended = pending.ended.notified();
+            let ended = pending.ended();
             self.is_urgent.set(true);
             self.woken.notify();
             ended.await;
         }
-    }
-
-    /// Waits until everything of a union that waits now has its name.
-    pub(crate) async fn finish_all(&self, union: &Rc<Union>) -> Result<(), Errno> {
-        let mut result = Ok(());
-        let waiting: Vec<_> =
-            union.waiting.copies.borrow().iter().filter_map(Weak::upgrade).collect();
-        for pending in waiting {
-            result = self.finish(&pending).await.and(result);
-        }
-        result
     }
 
     async fn run(self: &Rc<Self>) {
@@ -256,7 +195,7 @@ impl Committer {
     fn first(&self) -> Option<(Instant, Limits)> {
         let queue = self.queue.borrow();
         let oldest = queue.first()?;
-        let options = &oldest.union.options;
+        let options = oldest.durability.tree.options();
         let limits = Limits {
             files: options.batch_files_max,
             bytes: options.batch_bytes_max,
@@ -275,7 +214,7 @@ impl Committer {
         let mut queue = self.queue.borrow_mut();
         let count = queue.len().min(files_max);
         let batch: Vec<Waiting> = queue.drain(..count).collect();
-        let bytes: u64 = batch.iter().map(|waiting| waiting.pending.bytes).sum();
+        let bytes: u64 = batch.iter().map(|waiting| waiting.pending.bytes()).sum();
         assert!(
             bytes <= self.bytes.get(),
             "{count} copies have {bytes} of {} bytes",
@@ -286,17 +225,82 @@ impl Committer {
     }
 }
 
-impl Union {
+impl Durability {
+    /// Of a tree, with what an earlier process has left: changes, and ends of partial files.
+    pub(crate) fn new(
+        tree: &Rc<Tree>,
+        committer: &Rc<Committer>,
+        inherited: Inherited,
+        ended: &[FileId],
+    ) -> Self {
+        Self {
+            inherited,
+            committer: Rc::clone(committer),
+            copies: RefCell::default(),
+            marks: Marks::default(),
+            dirty: RefCell::default(),
+            flusher: Flusher::default(),
+            losses: Losses::inherit(ended),
+            new_partials: RefCell::default(),
+            tree: Rc::clone(tree),
+        }
+    }
+
+    /// Notes that changes begin, or that all of them are durable.
+    pub(crate) fn set_clean(&self, is_clean: bool) {
+        self.inherited.set_clean(is_clean);
+    }
+
+    /// What copies and syncs for the thread.
+    pub(crate) fn copier(&self) -> &Copier {
+        &self.committer.copier
+    }
+
+    /// The batches of the thread so far.
+    pub(crate) fn history(&self) -> &History {
+        &self.committer.history
+    }
+
+    /// How many copies wait for their names.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.copies.borrow().iter().filter(|copy| copy.strong_count() > 0).count()
+    }
+
+    /// How many files and directories are not known to be durable.
+    pub(crate) fn dirty_count(&self) -> usize {
+        self.dirty.borrow().len()
+    }
+
+    /// Waits until one more copy may be made and wait.
+    pub(crate) async fn room(&self) -> Permit {
+        self.committer.room(&self.tree.kept().descriptors().copies).await
+    }
+
+    /// Waits until a copy has its name, or could not get it.
+    pub(crate) async fn finish(&self, pending: &Rc<Pending>) -> Result<(), Errno> {
+        self.committer.finish(pending).await
+    }
+
+    /// Waits until everything that waits now has its name.
+    pub(crate) async fn finish_all(&self) -> Result<(), Errno> {
+        let mut result = Ok(());
+        let waiting: Vec<_> = self.copies.borrow().iter().filter_map(Weak::upgrade).collect();
+        for pending in waiting {
+            result = self.finish(&pending).await.and(result);
+        }
+        result
+    }
+
     /// Marks a copy as complete and makes it the node's place, to be made durable later.
     pub(crate) fn enqueue(self: &Rc<Self>, node: &Rc<Node>, pending: Pending) -> Result<(), Errno> {
-        let path = match &pending.entry {
+        let path = match pending.entry() {
             Some(entry) => {
-                Self::count_links(node, entry);
+                Tree::count_links(node, entry);
                 marks::path_in_index(entry)
             }
-            None => crate::tree::path_of(node),
+            None => path_of(node),
         };
-        self.waiting.marks.note(self.upper()?, &pending.name, &path)?;
+        self.marks.note(self.tree.upper()?, pending.name(), &path)?;
         let pending = Rc::new(pending);
         assert!(
             node.pending().is_none() && !node.is_in_upper(),
@@ -305,17 +309,17 @@ impl Union {
             node.place.borrow()
         );
         node.set_place(Place::Pending(Rc::clone(&pending)));
-        self.waiting.copies.borrow_mut().push(Rc::downgrade(&pending));
-        self.shared.committer.add(self, node, pending);
+        self.copies.borrow_mut().push(Rc::downgrade(&pending));
+        self.committer.add(self, node, pending);
         Ok(())
     }
 
     fn forget_waiting(&self, pending: &Rc<Pending>) {
         let pending = Rc::downgrade(pending);
-        let mut copies = self.waiting.copies.borrow_mut();
+        let mut copies = self.copies.borrow_mut();
         copies.retain(|known| !Weak::ptr_eq(known, &pending) && known.strong_count() > 0);
         if copies.is_empty() {
-            self.waiting.marks.forget_all();
+            self.marks.forget_all();
         }
     }
 
@@ -326,7 +330,7 @@ impl Union {
         pending: &Rc<Pending>,
         times: &mut KeptTimes,
     ) -> Result<Vec<Rc<Node>>, Errno> {
-        if pending.is_cancelled.get() {
+        if pending.is_cancelled() {
             return Ok(Vec::new());
         }
         let is_its =
@@ -337,17 +341,17 @@ impl Union {
             node.inode.get(),
             node.place.borrow()
         );
-        let upper = self.upper()?;
-        if let Some(entry) = &pending.entry {
-            return self.enter(node, entry, (upper.pending.as_fd(), &pending.name));
+        let upper = self.tree.upper()?;
+        if let Some(entry) = pending.entry() {
+            return self.enter(node, entry, &upper.pending, pending.name());
         }
         let link = node.link().ok_or(Errno::NOENT)?;
-        let parent = self.upper_part(&link.parent)?;
+        let parent = self.tree.upper_part(&link.parent)?;
         times.keep(&parent)?;
-        rustix::fs::renameat(&upper.pending, &pending.name, &parent, &*link.name)?;
+        rustix::fs::renameat(&upper.pending, pending.name(), &parent, &*link.name)?;
         node.set_place(Place::Upper);
         self.note_new_name(&link.parent);
-        self.set_impure(&link.parent)?;
+        self.tree.set_impure(&link.parent)?;
         Ok(vec![link.parent])
     }
 }

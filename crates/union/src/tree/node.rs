@@ -12,11 +12,10 @@ use std::rc::{Rc, Weak};
 use reactor::local::Notify;
 use smallvec::SmallVec;
 
-use crate::commit::Pending;
-use crate::index::Indexed;
+use super::index::Indexed;
+use super::{Passed, Pending};
 use crate::layers::LayerIndex;
-use crate::partial::Partial;
-use crate::passthrough::Passed;
+use crate::store::Partial;
 use crate::sys::Fd;
 
 /// A part of a node in a lower layer.
@@ -103,6 +102,15 @@ pub(crate) struct FileState {
     pub(crate) former_ids: RefCell<Vec<u64>>,
 }
 
+impl FileState {
+    /// The node's data lies elsewhere now: handles look for it anew.
+    pub(crate) fn note_move(&self) {
+        self.version.set(self.version.get().wrapping_add(1));
+        *self.readable.borrow_mut() = Weak::new();
+        *self.writable.borrow_mut() = Weak::new();
+    }
+}
+
 /// What a node has by its type.
 #[derive(Debug)]
 pub(crate) enum State {
@@ -116,7 +124,7 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Node {
     /// Its number towards the kernel; never used again. It gets another one when its data moves while
-    /// the kernel reads it itself ([`crate::passthrough`]).
+    /// the kernel reads it itself ([`super::passthrough`]).
     pub(crate) id: Cell<u64>,
     /// File type (`S_IFMT` bits).
     pub(crate) kind: u32,

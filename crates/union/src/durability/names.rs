@@ -6,13 +6,13 @@ use std::rc::Rc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::Durability;
 use crate::copier::{Goal, SyncMethod, ToSync};
-use crate::node::Node;
 use crate::sys;
-use crate::tree::Union;
+use crate::tree::Node;
 
 /// Directories with names that are just being made durable. The caller that does so reports the outcome by
-/// [`Union::end_new_names`]; until then they count as not durable for all other callers.
+/// [`Durability::end_new_names`]; until then they count as not durable for all other callers.
 #[derive(Debug, Default)]
 pub(super) struct NewNames {
     directories: Vec<Rc<Node>>,
@@ -30,7 +30,7 @@ impl NewNames {
     }
 }
 
-impl Union {
+impl Durability {
     /// Makes the names of directories durable, and of those above them that are new too.
     pub(crate) async fn sync_directories(&self, directories: Vec<Rc<Node>>) -> Result<(), Errno> {
         let mut names = self.take_new_names(directories)?;
@@ -38,20 +38,17 @@ impl Union {
         if files.is_empty() {
             return Ok(());
         }
-        let sync_method = self.upper()?.sync_method.clone();
-        let results = self.shared.committer.copier.sync(files, sync_method, Goal::Durable).await;
+        let sync_method = self.tree.upper()?.sync_method.clone();
+        let results = self.committer.copier.sync(files, sync_method, Goal::Durable).await;
         self.end_new_names(&names, &results)
     }
 
     /// Takes up the names of directories that are not durable.
     pub(super) fn take_new_names(&self, directories: Vec<Rc<Node>>) -> Result<NewNames, Errno> {
-        let losses = self.store.as_ref().map_or(0, |store| store.loss_count());
+        let losses = self.losses.count();
         let mut names = NewNames { losses, ..NewNames::default() };
-        if let Some(index) = &self.index
-            && (index.has_new_names.replace(false) || index.names_syncing.get() > 0)
-        {
-            index.names_syncing.set(index.names_syncing.get() + 1);
-            names.has_index = true;
+        if let Some(index) = self.tree.index() {
+            names.has_index = index.begin_sync();
         }
         for mut directory in directories {
             loop {
@@ -77,18 +74,18 @@ impl Union {
 
     fn files_of(&self, names: &NewNames) -> Result<Vec<ToSync>, Errno> {
         let file = |directory: BorrowedFd<'_>| {
-            if let SyncMethod::Commit { mark, .. } = &self.upper()?.sync_method {
+            if let SyncMethod::Commit { mark, .. } = &self.tree.upper()?.sync_method {
                 return Ok(ToSync::Names(mark.clone()));
             }
             let open = sys::open_below(directory, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
             Ok(ToSync::Names(reactor::File::from_handle(reactor::Handle::from_fd(open))))
         };
         let mut files = Vec::with_capacity(names.directories.len() + 1);
-        if let Some(index) = self.index.as_ref().filter(|_| names.has_index) {
-            files.push(file(index.directory.as_fd())?);
+        if let Some(index) = self.tree.index().filter(|_| names.has_index) {
+            files.push(file(index.directory().as_fd())?);
         }
         for directory in &names.directories {
-            files.push(file(self.upper_part(directory)?.as_fd())?);
+            files.push(file(self.tree.upper_part(directory)?.as_fd())?);
         }
         Ok(files)
     }
@@ -101,10 +98,9 @@ impl Union {
     ) -> Result<(), Errno> {
         let mut results = results.iter();
         let mut outcome = Ok(());
-        if let Some(index) = self.index.as_ref().filter(|_| names.has_index) {
-            index.names_syncing.set(index.names_syncing.get() - 1);
+        if let Some(index) = self.tree.index().filter(|_| names.has_index) {
             let result = *results.next().unwrap_or(&Err(Errno::IO));
-            index.has_new_names.set(index.has_new_names.get() || result.is_err());
+            index.end_sync(result.is_ok());
             outcome = result;
         }
         let mut durable = Vec::with_capacity(names.directories.len());
@@ -119,9 +115,7 @@ impl Union {
             }
             outcome = outcome.and(result);
         }
-        if let Some(store) = &self.store {
-            store.record_losses(&durable, names.losses);
-        }
+        self.record_losses(&durable, names.losses);
         outcome
     }
 }

@@ -11,11 +11,10 @@ use std::rc::Rc;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
+use super::{Node, Place, Tree};
 use crate::format::{Prefix, StatOverride};
-use crate::node::{Node, Place};
 use crate::options::OwnerXattr;
 use crate::sys::{self, Stat};
-use crate::tree::Union;
 
 /// What an inode's own mode has at least, beside an attribute that says which one counts.
 const MODE_BELOW: u32 = 0o755;
@@ -73,7 +72,7 @@ pub(crate) fn shown_stat(
     }
 }
 
-impl Union {
+impl Tree {
     /// The form in which the layer of a node's attributes keeps owners.
     fn owners_of(&self, node: &Node) -> Option<OwnerXattr> {
         let is_lower = match *node.place.borrow() {
