@@ -20,12 +20,12 @@ impl Backing {
         Self::of(File::from_handle(Handle::from_fd(fd)), is_writable)
     }
 
-    /// The backing of a file that is open.
+    /// Returns the backing of a file that is open.
     pub(crate) fn of(file: File, is_writable: bool) -> Rc<Self> {
         Rc::new(Self { file, is_writable })
     }
 
-    /// Whether it may be written.
+    /// Returns whether it may be written.
     pub(crate) fn is_writable(&self) -> bool {
         self.is_writable
     }

@@ -1,10 +1,10 @@
 //! Copy-up: before its first change, a lower inode becomes one of the upper layer.
 //!
-//! Directories, links and devices are small and copied at once. A separate thread copies a regular file's data
-//! ([`crate::copier`]), so that it stalls no request; meanwhile other changes of the same file wait for the one
-//! copy, and all other requests continue. The copy is used at once and handed to the committer, except where
-//! nothing needs to be made durable first: a clone, whose extents the file system logs like the name itself; an
-//! empty file; or a volatile union.
+//! Directories, links and devices are small and copied at once. A separate thread copies a regular
+//! file's data ([`crate::copier`]), so that it stalls no request; meanwhile other changes of the
+//! same file wait for the one copy, and all other requests continue. The copy is used at once and
+//! handed to the committer, except where nothing needs to be made durable first: a clone, whose
+//! extents the file system logs like the name itself; an empty file; or a volatile union.
 
 mod links;
 mod metacopy;
@@ -29,20 +29,20 @@ use crate::sys::{self, Stat};
 use crate::sys::{errno_of, keeping_times};
 use crate::tree::{FileState, Link, Node, Original, Pending, Place, Tree};
 
-/// What of a file's data the copy must have.
+/// The data that the copy of a file must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     /// All of it.
     All,
-    /// What will be written; of the rest it must be known where it is.
+    /// The bytes that will be written. For the rest it is enough to know where they are.
     Written,
-    /// So many bytes from the start: it is about to be truncated.
+    /// This many bytes from the start: the file is about to be truncated.
     First(u64),
 }
 
-/// Making a file one that can be changed.
+/// Making a file changeable.
 const COPY_UP: Point = Point::new(Family::Union, 0, "copy_up");
-/// Copying its data, on a thread beside.
+/// Copying its data, on another thread.
 const COPY: Point = Point::new(Family::Union, 1, "copy_data");
 
 /// Copies lower inodes up.
@@ -140,7 +140,7 @@ impl CopyUp {
             if self.tree.options().sync == SyncMode::Strict {
                 let copy = reactor::File::from_handle(reactor::Handle::from_fd(copy));
                 copy.sync_all().await.map_err(crate::sys::errno_of)?;
-                // Somebody else may have needed the directory meanwhile.
+                // Another request may have copied the directory meanwhile.
                 if !matches!(*node.place.borrow(), Place::Lower) {
                     return rustix::fs::unlinkat(&upper.work, &name, AtFlags::REMOVEDIR);
                 }
@@ -154,8 +154,8 @@ impl CopyUp {
         done
     }
 
-    /// Makes the directories above what is no directory part of the upper layer: of all names by which
-    /// it is known.
+    /// Makes the directories above what is no directory part of the upper layer: of all names by
+    /// which it is known.
     async fn copy_up_parents(&self, node: &Node) -> Result<(), Errno> {
         let links = node.links.borrow().clone();
         for link in links {
@@ -258,7 +258,7 @@ impl CopyUp {
         let to = To::New {
             directory: Arc::clone(&upper.pending),
             name: name.clone(),
-            // Nobody else comes into that directory.
+            // No other user can enter that directory.
             mode: stat.mode & 0o777,
         };
         let room = self.durability.room().await;

@@ -35,7 +35,7 @@ const END_STEP: Duration = Duration::from_secs(5);
 pub struct UnionMount {
     session: Session,
     union: Rc<Union>,
-    /// Whether the kernel has let go of it.
+    /// Whether the kernel has released the mount.
     is_over: Cell<bool>,
     is_cut_off: Cell<bool>,
 }
@@ -44,7 +44,7 @@ impl UnionMount {
     /// Opens the layers, finishes what an earlier process has left, and mounts.
     ///
     /// # Errors
-    /// What and where, and how to fix it.
+    /// States what is wrong, where, and how to fix it.
     pub fn new(
         options: &Options,
         mountpoint: &std::path::Path,
@@ -55,8 +55,8 @@ impl UnionMount {
         let layers = Layers::open(&options)?;
         let union = Ready::of_mount(options, layers)?.union(&Shared::default());
         let mount_options =
-            mount_options(&union.tree().options(), union.tree().layers().upper.is_none());
-        let session_options = session_options(&union.tree().options(), transport);
+            mount_options(union.tree().options(), union.tree().layers().upper.is_none());
+        let session_options = session_options(union.tree().options(), transport);
         let session = Session::mount(mountpoint, &mount_options, session_options)?;
         Ok(Self::of(session, union))
     }
@@ -65,14 +65,15 @@ impl UnionMount {
         Self { session, union, is_over: Cell::new(false), is_cut_off: Cell::new(false) }
     }
 
-    /// Takes a union over that another process has mounted; with `agreed`, from a server that is gone.
+    /// Continues to serve a union that another process has mounted; with `agreed`, one whose server
+    /// is gone.
     pub(crate) fn adopt(
         union: &Rc<Union>,
         device: OwnedFd,
         unmounter: Unmounter,
         agreed: Option<Negotiated>,
     ) -> Result<Self, UnionError> {
-        let mut options = session_options(&union.tree().options(), TransportChoice::Device);
+        let mut options = session_options(union.tree().options(), TransportChoice::Device);
         options.capabilities |= Capabilities::HAS_RESEND;
         options.agreed = agreed;
         let session = Session::adopt(device, unmounter, options)?;
@@ -106,8 +107,8 @@ impl UnionMount {
             let filled = self.fill_at_end().await;
             (filled, self.union.durability().sync_at_end().await)
         };
-        let (finish, told) = (std::pin::pin!(finish), std::pin::pin!(self.tell_end()));
-        let (filled, finished) = match reactor::race(finish, told).await {
+        let (finish, logged) = (std::pin::pin!(finish), std::pin::pin!(self.log_end()));
+        let (filled, finished) = match reactor::race(finish, logged).await {
             reactor::Either::First(done) => done,
             reactor::Either::Second(never) => match never {},
         };
@@ -121,7 +122,7 @@ impl UnionMount {
     }
 
     /// Logs now and then that the end takes long, and what is left.
-    async fn tell_end(&self) -> std::convert::Infallible {
+    async fn log_end(&self) -> std::convert::Infallible {
         loop {
             reactor::time::sleep(END_STEP).await;
             let partial = self.union.tree().store().map_or(0, |store| store.status().len());
@@ -133,8 +134,9 @@ impl UnionMount {
         }
     }
 
-    /// Ends the mount, as SIGTERM requests: its names are gone at once, and programs that still have a file
-    /// open after ten seconds are cut off. What such a program has written by then is kept.
+    /// Ends the mount, as SIGTERM requests: its names are gone at once, and programs that still
+    /// have a file open after ten seconds are cut off. What such a program has written by then is
+    /// kept.
     pub async fn end(&self) {
         let unmounter = self.session.unmounter();
         in_background("unmount", move || unmounter.unmount());
@@ -165,13 +167,13 @@ impl UnionMount {
         UnionError::unfinished(&upper, &unfinished).map_or(Ok(()), Err)
     }
 
-    /// What ends the mount, from any thread.
+    /// Returns what ends the mount, from any thread.
     pub fn unmounter(&self) -> Unmounter {
         self.session.unmounter()
     }
 }
 
-/// Runs what may wait for the serving thread on another one.
+/// Runs a call that may wait for the serving thread on a thread of its own.
 pub(crate) fn in_background(
     name: &str,
     call: impl FnOnce() -> Result<(), fuse::FuseError> + Send + 'static,
@@ -191,19 +193,20 @@ pub(crate) fn open(options: Options) -> Result<Rc<Union>, UnionError> {
     Ok(Ready::open(options)?.union(&Shared::default()))
 }
 
-/// What a union is made of, with all done that may take long or wait: another process that has the
-/// directories is waited for, the journal is recovered, and copies that waited have their names. None of
-/// it needs the thread that is to serve the union, and on that thread others would wait for it.
+/// The parts of a union, after all work that may take long: waiting for another process that has
+/// the directories, recovering the journal, and giving waiting copies their names. This work runs
+/// on another thread than the one that will serve the union, because the other unions of that
+/// thread would wait for it.
 #[derive(Debug)]
 pub(crate) struct Ready {
     options: Options,
     layers: Layers,
     journal: Option<Recovered>,
-    /// What an earlier process has left without making it durable.
+    /// Changes that an earlier process left without making them durable.
     sign: Option<Sign>,
     /// Attributes of the top layer's root.
     top: Stat,
-    /// Whether it could be recorded what the union is made of.
+    /// Whether the layers of the union could be recorded.
     recorded: Result<(), Errno>,
 }
 
@@ -216,7 +219,7 @@ impl Ready {
 
     /// Finishes what an earlier process has left in these layers.
     fn of(mut options: Options, layers: Layers) -> Result<Self, UnionError> {
-        // Lists would name other owners than the inode's attribute does.
+        // Access control lists would name other owners than the attribute of the inode.
         options.no_acl |= layers.owners().is_some();
         let (mut journal, mut sign) = (None, None);
         if let (Some(upper), Some(work)) = (&layers.upper, &options.work) {
@@ -237,7 +240,7 @@ impl Ready {
         Ok(Self { options, layers, journal, sign, top, recorded: Ok(()) })
     }
 
-    /// The same, and records the layers of the mount.
+    /// Does the same, and records the layers of the mount.
     pub(crate) fn of_mount(options: Options, layers: Layers) -> Result<Self, UnionError> {
         let ready = Self::of(options, layers)?;
         let has_segments = ready.journal.as_ref().is_some_and(Recovered::has_segments);

@@ -1,7 +1,8 @@
-//! Without a mount: what is partial in an upper directory, and making it whole.
+//! Commands without a mount: listing the partial files of an upper directory, and completing them.
 //!
-//! Both need the options of the mount, since a partial file needs its lower file: as they are given, or
-//! as the mount has recorded them ([`options_of_upper`]). They lock the directories as a mount does.
+//! Both need the options of the mount, since a partial file needs its lower file: as they are
+//! given, or as the mount has recorded them ([`options_of_upper`]). They lock the directories as a
+//! mount does.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -19,26 +20,27 @@ pub struct PartialFile {
     pub path: Option<PathBuf>,
     /// Its size.
     pub size_bytes: u64,
-    /// What is stored of it.
+    /// Bytes that are stored.
     pub stored_bytes: u64,
-    /// What only the lower file has.
+    /// Bytes that only the lower file has.
     pub unfilled_bytes: u64,
     /// Whether some of it was lost.
     pub is_damaged: bool,
-    /// Why what only the lower file has cannot be had; `None` if it can.
+    /// Why the bytes of the lower file cannot be read; `None` if they can.
     pub trouble: Option<String>,
 }
 
-/// The options of an upper directory's union, as its last mount has recorded them, with those of an
-/// option string over them. With lower layers and work directory in that no record is needed.
+/// Returns the options of an upper directory's union, as its last mount has recorded them, with
+/// those of an option string over them. With lower layers and work directory in that no record is
+/// needed.
 ///
 /// # Errors
-/// What of the union cannot be found, or is not what it was.
+/// If a part of the union cannot be found, or is another one.
 pub fn options_of_upper(upper: &Path, given: &[u8]) -> Result<Options, UnionError> {
     crate::record::find(upper, given)
 }
 
-/// The partial files of a union that is not mounted.
+/// Returns the partial files of a union that is not mounted.
 ///
 /// # Errors
 /// If the layers cannot be opened, or a union has them.
@@ -70,8 +72,8 @@ pub fn partial_files(options: Options) -> Result<Vec<PartialFile>, UnionError> {
     Ok(files.collect())
 }
 
-/// Makes every partial file of a union that is not mounted a whole one. Answers how many there were. Of the
-/// files in `accepted`, from the union's root, the lower file is taken as it is now, although it was changed.
+/// Completes every partial file of a union that is not mounted. Returns how many there were. For
+/// the files in `accepted` (paths from the union's root) a changed lower file is accepted.
 ///
 /// # Errors
 /// As [`partial_files`]; and if one of them could not be made whole: then the others are.

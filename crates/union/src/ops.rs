@@ -29,7 +29,7 @@ use fuse::{
 use rustix::io::Errno;
 
 use self::create::{Make, Setting};
-use self::privileges::Caller;
+use self::privileges::{Caller, Opener};
 use crate::copyup::CopyUp;
 use crate::durability::{Durability, Inherited};
 use crate::format::NAMED_WHITEOUT;
@@ -42,12 +42,12 @@ use crate::tree::{Node, Tree};
 /// Longest name in bytes (`NAME_MAX`), on which all of Linux's disk file systems agree.
 const NAME_BYTES_MAX: usize = 255;
 
-/// How often what found no descriptor left is tried again, and after how long: those of copies that wait for their
-/// names, and of files that are filled or flushed, come back soon.
+/// How often an operation that found no free descriptor is tried again, and after how long.
+/// Descriptors of waiting copies, and of files that are filled or flushed, become free soon.
 const DESCRIPTOR_ATTEMPTS: u32 = 40;
 const DESCRIPTOR_STEP: Duration = Duration::from_millis(50);
 
-/// What an operation comes to.
+/// The outcome of an operation.
 type Answer = Result<Response, Errno>;
 
 /// One mounted union: the operations of the kernel on it.
@@ -77,8 +77,8 @@ struct Mount {
 }
 
 impl Union {
-    /// Makes the union of a tree, with what an earlier process has left: changes, and ends of partial
-    /// files.
+    /// Makes the union of a tree, with what an earlier process has left: changes, and ends of
+    /// partial files.
     pub(crate) fn new(tree: Tree, shared: &Shared, inherited: Inherited, ended: &[FileId]) -> Self {
         let tree = Rc::new(tree);
         let durability = Rc::new(Durability::new(&tree, &shared.committer, inherited, ended));
@@ -150,18 +150,19 @@ impl FileSystem for Union {
 }
 
 impl Union {
-    /// Answers a request. This is the only list of operations: what an operation needs is handed on in parts.
+    /// Carries out a request. This is the only list of operations; each operation gets the parts of
+    /// the request that it needs.
     async fn answer(self: &Rc<Self>, request: Request) -> Answer {
-        let id = request.node;
-        let caller = Caller::of(&request);
+        let (id, caller) = (request.node, Caller::of(&request));
         let node = || self.tree.node(id);
+        let durability = &self.durability;
         match request.operation {
             Operation::Lookup { name } => self.on_lookup(&node()?, name.as_bytes()).await,
             Operation::Unlink { name } => self.on_unlink(&node()?, name.as_bytes()).await,
             Operation::RemoveDirectory { name } => self.on_rmdir(&node()?, name.as_bytes()).await,
             Operation::Link { inode, new_name } => self.on_link(inode, id, &new_name).await,
             Operation::Rename { name, new_parent, new_name, flags } => {
-                self.on_rename((id, &name), (new_parent, &new_name), flags).await
+                self.on_rename(id, &name, new_parent, &new_name, flags).await
             }
             Operation::Symlink { ref name, ref target, ref extensions } => {
                 self.make(&Setting::of_link(&request, extensions), name, &Make::Symlink(target))
@@ -182,31 +183,27 @@ impl Union {
             Operation::GetXattr { name, size } => self.xattr(&node()?, &name, size),
             Operation::ListXattr { size } => self.xattrs(&node()?, size),
             Operation::SetXattr { name, value, flags, acl_kill_sgid } => {
-                self.set_xattr((id, &node()?), (&name, &value), flags, acl_kill_sgid).await
+                self.set_xattr(id, &node()?, &name, &value, flags, acl_kill_sgid).await
             }
-            Operation::RemoveXattr { name } => {
-                self.remove_xattr((id, &node()?), &name, caller).await
-            }
+            Operation::RemoveXattr { name } => self.remove_xattr(id, &node()?, &name, caller).await,
             Operation::GetAttributes { .. } => self.on_get_attributes(id, &node()?).await,
             Operation::SetAttributes(set) => {
-                self.on_set_attributes((id, &node()?), &set, caller).await
+                self.on_set_attributes(id, &node()?, &set, caller).await
             }
             Operation::ReadLink => self.read_link(&node()?),
             Operation::StatFs => node().and_then(|_| self.statistics()),
             Operation::Fsync { data_only, .. } => {
-                done(self.durability.sync_file(&node()?, data_only).await)
+                done(durability.sync_file(&node()?, data_only).await)
             }
-            Operation::FsyncDirectory { .. } => {
-                done(self.durability.sync_directory(&node()?).await)
-            }
+            Operation::FsyncDirectory { .. } => done(durability.sync_directory(&node()?).await),
             Operation::Ioctl(ioctl) => self.on_ioctl(&ioctl).await,
-            Operation::SyncFs => done(self.durability.sync_all().await),
+            Operation::SyncFs => done(durability.sync_all().await),
             Operation::OpenDirectory { .. } => node().map(|_| self.open_directory()),
             Operation::ReadDirectory(read) => self.read_directory(&node()?, &read, false),
             Operation::ReadDirectoryPlus(read) => self.read_directory(&node()?, &read, true),
             Operation::ReleaseDirectory(release) => self.release_directory(release.handle),
             Operation::Open { flags, kill_suid_sgid } => {
-                self.on_open((id, request.pid), flags, (caller, kill_suid_sgid)).await
+                self.on_open(id, request.pid, flags, Opener::new(caller, kill_suid_sgid)).await
             }
             Operation::Read(read) => self.read(read).await,
             Operation::Write(write) => self.write_durably(write, caller).await,
@@ -214,7 +211,7 @@ impl Union {
             Operation::Flush { .. } => Ok(Response::Done),
             Operation::Release(release) => self.release(release.handle),
             Operation::Fallocate { handle, offset, length, mode } => {
-                self.fallocate(handle, mode as i32, (offset, length), caller).await
+                self.fallocate(handle, mode as i32, offset, length, caller).await
             }
             Operation::Lseek { handle, offset, whence } => self.seek(handle, offset, whence as i32),
             Operation::CopyFileRange(copy) => self.copy_range(&copy, caller),
@@ -228,8 +225,8 @@ impl Union {
         }
     }
 
-    /// Does what is as well begun again until there is a descriptor for it, or patience ends. What is open only to
-    /// be fast is closed for it.
+    /// Repeats an operation until it finds a free descriptor, or too often. Before each retry it
+    /// closes files that are open only for speed. The operation must be one that can start again.
     async fn insist<T>(&self, act: impl AsyncFn() -> Result<T, Errno>) -> Result<T, Errno> {
         for _ in 0..DESCRIPTOR_ATTEMPTS {
             match act().await {
@@ -242,7 +239,7 @@ impl Union {
         act().await
     }
 
-    /// Refuses names that cannot be: too long ones, and those that would hide another.
+    /// Refuses invalid names: names that are too long, and names that would hide another one.
     fn check_new_name(name: &[u8]) -> Result<(), Errno> {
         match name {
             name if name.len() > NAME_BYTES_MAX => Err(Errno::NAMETOOLONG),
@@ -251,7 +248,7 @@ impl Union {
         }
     }
 
-    /// An entry for the kernel, which counts as a reference.
+    /// Returns an entry for the kernel, which counts as a reference.
     pub(crate) fn entry(&self, node: &Rc<Node>, stat: &Stat) -> Entry {
         self.tree.refer(node);
         Entry {
@@ -263,7 +260,7 @@ impl Union {
         }
     }
 
-    /// The answer that a name does not exist, which the kernel may remember.
+    /// Returns the answer that a name does not exist, which the kernel may remember.
     fn no_entry(&self) -> Response {
         Response::Entry(Entry {
             node: NodeId(0),
@@ -274,9 +271,9 @@ impl Union {
         })
     }
 
-    /// A node's attributes as they are shown.
+    /// Returns a node's attributes as they are shown.
     pub(crate) fn attributes(&self, node: &Node, stat: &Stat) -> Attributes {
-        // To count the directories of all layers would mean to list them.
+        // Counting the directories of all layers would require listing them.
         let is_uncounted =
             node.is_directory() && (node.has_lower() || self.tree.options().static_nlink);
         let (major, minor) = stat.rdev;
@@ -298,11 +295,11 @@ impl Union {
         }
     }
 
-    /// A node's attributes, under this number.
+    /// Returns a node's attributes, under this number.
     fn attributes_answer(&self, id: NodeId, node: &Rc<Node>) -> Answer {
         let stat = self.tree.stat(node)?;
         let attributes = self.attributes(node, &stat);
-        // The kernel hears of changes by the present number only.
+        // The kernel is notified of changes under the present number only.
         let is_present = id.0 == node.id.get();
         let valid = if is_present { self.tree.options().timeout } else { Duration::ZERO };
         Ok(Response::Attributes { attributes, valid })

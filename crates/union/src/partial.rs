@@ -1,8 +1,8 @@
-//! Making partial copies instead of whole ones, and making them whole: at once for a request that needs
-//! it ([`complete`]), or in the background ([`fill`]).
+//! Making partial copies instead of whole ones, and making them whole: at once for a request that
+//! needs it ([`complete`]), or in the background ([`fill`]).
 //!
-//! What a partial file cannot do (being linked, moved, given attributes, owner or mode) completes it
-//! first: then it is an ordinary file of the upper directory.
+//! What a partial file cannot do (being linked, moved, given attributes, owner or mode) completes
+//! it first: then it is an ordinary file of the upper directory.
 
 mod complete;
 mod fill;
@@ -49,7 +49,7 @@ impl PartialFiles {
         &self.durability
     }
 
-    /// What makes partial files whole in the background.
+    /// Returns what makes partial files whole in the background.
     pub(crate) fn filler(&self) -> &Filler {
         &self.filler
     }

@@ -21,7 +21,7 @@ impl DueSignal {
         }
     }
 
-    /// Whether something is due.
+    /// Returns whether something is due.
     pub(crate) fn is_due(&self) -> bool {
         self.is_due.get()
     }

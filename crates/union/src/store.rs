@@ -1,9 +1,9 @@
-//! A union's partial files, as the journal has them: of a large lower file only what is written is
-//! stored, in the journal of `WORKDIR/tsumugi/`; the rest is read from the lower file.
+//! The partial files of a union: of a large lower file only the written bytes are stored, in the
+//! journal of `WORKDIR/tsumugi/`; the rest is read from the lower file.
 //!
-//! [`Store`] is the journal with its flushing: a request for durability joins the flush that covers it.
-//! [`Partial`] is one such file while its node is known. A changed lower file gives `EIO` where its bytes would
-//! be needed: bytes of two versions never mix.
+//! [`Store`] is the journal with its flushing: a request for durability joins the flush that covers
+//! it. [`Partial`] is one such file while its node is known. A changed lower file gives `EIO` where
+//! its bytes would be needed: bytes of two versions never mix.
 
 mod data;
 mod digest;
@@ -38,7 +38,7 @@ use crate::sys::errno_of;
 
 use lost::LostNames;
 
-/// What is moved out of an old segment after a flush, at most.
+/// Most bytes that are moved out of an old segment after a flush.
 const CLEAN_BYTES: u64 = 1 << 20;
 
 /// How the name of a work file begins, into which a partial one is filled.
@@ -59,8 +59,8 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Makes a union's store of its journal. Returns with it the files that have ended by the doing of
-    /// an earlier process.
+    /// Makes a union's store of its journal. Returns with it the files that have ended by the doing
+    /// of an earlier process.
     pub(crate) fn new(
         Recovered { journal, ended }: Recovered,
         upper: &Upper,
@@ -82,12 +82,12 @@ impl Store {
         (Rc::new(store), ended)
     }
 
-    /// Whether nothing is made durable.
+    /// Returns whether nothing is made durable.
     pub(crate) fn is_volatile(&self) -> bool {
         self.is_volatile
     }
 
-    /// The file of a name in a directory.
+    /// Returns the file of a name in a directory.
     pub(crate) fn lookup(&self, directory: impl AsFd, name: &[u8]) -> Option<FileId> {
         // Without handles there has never been a partial file.
         let key = key_of(directory.as_fd()).ok()?;
@@ -99,12 +99,13 @@ impl Store {
         self.journal_mut().create(creation)
     }
 
-    /// The name of the work file of a partial one.
+    /// Returns the name of the work file of a partial one.
     pub(crate) fn fill_name(&self, file: FileId) -> String {
         fill_name(&self.journal(), file)
     }
 
-    /// Lets files go that have their names, as is durable. The journal has forgotten others before.
+    /// Removes a completed file from the journal, after its name is durable. A file that the
+    /// journal no longer has is no error.
     pub(crate) fn forget(&self, file: FileId) -> Result<(), Errno> {
         match self.journal_mut().published(file) {
             Ok(()) | Err(JournalError::NoSuchFile(_)) => Ok(()),
@@ -126,19 +127,19 @@ impl Store {
         journal
     }
 
-    /// Whether no file is partial.
+    /// Returns whether no file is partial.
     pub(crate) fn is_empty(&self) -> bool {
         self.journal().files().next().is_none()
     }
 
-    /// Every partial file that has its name.
+    /// Returns every partial file that has its name.
     pub(crate) fn status(&self) -> Vec<journal::FileStatus> {
         let mut files = self.journal().status();
         files.retain(|file| !self.is_lost(file.file));
         files
     }
 
-    /// Every partial file that has its name, with that.
+    /// Returns every partial file that has its name, with that.
     pub(crate) fn named(&self) -> Vec<(FileId, Name)> {
         let journal = self.journal();
         let named = |(file, copy_up): (FileId, journal::CopyUp<'_>)| {
@@ -148,13 +149,14 @@ impl Store {
         journal.files().filter_map(named).collect()
     }
 
-    /// Whether a flush now would spare the writer that fills this segment the wait for its name.
+    /// Returns whether a flush now saves the writer that fills this segment from waiting for its
+    /// name.
     pub(crate) fn wants_early_flush(&self) -> bool {
         !self.is_volatile && !self.is_syncing.get() && self.journal().has_new_segment()
     }
 
-    /// Waits until everything recorded so far is durable. Requests that arrive during a flush wait for the next
-    /// one, which covers all of them.
+    /// Waits until everything recorded so far is durable. Requests that arrive during a flush wait
+    /// for the next one, which covers all of them.
     pub(crate) async fn commit(&self) -> Result<(), Errno> {
         if self.is_volatile {
             return Ok(());
@@ -191,7 +193,7 @@ impl Store {
         result
     }
 
-    /// Makes durable what says how far the journal is durable, at the end of a union.
+    /// Makes the mark durable that records how far the journal is durable, at the end of a union.
     pub(crate) async fn flush_mark(&self) -> Result<(), Errno> {
         let handle = self.journal().marks_handle();
         let Some(handle) = handle.filter(|_| !self.is_volatile) else { return Ok(()) };
@@ -214,18 +216,18 @@ impl Store {
     }
 }
 
-/// The name of the work file of a partial one.
+/// Returns the name of the work file of a partial one.
 fn fill_name(journal: &Journal<Directory>, file: FileId) -> String {
     format!("{FILL_PREFIX}{:016x}-{:x}", journal.number(), file.0)
 }
 
-/// A segment as a file of the reactor.
+/// Returns a segment as a file of the reactor.
 pub(crate) fn file_of(handle: &Arc<OwnedFd>) -> Result<File, Errno> {
     let fd = handle.try_clone().map_err(errno_of)?;
     Ok(File::from_handle(Handle::from_fd(fd)))
 }
 
-/// The error number for an error of the journal; an error of the disk is also logged.
+/// Returns the error number for an error of the journal; an error of the disk is also logged.
 pub(crate) fn failed(error: &JournalError) -> Errno {
     match error {
         JournalError::Io { .. } | JournalError::Poisoned | JournalError::Damaged { .. } => {

@@ -1,8 +1,8 @@
 //! The merged tree: nodes, where their parts are, and how names are found.
 //!
 //! [`Tree`] belongs to one thread; every method that does not wait runs to its end before another
-//! operation is looked at, and that is all the locking there is. What waits (copying data, making it
-//! durable) must look at the tree anew afterwards.
+//! operation is looked at, and that is all the locking there is. An operation that waits (for
+//! copied data, for durability) must look at the tree again afterwards.
 
 mod copies;
 mod files;
@@ -45,7 +45,7 @@ pub(crate) use pending::Pending;
 use last_error::LastError;
 use passthrough::Passthrough;
 
-/// The file system's number is put above so many bits of an inode number.
+/// The number of the file system goes above this many bits of an inode number.
 const INODE_BITS: u32 = 56;
 
 /// Records what the kernel knows of the tree, where it survives this process.
@@ -70,7 +70,7 @@ pub(crate) struct Tree {
     nodes: RefCell<HashMap<u64, Rc<Node>>>,
     /// Nodes with several names, by device and inode of their upper part.
     linked: RefCell<HashMap<(u64, u64), Weak<Node>>>,
-    /// Paths of partial files whose lower files are taken as they are.
+    /// Paths of partial files whose lower files are accepted although they were changed.
     accepted: RefCell<HashSet<Vec<u8>>>,
     /// Partial copies; none without an upper layer.
     store: Option<Rc<Store>>,
@@ -128,7 +128,7 @@ impl Tree {
         &self.layers
     }
 
-    /// The index of hard links; none without `index=on`.
+    /// Returns the index of hard links; none without `index=on`.
     pub(crate) fn index(&self) -> Option<&Index> {
         self.index.as_ref()
     }
@@ -142,12 +142,12 @@ impl Tree {
         &self.root
     }
 
-    /// What the thread keeps open, and its bounds.
+    /// Returns what the thread keeps open, and its bounds.
     pub(crate) fn kept(&self) -> &Rc<KeptOpen> {
         &self.kept
     }
 
-    /// What is passed to the kernel, and what it is notified by.
+    /// Returns what is passed to the kernel, and what it is notified by.
     pub(crate) fn passthrough(&self) -> &Passthrough {
         &self.passthrough
     }
@@ -161,7 +161,7 @@ impl Tree {
         self.observer.get().is_some()
     }
 
-    /// Takes the lower file of a partial one at this path as it is.
+    /// Accepts the lower file of the partial file at this path, although it was changed.
     pub(crate) fn accept(&self, path: Vec<u8>) {
         self.accepted.borrow_mut().insert(path);
     }
@@ -171,17 +171,17 @@ impl Tree {
         self.last_error.note(what, errno);
     }
 
-    /// The last error that no caller waited for.
+    /// Returns the last error that no caller waited for.
     pub(crate) fn last_error(&self) -> Option<String> {
         self.last_error.text()
     }
 
-    /// How many nodes the kernel knows.
+    /// Returns how many nodes the kernel knows.
     pub(crate) fn node_count(&self) -> usize {
         self.nodes.borrow().len()
     }
 
-    /// The nodes that the kernel knows.
+    /// Returns the nodes that the kernel knows.
     pub(crate) fn nodes(&self) -> Vec<Rc<Node>> {
         self.nodes.borrow().values().cloned().collect()
     }
@@ -196,12 +196,12 @@ impl Tree {
         self.linked.borrow_mut().insert((stat.device, stat.inode), Rc::downgrade(node));
     }
 
-    /// The upper layer; `EROFS` without one.
+    /// Returns the upper layer; `EROFS` without one.
     pub(crate) fn upper(&self) -> Result<&Upper, Errno> {
         self.layers.upper.as_ref().ok_or(Errno::ROFS)
     }
 
-    /// A node that the kernel knows.
+    /// Returns a node that the kernel knows.
     pub(crate) fn node(&self, id: fuse::NodeId) -> Result<Rc<Node>, Errno> {
         let known = self.nodes.borrow().get(&id.0).cloned();
         known.or_else(|| self.passthrough.former(id)).ok_or(Errno::STALE)
@@ -212,7 +212,7 @@ impl Tree {
         Node::new(self.new_number(), kind, inode, place)
     }
 
-    /// A number that no node had.
+    /// Returns a number that no node had.
     pub(crate) fn new_number(&self) -> u64 {
         let id = self.next_node.get();
         self.next_node.set(id + 1);
@@ -236,7 +236,7 @@ impl Tree {
         }
     }
 
-    /// Takes references of the kernel back.
+    /// Removes references that the kernel has given back.
     pub(crate) fn forget(&self, id: fuse::NodeId, count: u64) {
         let mut nodes = self.nodes.borrow_mut();
         let Some(node) = nodes.get(&id.0) else {
@@ -256,7 +256,7 @@ impl Tree {
         }
     }
 
-    /// Drops what points to nodes that are gone, now and then.
+    /// Removes references to dropped nodes, once in a while.
     fn tidy(&self) {
         let mut linked = self.linked.borrow_mut();
         if linked.len() >= 64 && linked.len().is_power_of_two() {
@@ -268,7 +268,7 @@ impl Tree {
         }
     }
 
-    /// The inode number that is shown for one of a layer's file system.
+    /// Returns the inode number that is shown for one of a layer's file system.
     pub(crate) fn shown_inode(&self, file_system: u8, inode: u64) -> u64 {
         if file_system == 0 || !self.options.xino {
             return inode;
@@ -281,20 +281,20 @@ impl Tree {
         self.shown_inode(self.layers.file_system_of(stat.device), stat.inode)
     }
 
-    /// A name that nothing in the work directory has.
+    /// Returns a name that nothing in the work directory has.
     pub(crate) fn work_name(&self) -> Vec<u8> {
         let number = self.next_work_name.get();
         self.next_work_name.set(number + 1);
         format!("#{number:x}").into_bytes()
     }
 
-    /// The upper part of a directory, open.
+    /// Returns the upper part of a directory, open.
     pub(crate) fn upper_part(&self, node: &Rc<Node>) -> Result<Fd, Errno> {
         self.part(node, 0)?.ok_or(Errno::IO)
     }
 
-    /// A part of a directory, open: 0 for the upper one (`None` if there is none yet), then the
-    /// lower ones in order.
+    /// Returns a part of a directory, open: 0 for the upper one (`None` if there is none yet), then
+    /// the lower ones in order.
     pub(crate) fn part(&self, node: &Rc<Node>, index: usize) -> Result<Option<Fd>, Errno> {
         let directory = node.directory().ok_or(Errno::NOTDIR)?;
         if index == 0 {
@@ -326,18 +326,18 @@ impl Tree {
         Ok(Some(fd))
     }
 
-    /// The root of the layer that a part lies in.
+    /// Returns the root of the layer that a part lies in.
     pub(crate) fn lower_root(&self, part: &LowerPart) -> std::os::fd::BorrowedFd<'_> {
         self.layers.lower[usize::from(part.layer)].root.as_fd()
     }
 
-    /// A descriptor (`O_PATH`, or of an open file) of the inode that now carries a node's
+    /// Returns a descriptor (`O_PATH`, or of an open file) of the inode that now carries a node's
     /// attributes.
     pub(crate) fn object(&self, node: &Rc<Node>) -> Result<Fd, Errno> {
         let place = node.place.borrow().clone();
         match place {
             Place::Gone { fd, .. } => Ok(fd),
-            Place::Pending(pending) => Ok(Rc::clone(&pending.file())),
+            Place::Pending(pending) => Ok(Rc::clone(pending.file())),
             // The lower file has the extended attributes.
             Place::Partial(partial) => {
                 let lower = self.lower_of(node, &partial)?;
@@ -357,8 +357,8 @@ impl Tree {
         }
     }
 
-    /// Attributes of the inode that [`Tree::object`] would open, without opening it where that is
-    /// possible.
+    /// Returns the attributes of the inode that [`Tree::object`] would open, without opening it
+    /// where that is possible.
     pub(crate) fn stat(&self, node: &Rc<Node>) -> Result<Stat, Errno> {
         let mut stat = self.stat_itself(node)?;
         if let Some(indexed) = node.indexed.get() {
@@ -367,8 +367,8 @@ impl Tree {
         Ok(if node.has_data_apart() { self.with_blocks_of_data(node, stat) } else { stat })
     }
 
-    /// What a file takes is what its data takes, wherever that is. In layers that hold data only it
-    /// is not looked for, as in the kernel.
+    /// Returns what a file takes is what its data takes, wherever that is. In layers that hold data
+    /// only it is not looked for, as in the kernel.
     pub(crate) fn with_blocks_of_data(&self, node: &Node, stat: Stat) -> Stat {
         let lower = node.lower.borrow();
         let data = lower.last().filter(|part| usize::from(part.layer) < self.layers.merged_count);
@@ -381,7 +381,7 @@ impl Tree {
         Stat { blocks: found.map_or(rounded, |found| found.blocks), ..stat }
     }
 
-    /// The upper directories by their keys, as paths from the root.
+    /// Returns the upper directories by their keys, as paths from the root.
     pub(crate) fn directories_by_key(&self) -> Result<HashMap<ParentKey, Box<[u8]>>, Errno> {
         directories_below(self.upper()?.root.as_fd())
     }
@@ -407,7 +407,7 @@ impl Tree {
     }
 }
 
-/// A node's path from the root, without a leading slash.
+/// Returns a node's path from the root, without a leading slash.
 pub(crate) fn path_of(node: &Rc<Node>) -> Vec<u8> {
     let mut names: Vec<Box<[u8]>> = Vec::new();
     let mut link = node.link();

@@ -102,7 +102,7 @@ impl Check<'_> {
     }
 }
 
-/// Whether a name is that of a work file with which filling goes on.
+/// Returns whether a name is that of a work file with which filling goes on.
 fn is_filling(name: &[u8], inspection: &Inspection) -> bool {
     let text = String::from_utf8_lossy(name);
     let number = text.strip_prefix(FILL_PREFIX).and_then(|text| text.split_once('-'));

@@ -9,8 +9,8 @@ use crate::format::index::LinksOf;
 use crate::tree::{Link, Node, Place};
 
 impl CopyUp {
-    /// Readies a name to be linked, moved or taken from its inode: where the links are counted by the
-    /// index, it becomes one of the upper directory, so that a link there comes or goes with it.
+    /// Prepares a name for being linked, moved or removed: where the index counts links, the name
+    /// becomes one of the upper directory, so that a link there is added or removed with it.
     pub(crate) async fn prepare_link(&self, parent: &Rc<Node>, name: &[u8]) -> Result<(), Errno> {
         if self.tree.index().is_none() {
             return Ok(());
@@ -25,7 +25,7 @@ impl CopyUp {
             self.durability.finish(&pending).await?;
         }
         self.copy_up_directory(parent).await?;
-        // It may have been moved or removed meanwhile: then that operation tells.
+        // It may have been moved or removed meanwhile: then that operation reports it.
         if node.is_in_upper() && parent.child(name).is_some_and(|now| Rc::ptr_eq(&now, &node)) {
             self.durability
                 .link_up(&node, &Link { parent: Rc::clone(parent), name: name.into() })?;

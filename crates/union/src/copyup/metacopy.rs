@@ -1,8 +1,8 @@
 //! Bringing its data to an upper inode that has attributes only, as the kernel leaves it with
 //! `metacopy=on`.
 //!
-//! It may have several names and be open, so the same inode gets the data. Its mark is removed only when the
-//! data is durable: until then all readers, after a crash too, get the lower file.
+//! It may have several names and be open, so the same inode gets the data. Its mark is removed only
+//! when the data is durable: until then all readers, after a crash too, get the lower file.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -57,7 +57,7 @@ impl CopyUp {
             backing.file.sync_all().await.map_err(errno_of)?;
         }
 
-        // Waiting is over: from here on the tree is as it is.
+        // Nothing waits from here on: the tree does not change.
         backing.with(|upper| {
             if length < stat.size {
                 rustix::fs::ftruncate(upper, length)?;

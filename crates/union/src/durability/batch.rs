@@ -1,20 +1,22 @@
 //! A batch of copies: made durable together, named, and their names made durable.
 //!
-//! Where one commit of the file system's journal stands for all that was done before it, the copies' data
-//! need only have been written when they are named: the commit that makes the names durable comes after
-//! it, and is the only one of the batch. Elsewhere all files are synced at a time, and then all
-//! directories, of all unions that have copies in the batch.
+//! Where one commit of the file system's journal covers everything that was done before it, it is
+//! enough to write the data of the copies before they get their names: the commit that makes the
+//! names durable follows, and is the only one of the batch. Elsewhere the batch syncs all files
+//! together, and then all directories, for all unions that have copies in it.
 
 use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::{Committer, Durability, KeptTimes, Waiting};
+use super::Durability;
+use super::committer::{Committer, Waiting};
+use super::copies::KeptTimes;
 use crate::copier::{Copier, Goal, SyncMethod, ToSync};
 use crate::sys::errno_of;
 use crate::tree::{Node, Pending};
 
-/// What of a batch belongs to one union and has its names.
+/// The copies of one union in a batch that have their names.
 struct Named {
     durability: Rc<Durability>,
     parents: Vec<Rc<Node>>,
@@ -34,8 +36,8 @@ impl Committer {
             }
         }
         let synced = make_nameable(&self.copier, &live).await;
-        // Nothing waits between the renames and taking their directories up: nobody sees a name that
-        // he would not find to be new.
+        // Nothing waits between the renames and taking the directories: every other task that sees
+        // such a name also finds its directory noted as not durable.
         let mut groups = Vec::new();
         for Named { durability, parents, copies } in name_all(live, synced) {
             match durability.take_new_names(parents) {
@@ -108,7 +110,7 @@ fn note_named(named: &mut Vec<Named>, waiting: Waiting, parents: Vec<Rc<Node>>) 
     }
 }
 
-/// Sees to it that no copy's name can be durable without its data.
+/// Ensures that the name of a copy can never be durable without its data.
 async fn make_nameable(copier: &Copier, batch: &[Waiting]) -> Vec<Result<(), Errno>> {
     let mut results = vec![Ok(()); batch.len()];
     let mut whole: Vec<(u64, Result<(), Errno>)> = Vec::new();
@@ -136,7 +138,7 @@ async fn make_nameable(copier: &Copier, batch: &[Waiting]) -> Vec<Result<(), Err
     results
 }
 
-/// Syncs files that may lie on several file systems. Answers in their order.
+/// Syncs files that may lie on several file systems. Returns in their order.
 async fn sync_by_methods(
     copier: &Copier,
     files: Vec<(SyncMethod, ToSync)>,

@@ -1,11 +1,11 @@
 //! What was changed in the upper directory and is not known to be durable.
 //!
-//! The kernel does not pass sync(2), syncfs(2) or umount(2) to a FUSE server, and flushing the whole file
-//! system would flush the data of other programs too. So the union records the changed files and directories
-//! and syncs them within the batch time, at `union sync`, and at unmount.
+//! The kernel does not pass sync(2), syncfs(2) or umount(2) to a FUSE server, and flushing the
+//! whole file system would flush the data of other programs too. So the union records the changed
+//! files and directories and syncs them within the batch time, at `union sync`, and at unmount.
 //!
-//! A sync consumes the error that it reports, and a later sync would succeed. So errors of syncs that no caller
-//! requested are kept for the next caller.
+//! A sync consumes the error that it reports, and a later sync would succeed. So errors of syncs
+//! that no caller requested are kept for the next caller.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -23,10 +23,10 @@ use crate::options::SyncMode;
 use crate::signal::DueSignal;
 use crate::tree::Node;
 
-/// From how many on they are synced unasked: what is noted takes memory.
+/// At this number a flush starts at once, because each noted file takes memory.
 const NOTED_MAX: usize = 4096;
 
-/// How what was changed gets to be flushed.
+/// The state of flushing changes.
 #[derive(Debug, Default)]
 pub(super) struct Flusher {
     /// A change that is not flushed, or the end.
@@ -39,13 +39,14 @@ pub(super) struct Flusher {
     is_running: Cell<bool>,
     is_ending: Cell<bool>,
     ended: Notify,
-    /// Files whose unrequested sync failed: the next caller gets the error, once. At most [`NOTED_MAX`].
+    /// Files whose unrequested sync failed: the next caller gets the error, once. At most
+    /// [`NOTED_MAX`].
     failed: RefCell<HashMap<u64, Errno>>,
 }
 
 impl Durability {
-    /// From now on what is changed becomes durable within the batch time, or twice the time that the
-    /// last flush took if that is longer: flushing must not be all that the disk does.
+    /// Starts to make changes durable within the batch time, or within twice the time of the last
+    /// flush if that is longer: the disk must have time for other work.
     pub(crate) fn start_flushing(self: &Rc<Self>) {
         if self.tree.layers().upper.is_none() || self.tree.options().sync == SyncMode::Volatile {
             return;
@@ -83,7 +84,7 @@ impl Durability {
         }));
     }
 
-    /// Ends flushing unasked.
+    /// Stops flushing in the background.
     pub(crate) async fn stop_flushing(&self) {
         let flusher = &self.flusher;
         while flusher.is_running.get() {
@@ -128,12 +129,12 @@ impl Durability {
         dirty.insert(node.id.get(), Rc::clone(node));
     }
 
-    /// A file is about to be synced: what was changed before needs no other sync.
+    /// Forgets the changes of a file that is about to be synced.
     pub(crate) fn forget_dirty(&self, node: &Node) {
         self.dirty.borrow_mut().remove(&node.id.get());
     }
 
-    /// Waits until a file is not being flushed unasked. Answers the error with which it could not be,
+    /// Waits until no background flush of a file is under way. Returns the error of such a flush,
     /// once.
     pub(crate) async fn flushed(&self, node: &Node) -> Result<(), Errno> {
         let flusher = &self.flusher;
@@ -156,7 +157,7 @@ impl Durability {
     /// Makes everything durable that was changed before the call.
     pub(crate) async fn flush_dirty(self: &Rc<Self>) -> Result<(), Errno> {
         let flusher = &self.flusher;
-        // What another flush has taken is not durable before that one's end.
+        // Changes that another flush has taken are not durable until it ends.
         while self.flusher.is_flushing.get() {
             flusher.flushed.notified().await;
         }
@@ -193,13 +194,13 @@ impl Durability {
     async fn flush_files(self: &Rc<Self>, nodes: &[Rc<Node>]) -> Result<(), Errno> {
         let mut backings = Vec::with_capacity(nodes.len());
         for node in nodes {
-            // What was unlinked and closed meanwhile needs nothing.
+            // A file that was unlinked and closed meanwhile needs no sync.
             let is_gone = node.link().is_none() && node.lookups.get() == 0;
             if node.file().is_none() || is_gone || node.partial().is_some() {
                 continue;
             }
             if node.pending().is_some() {
-                // Its commit syncs it, and what is written after that waits for its turn.
+                // Its commit syncs it; later writes wait for the next flush.
                 self.note(node);
                 continue;
             }

@@ -12,7 +12,7 @@ use crate::sys::{self, keeping_times};
 use crate::tree::{Link, Node, Place, Tree};
 
 impl Durability {
-    /// Moves a copy into the index, and links the names to it by which it is known. Answers the
+    /// Moves a copy into the index, and links the names to it by which it is known. Returns the
     /// directories that have new names.
     pub(crate) fn enter(
         &self,
@@ -41,8 +41,8 @@ impl Durability {
         Ok(parents)
     }
 
-    /// Creates a name in the upper directory for an entry, unless it exists. Meanwhile the link count derives
-    /// from the lower inode's, which does not change.
+    /// Creates a name in the upper directory for an entry, unless it exists. Meanwhile the link
+    /// count derives from the lower inode's, which does not change.
     pub(crate) fn link_up(&self, node: &Node, link: &Link) -> Result<(), Errno> {
         let (Some(index), Some(indexed)) = (self.tree.index(), node.indexed.get()) else {
             return Ok(());

@@ -13,7 +13,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Notes a batch of so many copies, and how long making them durable took.
+    /// Notes the number of copies in a batch, and how long making them durable took.
     pub(crate) fn note(&self, files: usize, took: Duration) {
         self.batches.set(self.batches.get() + 1);
         self.files.set(self.files.get() + files as u64);
@@ -30,7 +30,7 @@ impl History {
         self.files.get()
     }
 
-    /// How long the last batch took.
+    /// Returns how long the last batch took.
     pub(crate) fn last(&self) -> Duration {
         self.last.get()
     }

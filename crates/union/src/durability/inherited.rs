@@ -1,13 +1,14 @@
 //! Changes that an earlier process left without making them durable.
 //!
-//! A process that is killed leaves changes in the page cache that show to the next one, although a
-//! loss of power may still undo them. The next process cannot know which these are: it has none of
-//! the notes that [`super::dirty`] keeps. So it has the file system synced once (unions that ask at a time share it), before it promises
-//! anything, and before the journal forgets what such a change has replaced.
+//! A killed process leaves changes in the page cache. The next process sees them, although a loss
+//! of power may still undo them. It cannot know which changes these are, because it has none of the
+//! notes that [`super::dirty`] keeps. So it syncs the file system once (unions that need this at
+//! the same time share the sync), before it promises durability, and before the journal forgets the
+//! content that such a change has replaced.
 //!
-//! A symbolic link `WORKDIR/tsumugi/running` exists while a union may have such changes. It names the
-//! boot: after another boot everything that shows is durable. Which mount of the upper file system it
-//! was does not matter, since all mounts of one file system share the page cache.
+//! A symbolic link `WORKDIR/tsumugi/running` exists while a union may have such changes. It names
+//! the boot: after a reboot all visible changes are durable. Which mount of the upper file system
+//! it was does not matter, since all mounts of one file system share the page cache.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -40,7 +41,7 @@ pub(crate) struct Inherited {
     is_clean: Cell<bool>,
 }
 
-/// The sign that a union leaves, which may be done on any thread.
+/// The sign that a union leaves. Any thread may leave it.
 #[derive(Debug)]
 pub(crate) struct Sign {
     work: OwnedFd,
@@ -69,7 +70,7 @@ impl Sign {
             };
             match left() {
                 Ok(()) => {}
-                // A full disk, or one that is only read, must not keep anybody from mounting.
+                // A full or read-only disk must not prevent a mount.
                 Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::ROFS)) => tracing::warn!(
                     %errno, "after a kill of this union's server the next one does not sync what it left"
                 ),
@@ -92,7 +93,7 @@ impl Inherited {
         }
     }
 
-    /// Whether changes of an earlier process may not be durable.
+    /// Returns whether changes of an earlier process may not be durable.
     pub(crate) fn is_due(&self) -> bool {
         self.is_due.get()
     }
@@ -106,14 +107,14 @@ impl Inherited {
 impl Drop for Inherited {
     fn drop(&mut self) {
         if let (true, Some(work)) = (self.is_clean.get(), &self.work) {
-            // If it stays, the next process syncs once for nothing.
+            // If the link stays, the next process syncs once without need.
             let _ = rustix::fs::unlinkat(work, NAME, AtFlags::empty());
         }
     }
 }
 
 impl Durability {
-    /// Makes what an earlier process has left durable, once.
+    /// Makes the changes of an earlier process durable, once.
     pub(crate) async fn sync_inherited(&self) -> Result<(), Errno> {
         let inherited = &self.inherited;
         while inherited.is_due.get() && self.tree.options().sync != SyncMode::Volatile {

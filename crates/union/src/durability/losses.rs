@@ -1,11 +1,11 @@
-//! Names that partial files have lost, as long as that may not be durable.
+//! Names that partial files have lost, while the loss may not be durable.
 //!
-//! The upper directory loses a name first: a whiteout, or the file that replaced it, hides the partial
-//! file from then on. The journal keeps the name until that directory is durable, and only then
-//! records the end. So after a crash the directory alone decides: with the whiteout the file is gone,
-//! without it the file is there, with all of it that was durable. In the other order a flush of the
-//! journal, for any other file, would make the end durable before the whiteout, and the lower file would show
-//! in place of the synced content.
+//! The upper directory loses a name first: from then on a whiteout, or the file that replaced it,
+//! hides the partial file. The journal keeps the name until that directory is durable, and records
+//! the end afterwards. So after a crash the directory alone decides: with the whiteout the file is
+//! gone; without it the file exists, with all its durable content. In the other order, a flush of
+//! the journal for another file could make the end durable before the whiteout, and the lower file
+//! would show instead of the synced content.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -48,21 +48,21 @@ impl Losses {
         self.by_file.borrow_mut().insert(file, Loss { directory, number });
     }
 
-    /// The number of losses so far: a sync of directories that begins now covers these.
+    /// Returns the number of losses so far: a sync of directories that begins now covers these.
     pub(super) fn count(&self) -> u64 {
         self.count.get()
     }
 }
 
 impl Durability {
-    /// Takes its name from a partial file; programs that have it open go on. The journal keeps the name
-    /// until the directory is durable.
+    /// Removes the name of a partial file; programs that have it open continue. The journal keeps
+    /// the name until the directory is durable.
     pub(crate) fn lose_partial_name(&self, partial: &Partial, parent: &Rc<Node>) {
         partial.lose_name();
         self.losses.insert(partial.file(), Some(Rc::clone(parent)));
     }
 
-    /// Notes that a directory has lost its own name: what was lost in it is durable with its parent.
+    /// Notes that a directory has lost its own name. Losses in it become durable with its parent.
     pub(crate) fn lose_directory(&self, directory: &Rc<Node>, parent: &Rc<Node>) {
         for loss in self.losses.by_file.borrow_mut().values_mut() {
             if loss.directory.as_ref().is_some_and(|of| Rc::ptr_eq(of, directory)) {

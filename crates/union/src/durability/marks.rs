@@ -1,13 +1,13 @@
-//! Where the copies that wait belong, for the next process should this one be killed.
+//! The paths of waiting copies, noted for the next process in case this one is killed.
 //!
-//! One file `WORKDIR/tsumugi/waiting` of records: a copy's name among the waiting ones, and its path.
-//! A write into the page cache is all that a record costs; an attribute of each copy would have to be
-//! set and taken away again, which are two changes of metadata that wait for commits of the file
-//! system's journal. Records are believed only on the boot and the mount that they were made on, which
-//! their checksums cover: while that mount lives, so does the page cache.
+//! One file `WORKDIR/tsumugi/waiting` of records: a copy's name among the waiting ones, and its
+//! path. A record costs one write into the page cache. An attribute of each copy would have to be
+//! set and removed, and both changes of metadata would wait for commits of the file system's
+//! journal. Records are valid only on the boot and the mount on which they were made, which their
+//! checksums cover: the page cache lives as long as that mount.
 //!
-//! The file is written from its start again when nothing waits. What then follows the newest record
-//! may still be whole, and names copies that are gone, which says nothing.
+//! When no copy waits, the file is written from its start again. Old records behind the newest one
+//! may still be whole; they name copies that no longer exist and have no effect.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -23,9 +23,9 @@ use crate::sys;
 const NAME: &str = "tsumugi/waiting";
 /// Lengths of name and path, and the checksum.
 const HEAD_BYTES: usize = 2 + 4 + 8;
-/// From this size on the file is begun anew when nothing waits.
+/// From this size on the file is begun again when nothing waits.
 const LONG_BYTES: u64 = 64 << 10;
-/// What of the file is read at a recovery: far more than can be waiting.
+/// Most bytes that a recovery reads: far more than the records of all waiting copies.
 const READ_BYTES_MAX: u64 = 64 << 20;
 
 /// The file as it is written.
@@ -61,13 +61,13 @@ impl Marks {
     }
 }
 
-/// The paths of the copies that a killed process has left waiting, by name. Empty if nothing of it can
-/// be believed.
+/// Returns the paths of the copies that a killed process has left waiting, by name. Empty if no
+/// record is valid.
 pub(super) fn read(upper: &Upper) -> Result<HashMap<Vec<u8>, Vec<u8>>, Errno> {
     read_below(upper.work_root.as_fd(), upper.pending.as_fd())
 }
 
-/// The same, of an open work directory and the one of waiting copies in it.
+/// Returns the same, of an open work directory and the one of waiting copies in it.
 pub(crate) fn read_below(
     work: BorrowedFd<'_>,
     pending: BorrowedFd<'_>,
@@ -84,12 +84,13 @@ pub(crate) fn read_below(
     Ok(decode(crate::journal::witness(pending), &bytes))
 }
 
-/// What is noted instead of a path for what will be an entry of the index: no path has a zero.
+/// Returns what is noted instead of a path for what will be an entry of the index: no path has a
+/// zero.
 pub(super) fn path_in_index(entry: &[u8]) -> Vec<u8> {
     [&[0], entry].concat()
 }
 
-/// Removes the file, when what it names is settled: names of copies begin anew with each process.
+/// Removes the file, when what it names is settled: names of copies begin again with each process.
 pub(super) fn remove(upper: &Upper) -> Result<(), Errno> {
     match rustix::fs::unlinkat(&upper.work_root, NAME, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -109,7 +110,7 @@ fn encode(witness: u64, name: &[u8], path: &[u8]) -> Result<Vec<u8>, Errno> {
     Ok(record)
 }
 
-/// The records up to the first that is not whole, the later ones winning.
+/// Returns the records up to the first that is not whole, the later ones winning.
 fn decode(witness: u64, mut bytes: &[u8]) -> HashMap<Vec<u8>, Vec<u8>> {
     let mut found = HashMap::new();
     if witness == 0 {
@@ -146,8 +147,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        // Goal: what was noted is read back, later notes of a name winning, up to where the file was
-        // cut or overwritten; on another boot or mount nothing is.
+        // Goal: what was noted is read back, later notes of a name winning, up to where the file
+        // was cut or overwritten; on another boot or mount nothing is.
         #[test]
         fn notes_are_read_back(
             notes in prop::collection::vec((0u8..5, prop::collection::vec(any::<u8>(), 0..40)), 0..20),

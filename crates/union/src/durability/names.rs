@@ -11,8 +11,8 @@ use crate::copier::{Goal, SyncMethod, ToSync};
 use crate::sys;
 use crate::tree::Node;
 
-/// Directories with names that are just being made durable. The caller that does so reports the outcome by
-/// [`Durability::end_new_names`]; until then they count as not durable for all other callers.
+/// Directories with names that are being made durable. The caller that does so reports the outcome
+/// by [`Durability::end_new_names`]; until then they count as not durable for all other callers.
 #[derive(Debug, Default)]
 pub(super) struct NewNames {
     directories: Vec<Rc<Node>>,
@@ -24,7 +24,7 @@ pub(super) struct NewNames {
 }
 
 impl NewNames {
-    /// How many there are.
+    /// Returns how many there are.
     pub(super) fn count(&self) -> usize {
         self.directories.len() + usize::from(self.has_index)
     }
@@ -43,7 +43,7 @@ impl Durability {
         self.end_new_names(&names, &results)
     }
 
-    /// Takes up the names of directories that are not durable.
+    /// Takes the names of directories that are not durable.
     pub(super) fn take_new_names(&self, directories: Vec<Rc<Node>>) -> Result<NewNames, Errno> {
         let losses = self.losses.count();
         let mut names = NewNames { losses, ..NewNames::default() };
@@ -54,7 +54,7 @@ impl Durability {
             loop {
                 let state = directory.directory().ok_or(Errno::NOTDIR)?;
                 let is_known = names.directories.iter().any(|known| Rc::ptr_eq(known, &directory));
-                // What others are just syncing is not durable yet either.
+                // Names that other callers are syncing are not durable yet.
                 let is_due = state.has_new_names.replace(false) || state.names_syncing.get() > 0;
                 if is_due && !is_known {
                     state.names_syncing.set(state.names_syncing.get() + 1);
@@ -90,7 +90,8 @@ impl Durability {
         Ok(files)
     }
 
-    /// Records the outcome of syncing. Names that are still not durable remain so for the next caller.
+    /// Records the outcome of syncing. Names that are still not durable remain so for the next
+    /// caller.
     pub(super) fn end_new_names(
         &self,
         names: &NewNames,

@@ -1,4 +1,4 @@
-//! Finishing what a killed process has left waiting.
+//! Finishing the copies that a killed process has left waiting.
 
 use std::os::fd::AsFd;
 
@@ -9,8 +9,8 @@ use super::marks;
 use crate::layers::Upper;
 use crate::sys;
 
-/// Finishes what a killed process has left waiting, and discards what cannot be trusted, but for what
-/// is to be kept.
+/// Finishes the copies that a killed process has left waiting, and discards those that cannot be
+/// trusted, except for files that must be kept.
 pub(crate) fn recover(upper: &Upper, is_kept: impl Fn(&[u8]) -> bool) -> Result<(), Errno> {
     let paths = marks::read(upper)?;
     let mut has_discarded = false;
@@ -29,7 +29,7 @@ pub(crate) fn recover(upper: &Upper, is_kept: impl Fn(&[u8]) -> bool) -> Result<
         }
     }
     marks::remove(upper)?;
-    // What was discarded must not come back, under a name that something new has by then.
+    // A discarded file must not come back under a name that a new file has by then.
     if has_discarded { rustix::fs::fsync(&upper.pending) } else { Ok(()) }
 }
 

@@ -1,4 +1,4 @@
-//! What callers ask to be durable: one file, one directory, everything.
+//! Requests for durability: of one file, one directory, everything.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use crate::sys::errno_of;
 use crate::tree::Node;
 
 impl Durability {
-    /// Makes everything durable: what waits for its name, and what was changed since.
+    /// Makes everything durable: waiting copies, and later changes.
     pub(crate) async fn sync_all(self: &Rc<Self>) -> Result<(), Errno> {
         let finished = self.finish_all().await;
         let inherited = self.sync_inherited().await;
@@ -81,15 +81,15 @@ impl Durability {
         self.sync_directories(vec![Rc::clone(node)]).await
     }
 
-    /// Makes a whiteout in the place of an upper file durable, where a later sync of another file could
-    /// make the end of that file durable without it: a crash would show the lower file.
+    /// Makes a whiteout in the place of an upper file durable, where a later sync of another file
+    /// could make the end of that file durable without it: a crash would show the lower file.
     pub(crate) async fn sync_whiteout(&self, directory: &Rc<Node>) {
         let is_loose = self.tree.upper().is_ok_and(|upper| upper.has_loose_whiteouts);
         if !is_loose || self.tree.options().sync == SyncMode::Volatile {
             return;
         }
         if let Err(errno) = self.sync_directories(vec![Rc::clone(directory)]).await {
-            // The rename is done. Whoever syncs the directory next gets the error.
+            // The rename is done. The next sync of the directory reports the error.
             tracing::error!(%errno, "a whiteout could not be made durable");
         }
     }

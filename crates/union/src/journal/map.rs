@@ -2,14 +2,14 @@
 //!
 //! Ordered runs instead of a bitmap or a pointer per chunk: the memory follows what was touched,
 //! not the file's size, and runs have byte precision, so a write need not be rounded to chunks.
-//! What is not mapped is the lower's below the file's lower limit, and zero from there on.
+//! Bytes that are not mapped are the lower file's below the lower limit, and zero from there on.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::types::SegmentId;
 
-/// What a run of bytes is.
+/// The content of a run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Bytes of a segment, from this position on.
@@ -21,7 +21,7 @@ pub(super) enum Content {
 }
 
 impl Content {
-    /// The place of the byte `skip` bytes later.
+    /// Returns the content that begins `skip` bytes later.
     fn skip(self, skip: u64) -> Self {
         match self {
             Self::Stored { segment, position } => {
@@ -52,7 +52,7 @@ pub(super) struct RunMap {
 }
 
 impl RunMap {
-    /// Number of runs, to bound memory by.
+    /// Returns the number of runs, to bound memory by.
     pub(super) fn len(&self) -> usize {
         self.runs.len()
     }
@@ -111,7 +111,7 @@ impl RunMap {
         }
     }
 
-    /// The runs that touch `range`, cut to it, in order.
+    /// Returns the runs that touch `range`, cut to it, in order.
     pub(super) fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = Mapped> + '_ {
         let first = self
             .runs
@@ -126,7 +126,7 @@ impl RunMap {
         })
     }
 
-    /// The parts of `range` that no run covers.
+    /// Returns the parts of `range` that no run covers.
     pub(super) fn gaps(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut at = range.start;

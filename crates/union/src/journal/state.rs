@@ -1,10 +1,11 @@
-//! What the log says: all copy-ups with their maps and names, and how much of each segment lives.
+//! The state that the log describes: all copy-ups with their maps and names, and the bytes of each
+//! segment that are still needed.
 //!
-//! One function applies a record, when it was appended and when it is replayed, so a recovered
-//! state cannot differ from the one that was there. It accepts any record in any order: a record of
-//! an unknown file makes a *provisional* one, because the record that created it may lie in a
-//! segment that was cleaned, and a snapshot of it comes later; what is still provisional at the
-//! end of a replay was dropped.
+//! One function applies a record, after it is appended and when it is replayed, so a recovered
+//! state cannot differ from the original one. It accepts any record in any order. A record of an
+//! unknown file makes a *provisional* file, because the record that created it may lie in a segment
+//! that was cleaned, and a snapshot of it comes later. A file that is still provisional at the end
+//! of a replay was dropped.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,7 +38,7 @@ pub(super) struct FileState {
     pub(super) home: Option<SegmentId>,
 }
 
-/// What of a segment is still needed.
+/// The part of a segment that is still needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Live {
     pub(super) data_bytes: u64,
@@ -73,7 +74,7 @@ impl FileState {
         Self { base, map: RunMap::default(), home: None }
     }
 
-    /// Bytes that are the lower's still.
+    /// Returns the bytes that are the lower's still.
     pub(super) fn unfilled(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let end = range.end.min(self.base.lower_limit);
         if range.start >= end { Vec::new() } else { self.map.gaps(range.start..end) }
@@ -192,7 +193,7 @@ impl State {
     }
 
     fn change_names(&mut self, changes: Vec<NameChange>) {
-        // All that goes goes first, so that an exchange may be told in any order.
+        // Removals come first, so that the two parts of an exchange may come in any order.
         for change in &changes {
             if let NameChange::Remove(file, parent, name) = change {
                 let names = &mut self.file_or_provisional(*file).base.names;
@@ -250,7 +251,7 @@ impl State {
         self.runs = self.runs - before + state.map.len();
     }
 
-    /// The record's data that holds a byte of a segment, and what verifies it.
+    /// Returns the record's data that holds a byte of a segment, and what verifies it.
     pub(super) fn verifier(&self, segment: SegmentId, position: u32) -> Option<Verifier> {
         let known = self.sums.get(&segment)?;
         let (&start, (bytes, sums)) = known.range(..=position).next_back()?;
@@ -264,15 +265,15 @@ impl State {
         self.sums.remove(&segment);
     }
 
-    /// Takes a file for damaged.
+    /// Marks a file as damaged.
     pub(super) fn suspect(&mut self, file: FileId) {
         if let Some(state) = self.files.get_mut(&file) {
             state.base.is_suspect = true;
         }
     }
 
-    /// Ends a replay: drops provisional files, whose end is in the log, and nameless ones, which no program can
-    /// open any more. Returns the number of nameless files.
+    /// Ends a replay: drops provisional files (their end is in the log) and nameless ones (no
+    /// program can open them any more). Returns the number of nameless files.
     pub(super) fn finish_replay(&mut self) -> usize {
         let gone = |state: &FileState| state.home.is_none() || state.base.names.is_empty();
         let ids: Vec<_> =
@@ -284,24 +285,24 @@ impl State {
         nameless
     }
 
-    /// Bytes of data that live in all segments.
+    /// Returns the bytes of data that live in all segments.
     pub(super) fn live_data_bytes(&self) -> u64 {
         self.live.values().map(|live| live.data_bytes).sum()
     }
 
-    /// Whether nothing of the segment is needed.
+    /// Returns whether nothing of the segment is needed.
     pub(super) fn is_dead(&self, segment: SegmentId) -> bool {
         self.live.get(&segment).is_none_or(|live| live.data_bytes == 0 && live.bases == 0)
     }
 }
 
-/// Whether `name` is that entry.
+/// Returns whether `name` is that entry.
 pub(super) fn is_at(name: &Name, parent: &ParentKey, entry: &[u8]) -> bool {
     name.parent == *parent && *name.name == *entry
 }
 
 impl Xattr {
-    /// Bytes that count against the limit of a file.
+    /// Returns the bytes that count against the limit of a file.
     pub(super) fn size(&self) -> usize {
         self.name.len() + self.value.len()
     }

@@ -1,4 +1,4 @@
-//! Durability: one ticket stands for everything appended before it.
+//! Durability: one ticket covers everything that was appended before it.
 
 use super::Journal;
 use super::error::JournalError;
@@ -21,14 +21,14 @@ pub struct Ticket<H> {
 }
 
 impl<H> Ticket<H> {
-    /// Whether there is nothing to flush.
+    /// Returns whether there is nothing to flush.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty() && self.names.is_empty()
     }
 }
 
 impl<S: Storage> Journal<S> {
-    /// What to flush now. The marker is made first, if a partial file is there.
+    /// Returns what to flush now. The marker is made first, if a partial file is there.
     pub fn ticket(&mut self) -> Result<Ticket<S::Handle>, JournalError> {
         if self.log.is_poisoned {
             return Err(JournalError::Poisoned);
@@ -87,8 +87,8 @@ impl<S: Storage> Journal<S> {
         Ok(())
     }
 
-    /// Handle of the file that says how far the journal is durable. Nothing depends on its flush, but after it a
-    /// loss of power cannot hide how much a damaged journal lacks.
+    /// Returns the handle of the file that says how far the journal is durable. Nothing depends on
+    /// its flush, but after it a loss of power cannot hide how much a damaged journal lacks.
     pub fn marks_handle(&self) -> Option<S::Handle> {
         self.log.storage.marks_handle()
     }
@@ -125,7 +125,7 @@ impl<S: Storage> Journal<S> {
             marker.map_err(|error| JournalError::io("reading the marker", error))?;
         if self.has_partial() {
             self.log.mark()?;
-            // One that was found may have been made just before a kill, and not be durable.
+            // An existing marker may have been made just before a kill, and may not be durable.
             self.log.dirt.markers += 1;
         } else if self.log.has_marker {
             self.unmark()?;

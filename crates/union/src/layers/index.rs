@@ -1,4 +1,4 @@
-//! Opening an index: making sure that it is of these layers, and removing what is left over, by the
+//! Opening an index: checking that it belongs to these layers, and removing leftovers, by the
 //! kernel's rules (`ovl_get_indexdir`, `ovl_indexdir_cleanup`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -53,7 +53,7 @@ pub(crate) fn open(options: &Options, layers: &Layers) -> Result<Option<OwnedFd>
     Ok(Some(index))
 }
 
-/// The index of a work directory, if it has one: that of an earlier union.
+/// Returns the index of a work directory, if it has one: that of an earlier union.
 pub(crate) fn existing(upper: &Upper) -> Result<OwnedFd, Errno> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
     sys::open_below(upper.work_root.as_fd(), NAME.as_bytes(), flags)
@@ -63,7 +63,7 @@ fn origin_of(root: BorrowedFd<'_>, uuid: Option<[u8; 16]>) -> Option<Origin> {
     Some(Origin { uuid: uuid?, handle: FileHandle::of(root).ok()? })
 }
 
-/// Whether an attribute names an inode; one that names nothing is set.
+/// Returns whether an attribute names an inode; one that names nothing is set.
 fn is_of(object: BorrowedFd<'_>, name: &[u8], value: &[u8]) -> Result<bool, Errno> {
     match sys::xattr(object, name)? {
         Some(known) if Origin::parse(&known).is_some() => Ok(known == value),
@@ -85,12 +85,12 @@ fn clean(layers: &Layers, index: BorrowedFd<'_>) -> Result<(), (Vec<u8>, Errno)>
 }
 
 fn is_kept(layers: &Layers, index: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
-    // What lived shorter than an operation.
+    // Leftovers of single operations.
     if name.starts_with(b"#") {
         return Ok(false);
     }
     let Some(stat) = sys::find_at(index, name)? else { return Ok(true) };
-    // Those of directories, and of what must not be found again, are for NFS.
+    // Entries of directories and whiteouts are for NFS.
     if stat.is_directory() || stat.is_whiteout_device() {
         return Ok(true);
     }

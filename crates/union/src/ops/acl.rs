@@ -1,9 +1,10 @@
-//! What a new inode inherits from its directory's default access control list.
+//! The mode and access list that a new inode inherits from its directory's default access control
+//! list.
 //!
-//! New inodes are made in the work directory, where the file system cannot know the list that
-//! counts, so that its rule (POSIX 1003.1e draft 17, 23.1.3; acl(5) "object creation") is carried
-//! out here: permissions of the list's classes are cut by the mode asked for, and the mode becomes
-//! that of the list.
+//! New inodes are made in the work directory, where the file system does not see the list of its
+//! directory. So its rule (POSIX 1003.1e draft 17, 23.1.3; acl(5) "object creation") is applied
+//! here: permissions of the list's classes are cut by the mode asked for, and the mode becomes that
+//! of the list.
 
 /// The attributes.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -18,12 +19,12 @@ const TAG_GROUP: u8 = 0x08;
 const TAG_MASK: u8 = 0x10;
 const TAG_OTHER: u8 = 0x20;
 
-/// What comes of a default list.
+/// The result of applying a default list.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Inherited {
     /// Permission bits (of nine).
     pub(crate) mode: u32,
-    /// The new inode's access list, if the mode does not say it all.
+    /// The new inode's access list, if the mode alone does not express it.
     pub(crate) access: Option<Vec<u8>>,
 }
 
@@ -74,8 +75,8 @@ mod tests {
         bytes
     }
 
-    /// Goal: the umask is not asked, the list's classes are cut by the mode, and a list that says no
-    /// more than a mode becomes one.
+    /// Goal: the umask is not asked, the list's classes are cut by the mode, and a list that says
+    /// no more than a mode becomes one.
     #[test]
     fn lists_are_cut_by_the_mode() {
         let simple = list(&[(TAG_USER_OBJECT, 7), (TAG_GROUP_OBJECT, 5), (TAG_OTHER, 4)]);

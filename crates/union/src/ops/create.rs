@@ -1,8 +1,8 @@
 //! Making inodes.
 //!
-//! A new object is created in the work directory, gets its owner, mode and attributes there, and moves to its
-//! name in one step: no program, and no crash, sees it incomplete. Where a whiteout holds the name, the move
-//! replaces it.
+//! A new object is created in the work directory, gets its owner, mode and attributes there, and
+//! moves to its name in one step: no program, and no crash, sees it incomplete. Where a whiteout
+//! has the name, the move replaces it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
@@ -14,14 +14,14 @@ use rustix::io::Errno;
 use super::Answer;
 use super::Union;
 use super::acl;
-use super::privileges::Caller;
+use super::privileges::{Caller, Opener};
 use crate::backing::Backing;
 use crate::format::suffix;
 use crate::layers;
 use crate::sys::{self, Stat};
 use crate::tree::{Node, Place};
 
-/// What to make.
+/// The kind of inode to make.
 #[derive(Debug)]
 pub(super) enum Make<'a> {
     File,
@@ -43,7 +43,7 @@ impl Make<'_> {
 /// A new node, its attributes and, of a file, the open file.
 type Made = (Rc<Node>, Stat, Option<Rc<Backing>>);
 
-/// Where a new inode is made, and what it gets beside its type.
+/// The directory of a new inode, and its attributes.
 #[derive(Debug)]
 pub(super) struct Setting<'a> {
     parent: NodeId,
@@ -90,15 +90,16 @@ impl Union {
                 let opened = self.opened(&node, backing, flags);
                 Ok(Response::Created(self.entry(&node, &stat), opened))
             }
-            // The kernel's knowledge was old, and it has not checked whether the caller may open what is
-            // there. It looks the name up anew and does.
+            // The kernel did not know the file, so it has not checked whether the caller may open
+            // it. It looks the name up again and checks.
             Err(Errno::EXIST) if flags & libc::O_EXCL as u32 == 0 && !request.is_resent => {
                 Err(Errno::STALE)
             }
             // An earlier server has made the file for this very request.
             Err(Errno::EXIST) if flags & libc::O_EXCL as u32 == 0 => {
                 let (node, _) = self.tree.lookup(parent, name)?.ok_or(Errno::NOENT)?;
-                let backing = self.open(&node, flags, (Caller::of(request), false)).await?;
+                let backing =
+                    self.open(&node, flags, Opener::new(Caller::of(request), false)).await?;
                 let opened = self.keep_open(&node, backing, flags, false);
                 let stat = self.tree.stat(&node)?;
                 Ok(Response::Created(self.entry(&node, &stat), opened))
@@ -247,8 +248,8 @@ impl Union {
         if sys::find_at(directory, name)?.is_none() || !matches!(make, Make::Directory) {
             return rustix::fs::renameat(work, work_name, directory, name);
         }
-        // A directory does not replace a whiteout: they change places. What the whiteout has hidden
-        // must stay hidden.
+        // A directory does not replace a whiteout: they change places. Names that the whiteout has
+        // hidden must stay hidden.
         let object = sys::open_below(work.as_fd(), work_name, OFlags::PATH)?;
         let opaque = self.tree.layers().prefix.name(suffix::OPAQUE);
         sys::set_xattr(object.as_fd(), &opaque, b"y", XattrFlags::empty())?;

@@ -20,7 +20,7 @@ pub(crate) struct Handles {
 }
 
 impl Handles {
-    /// An open file; `EBADF` if there is none.
+    /// Returns an open file; `EBADF` if there is none.
     pub(super) fn file(&self, handle: FileHandle) -> Result<Rc<OpenFile>, Errno> {
         self.files.borrow().get(handle.0 as usize).cloned().ok_or(Errno::BADF)
     }
@@ -33,12 +33,12 @@ impl Handles {
         self.files.borrow_mut().try_remove(handle.0 as usize).ok_or(Errno::BADF)
     }
 
-    /// How many files are open.
+    /// Returns how many files are open.
     pub(super) fn file_count(&self) -> usize {
         self.files.borrow().len()
     }
 
-    /// The listing of an open directory; `EBADF` if there is none.
+    /// Returns the listing of an open directory; `EBADF` if there is none.
     pub(super) fn listing(&self, handle: FileHandle) -> Result<OpenListing, Errno> {
         self.listings.borrow().get(handle.0 as usize).cloned().ok_or(Errno::BADF)
     }

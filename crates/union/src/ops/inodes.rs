@@ -25,7 +25,8 @@ impl Union {
 
     pub(super) async fn on_set_attributes(
         self: &Rc<Self>,
-        (id, node): (NodeId, &Rc<Node>),
+        id: NodeId,
+        node: &Rc<Node>,
         set: &SetAttributes,
         caller: Caller,
     ) -> Answer {
@@ -34,7 +35,7 @@ impl Union {
         } else {
             self.set_attributes(node, set, caller).await?;
         }
-        self.tree.tell_present_number(id, node);
+        self.tree.invalidate_present_number(id, node);
         self.attributes_answer(id, node)
     }
 
@@ -61,7 +62,7 @@ impl Union {
     }
 
     pub(super) fn statistics(&self) -> Answer {
-        let root = self.tree.object(&self.tree.root())?;
+        let root = self.tree.object(self.tree.root())?;
         let found = rustix::fs::fstatvfs(&root)?;
         Ok(Response::Statistics(FileSystemStatistics {
             blocks: found.f_blocks,
@@ -96,7 +97,7 @@ impl Union {
         if let Some(size) = set.size {
             let backing = self.tree.backing(node, true)?;
             let announced = Announced::ByFlag(set.kill_suid_sgid);
-            backing.with(|fd| self.take_privileges(node, fd, (caller, announced)))?;
+            backing.with(|fd| self.take_privileges(node, fd, caller, announced))?;
             backing.with(|fd| rustix::fs::ftruncate(fd, size))?;
         }
         self.durability.note_dirty(node);

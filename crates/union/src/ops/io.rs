@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::Answer;
 use super::Union;
-use super::privileges::{Announced, Caller};
+use super::privileges::{Announced, Caller, Opener};
 use crate::backing::Backing;
 use crate::copyup::Keep;
 use crate::sys::errno_of;
@@ -19,24 +19,25 @@ use crate::tree::OpenFile;
 
 /// In an open's flags: execve(2) opens the file (`__FMODE_EXEC`).
 const FOR_EXECUTION: u32 = 0x20;
-/// Most bytes of one step of a copy within the union: a system call that others wait for.
+/// Most bytes of one step of a copy within the union: other requests wait for this system call.
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
 impl Union {
     pub(super) async fn on_open(
         self: &Rc<Self>,
-        (id, thread): (NodeId, u32),
+        id: NodeId,
+        thread: u32,
         flags: u32,
-        truncation: (Caller, bool),
+        opener: Opener,
     ) -> Answer {
         let node = self.tree.node(id)?;
         let for_writing = flags as i32 & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY;
         let is_changing = for_writing || flags & FOR_EXECUTION != 0;
         let is_direct = self.tree.is_left_behind(id, thread, is_changing)?;
-        let open = async || self.open(&node, flags, truncation).await;
+        let open = async || self.open(&node, flags, opener).await;
         let backing = self.insist(open).await?;
         if !is_direct && node.id.get() != id.0 {
-            // The kernel looks the name up anew and finds the number that the node has now.
+            // The kernel looks the name up again and finds the number that the node has now.
             return Err(Errno::STALE);
         }
         Ok(Response::Opened(self.keep_open(&node, backing, flags, is_direct)))
@@ -54,7 +55,8 @@ impl Union {
         self: &Rc<Self>,
         handle: FileHandle,
         mode: i32,
-        (offset, length): (u64, u64),
+        offset: u64,
+        length: u64,
         caller: Caller,
     ) -> Answer {
         let open = self.open_file(handle)?;
@@ -62,8 +64,7 @@ impl Union {
             return Ok(Response::Done);
         }
         let backing = self.writable_backing(&open)?;
-        let taken = (caller, Announced::Earlier);
-        backing.with(|fd| self.take_privileges(&open.node, fd, taken))?;
+        backing.with(|fd| self.take_privileges(&open.node, fd, caller, Announced::Earlier))?;
         let done = backing.file.fallocate(mode, offset, length).await;
         self.durability.note_dirty(&open.node);
         done.map(|()| Response::Done).map_err(errno_of)
@@ -86,12 +87,12 @@ impl Union {
         backing.with(|fd| rustix::fs::seek(fd, to)).map(Response::Offset)
     }
 
-    /// Readies a node to be open with these flags.
+    /// Prepares a node for being open with these flags.
     pub(super) async fn open(
         self: &Rc<Self>,
         node: &Rc<Node>,
         flags: u32,
-        truncation: (Caller, bool),
+        opener: Opener,
     ) -> Result<Option<Rc<Backing>>, Errno> {
         let bits = flags as i32;
         let truncates = bits & libc::O_TRUNC != 0;
@@ -106,7 +107,7 @@ impl Union {
         let backing = self.tree.backing_to_open(node, for_writing || truncates)?;
         if let Some(backing) = backing.as_ref().filter(|_| truncates) {
             self.durability.note_dirty(node);
-            backing.with(|fd| self.take_at_open(node, fd, truncation))?;
+            backing.with(|fd| self.take_at_open(node, fd, opener))?;
             backing.with(|fd| rustix::fs::ftruncate(fd, 0))?;
         }
         Ok(backing)
@@ -143,8 +144,8 @@ impl Union {
         self.handles.file(handle)
     }
 
-    /// The backing of a file that is about to be changed. That it was is to be noted when it has been:
-    /// a sync that began before does not stand for the change.
+    /// Returns the backing of a file that is about to be changed. The caller notes the change after
+    /// it is made, because a sync that began before does not cover it.
     fn writable_backing(self: &Rc<Self>, open: &OpenFile) -> Result<Rc<Backing>, Errno> {
         let backing = self.tree.backing_of(open)?;
         if backing.is_writable() { Ok(backing) } else { self.tree.backing(&open.node, true) }
@@ -173,8 +174,8 @@ impl Union {
         Ok(Response::chunk(buffer))
     }
 
-    /// Writes. After a write past its cache (`O_DIRECT`) the kernel asks for no sync by itself, whatever
-    /// the file was opened with; after any other it does.
+    /// Writes. After a write past its cache (`O_DIRECT`) the kernel does not request a sync, even
+    /// if the file was opened with `O_SYNC` or `O_DSYNC`; after other writes it does.
     pub(super) async fn write_durably(self: &Rc<Self>, write: Write, caller: Caller) -> Answer {
         let (handle, flags) = (write.handle, write.flags as i32);
         let answer = self.write(write, caller).await?;
@@ -191,8 +192,8 @@ impl Union {
             return Ok(Response::Written(count as u32));
         }
         let backing = self.writable_backing(&open)?;
-        let taken = (caller, Announced::ByFlag(write.kill_suid_sgid));
-        backing.with(|fd| self.take_privileges(&open.node, fd, taken))?;
+        let announced = Announced::ByFlag(write.kill_suid_sgid);
+        backing.with(|fd| self.take_privileges(&open.node, fd, caller, announced))?;
         let length = write.data.len() as u32;
         let result = if let Some(_run) = self.mount.free_run.begin_at(write.offset, length) {
             backing.with(|fd| write.data.write_all_at(fd, write.offset).map_err(errno_of))
@@ -216,7 +217,7 @@ impl Union {
         self.durability.note_dirty(&to.node);
         let node = Rc::clone(&to.node);
         let to = self.writable_backing(&to)?;
-        to.with(|fd| self.take_privileges(&node, fd, (caller, Announced::Earlier)))?;
+        to.with(|fd| self.take_privileges(&node, fd, caller, Announced::Earlier))?;
         let (mut offset_in, mut offset_out) = (copy.offset_in, copy.offset_out);
         let length = copy.length.min(COPY_STEP_BYTES) as usize;
         let from = from.file.handle().as_fd().map_err(errno_of)?;

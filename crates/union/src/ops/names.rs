@@ -80,7 +80,7 @@ impl Union {
         node.set_place(Place::Gone { fd: object, is_own });
     }
 
-    /// Puts a whiteout where a name is. With `EXCHANGE` what was there is removed afterwards.
+    /// Puts a whiteout where a name is. With `EXCHANGE` the replaced object is removed afterwards.
     pub(super) fn place_whiteout(
         &self,
         directory: std::os::fd::BorrowedFd<'_>,
@@ -123,7 +123,7 @@ impl Union {
             let flags = if is_in_upper { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
             self.place_whiteout(directory.as_fd(), name, flags)?;
         } else if is_in_upper {
-            // It may hold whiteouts: out of sight first, as one step.
+            // It may hold whiteouts, so one step moves it away first.
             let upper = self.tree.upper()?;
             let work_name = self.tree.work_name();
             rustix::fs::renameat(&directory, name, &upper.work, &work_name)?;

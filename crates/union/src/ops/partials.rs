@@ -1,4 +1,4 @@
-//! What operations do differently with partial files.
+//! Operations on partial files.
 
 use std::rc::Rc;
 
@@ -72,7 +72,7 @@ impl Union {
         Ok(false)
     }
 
-    /// Sets size and times of a partial file. What else is to be set makes it a whole one. `false`
+    /// Sets size and times of a partial file. Other changes complete it first. `false`
     /// if it is none any more: then nothing was set.
     pub(super) async fn set_partial(
         self: &Rc<Self>,

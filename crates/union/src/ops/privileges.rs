@@ -1,19 +1,20 @@
-//! Set-user-ID and set-group-ID go when a file is changed, and the kernel knows it before the data changes.
+//! A change of a file removes set-user-ID and set-group-ID, and the kernel has the new mode before
+//! the data changes.
 //!
-//! execve(2) takes a file's mode from the kernel's inode, where it may be a day old. It is not enough to
-//! clear the mode on disk and to invalidate the kernel's copy: a program that passed the permission check
-//! before the write reads the old mode after it, and the new data. So the kernel has to have the new mode
-//! before the data changes, under the lock that the writer holds. It asks for that itself:
-//! with `HANDLE_KILLPRIV_V2`, a request that names no attribute comes before each write, fallocate and copy
-//! that takes privileges ([`fuse::SetAttributes::names_nothing`]), and the mode in its answer is the inode's
-//! from then on. Writes past the kernel's cache (`FOPEN_DIRECT_IO`) send no such request. So a file with
-//! privileges is never open in that way for writing, and one that gets them while it is does not show
-//! them until it is closed.
+//! execve(2) takes a file's mode from the kernel's inode, where it may be a day old. It is not
+//! enough to clear the mode on disk and to invalidate the kernel's copy: a program that passed the
+//! permission check before the write reads the old mode after it, and the new data. So the kernel
+//! has to have the new mode before the data changes, under the lock that the writer holds. It
+//! requests this itself: with `HANDLE_KILLPRIV_V2`, a request that names no attribute comes before
+//! each write, fallocate and copy that takes privileges ([`fuse::SetAttributes::names_nothing`]),
+//! and the mode in its answer is the inode's from then on. Writes past the kernel's cache
+//! (`FOPEN_DIRECT_IO`) send no such request. So a file with privileges is never open in that way
+//! for writing, and one that gets them while it is does not show them until it is closed.
 //!
-//! chown(2) without an owner and a group sends the same request, for any caller. So while a file is open for
-//! writing the request only *disarms* it: every answer shows the mode without the bits until the file is closed
-//! or a write removes them for good. A file that is open for writing cannot be executed, so such requests of an
-//! unprivileged user harm no other user.
+//! chown(2) without an owner and a group sends the same request, for any caller. So while a file is
+//! open for writing the request only *disarms* it: every answer shows the mode without the bits
+//! until the file is closed or a write removes them for good. A file that is open for writing
+//! cannot be executed, so such requests of an unprivileged user harm no other user.
 //!
 //! Capabilities are removed by the kernel, which sends `REMOVEXATTR`.
 
@@ -25,6 +26,7 @@ use rustix::io::Errno;
 
 use super::Union;
 use crate::copyup::Keep;
+use crate::sys::Stat;
 use crate::tree::Node;
 use crate::tree::OpenFile;
 
@@ -32,8 +34,8 @@ use crate::tree::OpenFile;
 const CAP_FSETID: u32 = 4;
 /// The number of the capability to set and remove files' capabilities.
 const CAP_SETFCAP: u32 = 31;
-/// What `/proc/PID/ns/user` leads to in the initial user namespace (`PROC_USER_INIT_INO`), in which the
-/// kernel asks for that capability.
+/// What `/proc/PID/ns/user` leads to in the initial user namespace (`PROC_USER_INIT_INO`), in which
+/// the kernel asks for that capability.
 const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 
 /// The thread that asks for a change.
@@ -63,7 +65,8 @@ impl Caller {
         self.has(CAP_FSETID)
     }
 
-    /// Returns whether the thread has a capability in the initial user namespace, as far as can be seen.
+    /// Returns whether the thread has a capability in the initial user namespace, as far as can be
+    /// seen.
     fn has(self, capability: u32) -> bool {
         let namespace = std::fs::read_link(format!("/proc/{}/ns/user", self.thread));
         let is_initial = namespace.is_ok_and(|it| it.as_os_str() == INITIAL_USER_NAMESPACE);
@@ -90,8 +93,21 @@ pub(crate) enum Announced {
     Earlier,
 }
 
-/// Returns the bits of a mode that a change by this caller takes: set-user-ID, and set-group-ID unless
-/// it only marks mandatory locking (no execution by the group) for a member of the group.
+/// The thread that opens a file, and whether the kernel announces that this takes privileges.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Opener {
+    caller: Caller,
+    is_announced: bool,
+}
+
+impl Opener {
+    pub(crate) fn new(caller: Caller, is_announced: bool) -> Self {
+        Self { caller, is_announced }
+    }
+}
+
+/// Returns the bits of a mode that a change by this caller takes: set-user-ID, and set-group-ID
+/// unless it only marks mandatory locking (no execution by the group) for a member of the group.
 fn bits_lost(mode: u32, is_member: impl FnOnce() -> bool) -> u32 {
     let group = mode & libc::S_ISGID;
     let keeps_group = group != 0 && mode & libc::S_IXGRP == 0 && is_member();
@@ -100,14 +116,15 @@ fn bits_lost(mode: u32, is_member: impl FnOnce() -> bool) -> u32 {
 
 impl Union {
     /// Returns the bits of a shown mode and group that a change by this caller takes.
-    fn lost(&self, (mode, gid): (u32, u32), caller: Caller) -> u32 {
-        let is_member =
-            || caller.is_in_group(self.tree.options().shown_gid(gid)) || caller.keeps_privileges();
-        bits_lost(mode, is_member)
+    fn lost(&self, stat: &Stat, caller: Caller) -> u32 {
+        let is_member = || {
+            caller.is_in_group(self.tree.options().shown_gid(stat.gid)) || caller.keeps_privileges()
+        };
+        bits_lost(stat.mode, is_member)
     }
 
-    /// Answers a request that names no attribute: a change is about to come, or the caller changes the
-    /// owner to no other one.
+    /// Returns a request that names no attribute: a change is about to come, or the caller changes
+    /// the owner to no other one.
     ///
     /// # Errors
     /// `EPERM` where chown(2) gives it: the file has privileges that the caller may not take.
@@ -118,7 +135,7 @@ impl Union {
     ) -> Result<(), Errno> {
         let Some(state) = node.file() else { return Ok(()) };
         let stat = self.tree.stat(node)?;
-        let lost = self.lost((stat.mode, stat.gid), caller);
+        let lost = self.lost(&stat, caller);
         let is_written = state.writers.get() > 0;
         if lost == 0 {
             // As overlayfs does for a change of the owner.
@@ -143,12 +160,12 @@ impl Union {
         Ok(())
     }
 
-    /// Checks whether a caller may take a file's capabilities: the kernel removes them before it sends a
-    /// change of size or owner, for any caller.
+    /// Checks whether a caller may take a file's capabilities: the kernel removes them before it
+    /// sends a change of size or owner, for any caller.
     ///
     /// # Errors
-    /// `EPERM` for a caller that is not the owner, if only the owner may write and no program has the file open
-    /// for writing.
+    /// `EPERM` for a caller that is not the owner, if only the owner may write and no program has
+    /// the file open for writing.
     pub(crate) fn check_taking_capabilities(
         &self,
         node: &Rc<Node>,
@@ -166,7 +183,8 @@ impl Union {
         self: &Rc<Self>,
         node: &Rc<Node>,
         object: BorrowedFd<'_>,
-        (caller, announced): (Caller, Announced),
+        caller: Caller,
+        announced: Announced,
     ) -> Result<(), Errno> {
         let Some(state) = node.file() else { return Ok(()) };
         let is_disarmed = state.disarmed.get() != 0;
@@ -175,7 +193,7 @@ impl Union {
             return Ok(());
         }
         let stat = self.tree.upper_stat(object)?;
-        let lost = self.lost((stat.mode, stat.gid), caller);
+        let lost = self.lost(&stat, caller);
         let is_taken = match announced {
             Announced::ByFlag(_) => true,
             Announced::Earlier => {
@@ -193,14 +211,14 @@ impl Union {
         self: &Rc<Self>,
         node: &Rc<Node>,
         object: BorrowedFd<'_>,
-        (caller, is_announced): (Caller, bool),
+        Opener { caller, is_announced }: Opener,
     ) -> Result<(), Errno> {
         let announced = if is_announced || self.mount.announces_opens.get() {
             Announced::ByFlag(is_announced)
         } else {
             Announced::Earlier
         };
-        self.take_privileges(node, object, (caller, announced))
+        self.take_privileges(node, object, caller, announced)
     }
 
     /// Takes bits from an upper file's mode, and from the mode that the kernel knows.
@@ -226,7 +244,7 @@ impl Union {
     /// Returns the bits that a change of the owner by this caller takes.
     pub(crate) fn lost_by_chown(&self, node: &Rc<Node>, caller: Caller) -> Result<u32, Errno> {
         let stat = self.tree.stat(node)?;
-        Ok(self.lost((stat.mode, stat.gid), caller))
+        Ok(self.lost(&stat, caller))
     }
 
     /// Takes bits that a file still has after a change of its owner.
@@ -235,8 +253,8 @@ impl Union {
         if mode & lost == 0 { Ok(()) } else { self.tree.set_mode(object, mode & !lost) }
     }
 
-    /// Returns whether a handle reads and writes past the kernel's cache: asked to by `O_DIRECT`, and for
-    /// writing only a file without privileges, since such writes are not announced.
+    /// Returns whether a handle reads and writes past the kernel's cache: asked to by `O_DIRECT`,
+    /// and for writing only a file without privileges, since such writes are not announced.
     pub(crate) fn goes_past_cache(&self, open: &OpenFile, flags: u32) -> bool {
         let is_asked = flags as i32 & libc::O_DIRECT != 0;
         if !is_asked || !open.for_writing {
@@ -250,8 +268,8 @@ impl Union {
         is_plain
     }
 
-    /// Notes a handle for writing that an earlier server has opened: whether it writes past the kernel's
-    /// cache is not known.
+    /// Notes a handle for writing that an earlier server has opened: whether it writes past the
+    /// kernel's cache is not known.
     pub(crate) fn note_restored_writer(&self, node: &Rc<Node>) {
         if let Some(state) = node.file() {
             state.is_written_directly.set(true);
@@ -274,8 +292,8 @@ impl Union {
     }
 }
 
-/// Notes that a file has got another mode. Bits that unannounced writes could take do not show while
-/// it is open for such.
+/// Notes that a file has got another mode. Bits that unannounced writes could take do not show
+/// while it is open for such.
 pub(crate) fn note_mode(node: &Node, mode: u32) {
     if let Some(state) = node.file() {
         let is_unannounced = state.is_written_directly.get();
@@ -292,7 +310,8 @@ pub(crate) fn is_kept_on_disk() -> bool {
 mod tests {
     use super::*;
 
-    /// Goal: the bits that a change takes are those that the kernel's `setattr_should_drop_suidgid` names.
+    /// Goal: the bits that a change takes are those that the kernel's `setattr_should_drop_suidgid`
+    /// names.
     #[test]
     fn a_mark_of_locking_stays_for_members_only() {
         let lost = |mode, is_member| bits_lost(mode, || is_member);

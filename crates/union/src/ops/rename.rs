@@ -1,6 +1,6 @@
-//! Renaming, by the kernel's rules (`ovl_rename`): what was seen under the old name is hidden by a
-//! whiteout, made in the same step as the move; a directory that comes to lie over a lower one is
-//! made opaque first; a merged directory records where its lower parts are.
+//! Renaming, by the kernel's rules (`ovl_rename`): a whiteout, made in the same step as the move,
+//! hides the lower object of the old name. A directory that moves over a lower one is made opaque
+//! first. A merged directory records where its lower parts are.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -27,8 +27,10 @@ struct Side<'a> {
 impl Union {
     pub(super) async fn on_rename(
         self: &Rc<Self>,
-        (parent, name): (NodeId, &Name),
-        (new_parent, new_name): (NodeId, &Name),
+        parent: NodeId,
+        name: &Name,
+        new_parent: NodeId,
+        new_name: &Name,
         flags: u32,
     ) -> Answer {
         let flags = RenameFlags::from_bits_retain(flags);
@@ -52,7 +54,7 @@ impl Union {
         Ok(Response::Done)
     }
 
-    /// Copies up what moves, and gives waiting copies their names.
+    /// Copies up the objects that move, and gives waiting copies their names.
     async fn prepare_rename(
         self: &Rc<Self>,
         old: &Side<'_>,
@@ -84,7 +86,7 @@ impl Union {
         self.settle_partial(&new.parent, new.name).await
     }
 
-    /// Moves a name. Answers whether it has left a whiteout.
+    /// Moves a name. Returns whether it has left a whiteout.
     fn rename(&self, old: &Side<'_>, new: &Side<'_>, no_replace: bool) -> Result<bool, Errno> {
         let (node, _) = self.tree.lookup(&old.parent, old.name)?.ok_or(Errno::NOENT)?;
         let target = self.tree.lookup(&new.parent, new.name)?.map(|(node, _)| node);
@@ -218,7 +220,7 @@ impl Union {
         let known = sys::xattr(object.as_fd(), &name)?.and_then(|value| Redirect::parse(&value));
         let redirect = if Rc::ptr_eq(&old.parent, &new.parent) {
             match known {
-                // What it says is still true.
+                // The existing redirect is still right.
                 Some(_) => return Ok(()),
                 None => Redirect::Name(old.name.into()),
             }

@@ -44,7 +44,7 @@ impl Shared {
         &self.kept
     }
 
-    /// What copies and syncs for the thread.
+    /// Returns what copies and syncs for the thread.
     pub(crate) fn copier(&self) -> &Copier {
         self.committer.copier()
     }

@@ -1,7 +1,7 @@
 //! The status of a mounted union.
 //!
-//! The answer goes through an ioctl on the root. This works for every serving process, and shows nothing to
-//! users that cannot open the root. It is JSON, which the command prints unchanged.
+//! The answer goes through an ioctl on the root. This works for every serving process, and shows
+//! nothing to users that cannot open the root. It is JSON, which the command prints unchanged.
 
 use std::fmt::Write as _;
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ const STATUS_BYTES: usize = 2048;
 const ERROR_BYTES_MAX: usize = 500;
 
 impl Union {
-    /// What it is doing, as JSON.
+    /// Returns what it is doing, as JSON.
     pub(crate) fn status_text(&self) -> String {
         let (mut partial, mut unfilled, mut stored, mut damaged) = (0_u64, 0, 0, 0);
         for file in self.tree.store().iter().flat_map(|store| store.status()) {
@@ -56,8 +56,8 @@ impl Union {
 }
 
 impl Union {
-    /// What makes a batch durable: one commit of the upper file system's journal for all, one syncfs(2),
-    /// or a sync of each file.
+    /// Returns what makes a batch durable: one commit of the upper file system's journal for all,
+    /// one syncfs(2), or a sync of each file.
     fn durable_by(&self) -> &'static str {
         match &self.tree.layers().upper {
             _ if self.tree.options().sync == SyncMode::Volatile => "nothing",
@@ -69,7 +69,7 @@ impl Union {
     }
 }
 
-/// A JSON string.
+/// Returns a JSON string.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for character in text.chars() {
@@ -89,9 +89,9 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// What a mounted union is doing: a JSON object with the copies that wait for their names
-/// (`pending`), partial files and the bytes that only the lower layers have of them, the batches of the thread
-/// that serves it, its last error and the serving process.
+/// Returns the state of a mounted union: a JSON object with the copies that wait for their names
+/// (`pending`), partial files and the bytes that only the lower layers have of them, the batches of
+/// the thread that serves it, its last error and the serving process.
 ///
 /// # Errors
 /// What opening the mount point or the ioctl answers; `ENOTTY` if it is not a union of ours.
@@ -108,7 +108,7 @@ pub fn mount_status(mountpoint: &Path) -> std::io::Result<String> {
 mod tests {
     use super::*;
 
-    /// Goal: whatever an error says is one JSON string, of bounded length.
+    /// Goal: any error text becomes one JSON string of bounded length.
     #[test]
     fn errors_are_quoted() {
         assert_eq!(quoted("a\"b\\c\nd"), "\"a\\\"b\\\\c\\u000ad\"");

@@ -21,7 +21,7 @@ const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 /// A label of `SELinux`, and what is there where the kernel enforces labels.
 const SELINUX: (&[u8], &str) = (b"security.selinux", "/sys/fs/selinux/enforce");
 
-/// Whether the kernel enforces labels of `SELinux`.
+/// Returns whether the kernel enforces labels of `SELinux`.
 pub(super) fn has_labels() -> bool {
     std::path::Path::new(SELINUX.1).exists()
 }
@@ -39,8 +39,9 @@ impl Union {
         }
     }
 
-    /// An extended attribute by the name that it has on disk. The kernel asks for capabilities at the first write and at
-    /// the first change of the owner of each file, so an upper file is not opened for it.
+    /// Returns an extended attribute by the name that it has on disk. The kernel asks for
+    /// capabilities at the first write and at the first change of the owner of each file, so an
+    /// upper file is not opened for it.
     fn stored_xattr(&self, node: &Rc<Node>, stored: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
         if matches!(*node.place.borrow(), Place::Upper) && !node.is_directory() {
             return self
@@ -65,8 +66,10 @@ impl Union {
 
     pub(super) async fn set_xattr(
         self: &Rc<Self>,
-        (id, node): (NodeId, &Rc<Node>),
-        (name, value): (&[u8], &[u8]),
+        id: NodeId,
+        node: &Rc<Node>,
+        name: &[u8],
+        value: &[u8],
         flags: u32,
         acl_kill_sgid: bool,
     ) -> Answer {
@@ -81,13 +84,14 @@ impl Union {
         if acl_kill_sgid {
             self.tree.drop_group_privilege(object.as_fd())?;
         }
-        self.tree.tell_present_number(id, node);
+        self.tree.invalidate_present_number(id, node);
         Ok(Response::Done)
     }
 
     pub(super) async fn remove_xattr(
         self: &Rc<Self>,
-        (id, node): (NodeId, &Rc<Node>),
+        id: NodeId,
+        node: &Rc<Node>,
         name: &[u8],
         caller: Caller,
     ) -> Answer {
@@ -106,7 +110,7 @@ impl Union {
         self.copy_up.make_changeable(node, Keep::All).await?;
         self.durability.note_dirty(node);
         sys::remove_xattr(self.tree.object(node)?.as_fd(), &stored)?;
-        self.tree.tell_present_number(id, node);
+        self.tree.invalidate_present_number(id, node);
         Ok(Response::Done)
     }
 

@@ -1,9 +1,10 @@
-//! Completing partial files: all of it into a work file, made durable, and only then its name.
+//! Completing partial files: the whole content goes into a work file, which is made durable and
+//! only then gets its name.
 //!
-//! The work file lies where whole copies wait for their names. That it is whole is recorded, durably,
-//! before it is moved, and that it has its name after that is durable: a crash in between leaves
-//! either the partial file, or the whole one with its name. The next mount knows the latter by the name in
-//! the upper directory and the absence of the work file.
+//! The work file lies where whole copies wait for their names. The journal records durably that it
+//! is whole before it is moved, and that it has its name after the name is durable. A crash in
+//! between leaves either the partial file, or the whole one with its name. The next mount
+//! recognizes the latter by the name in the upper directory and the missing work file.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -38,13 +39,13 @@ pub(super) struct Whole {
 }
 
 impl Whole {
-    /// A lower file that was changed while it was copied is no source.
+    /// Checks that the lower file was not changed while it was copied.
     pub(super) fn check_source(&self, tree: &Tree) -> Result<(), Errno> {
         let needs_lower = self.partial.needs_lower();
         if needs_lower { tree.lower_of(&self.node, &self.partial).map(drop) } else { Ok(()) }
     }
 
-    /// Gives the work file what the journal knows of the inode, in the order in which none undoes
+    /// Gives the work file the attributes that the journal has, in an order in which none undoes
     /// another.
     fn give_attributes(&self, tree: &Tree) -> Result<(), Errno> {
         let (inode, object) = (self.partial.inode()?, self.object.as_fd());
@@ -99,9 +100,9 @@ impl PartialFiles {
         self.name_whole(vec![whole]).await.into_iter().collect()
     }
 
-    /// Makes completely written files durable together, gives them their names, and removes them from the
-    /// journal. No request changes them meanwhile (`is_completing`); waiting requests continue as soon as a
-    /// file has its name, or could not get it.
+    /// Makes completely written files durable together, gives them their names, and removes them
+    /// from the journal. No request changes them meanwhile (`is_completing`); waiting requests
+    /// continue as soon as a file has its name, or could not get it.
     pub(super) async fn name_whole(self: &Rc<Self>, files: Vec<Whole>) -> Vec<Result<(), Errno>> {
         let mut results = self.sync_whole(&files).await;
         let (mut parents, mut published): (Vec<Rc<Node>>, _) = (Vec::new(), Vec::new());
@@ -126,7 +127,7 @@ impl PartialFiles {
                         parents.push(parent);
                     }
                 }
-                // It has lost its name: the journal forgets it when that is durable.
+                // It has lost its name: the journal drops it when the loss is durable.
                 Ok(None) => {}
                 Err(errno) => {
                     *result = Err(errno);
@@ -142,7 +143,7 @@ impl PartialFiles {
         results
     }
 
-    /// Gives files what the journal knows of their inodes and makes them durable, all at a time.
+    /// Gives files the attributes that the journal has and makes all of them durable together.
     async fn sync_whole(&self, files: &[Whole]) -> Vec<Result<(), Errno>> {
         let given: Vec<_> = files.iter().map(|whole| whole.give_attributes(&self.tree)).collect();
         let is_needed = |(whole, given): &(&Whole, &Result<(), Errno>)| {
@@ -161,7 +162,7 @@ impl PartialFiles {
         files.iter().zip(&given).map(result).collect()
     }
 
-    /// Gives a file its name in the upper directory. Answers the directory; none if the file has no
+    /// Gives a file its name in the upper directory. Returns the directory; none if the file has no
     /// name any more.
     fn take_place(&self, whole: &Whole) -> Result<Option<Rc<Node>>, Errno> {
         let upper = self.tree.upper()?;
@@ -202,7 +203,7 @@ impl PartialFiles {
         }
     }
 
-    /// Makes the new names durable, and then lets the journal forget the files.
+    /// Makes the new names durable, and then removes the files from the journal.
     async fn forget_published(
         &self,
         files: &[Rc<Partial>],
@@ -218,8 +219,8 @@ impl PartialFiles {
         store.commit().await
     }
 
-    /// Completes every partial file. Answers how many there were, and which of them could not be, with
-    /// the reasons.
+    /// Completes every partial file. Returns how many there were, and which of them could not be,
+    /// with the reasons.
     pub(crate) async fn complete_all(self: &Rc<Self>) -> Result<(usize, Vec<Unfinished>), Errno> {
         let Some(store) = self.tree.store() else { return Ok((0, Vec::new())) };
         if store.is_empty() {
@@ -250,7 +251,7 @@ impl PartialFiles {
         Ok((count, unfinished))
     }
 
-    /// Why the partial file at a path cannot be completed, as far as its lower file is to blame.
+    /// Returns why the partial file at a path cannot be completed, if its lower file is the reason.
     pub(crate) fn trouble_at(&self, path: &[u8]) -> Option<String> {
         let trouble = self.tree.node_at(path).and_then(|node| match node.partial() {
             Some(partial) => self.tree.lower_trouble(&node, &partial),

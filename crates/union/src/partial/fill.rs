@@ -1,19 +1,21 @@
 //! Filling partial files in the background, until they are whole.
 //!
-//! A file is filled in two phases. First the unstored and the stored parts go into a work file, step by step on
-//! a thread of the lowest priority ([`worker`]), while the file is read and written as before. Then, for the
-//! time of a flush, its writers wait: their changes since are copied over, and the work file becomes durable
-//! and takes its name, as when a file is completed for any other reason ([`super::complete`]). Files of the
-//! second phase go together, so that one flush covers many.
+//! A file is filled in two phases. First the unstored and the stored parts go into a work file,
+//! step by step on a thread of the lowest priority ([`worker`]), while the file is read and written
+//! as before. Then, for the time of a flush, its writers wait: their changes since are copied over,
+//! and the work file becomes durable and takes its name, as when a file is completed for any other
+//! reason ([`super::complete`]). Files of the second phase go together, so that one flush covers
+//! many.
 //!
 //! Applications come first: no step begins while a request is in flight, a step is small, bytes per
-//! second are bounded, and nothing is filled where the upper file system would have less free than `fill_free`
-//! percent. A file that cannot be filled stays partial and is logged: a writer whose write was acknowledged
-//! gets no error.
+//! second are bounded, and nothing is filled where the upper file system would have less free than
+//! `fill_free` percent. A file that cannot be filled stays partial and is logged: a writer whose
+//! write was acknowledged gets no error.
 //!
-//! A work file is named by the journal and the file's number in it, and says how far it has come, so
-//! that the next mount goes on from there. That is sound because bytes that are the lower's now have
-//! been that all the time, and the lower file is checked to be the one that was copied up.
+//! The name of a work file contains the number of the journal and of the file, and an attribute of
+//! it records its progress, so the next mount continues from there. This is sound because bytes
+//! that come from the lower file now have always come from it, and because the lower file is
+//! checked to be the one that was copied up.
 
 mod pace;
 mod work;
@@ -42,9 +44,9 @@ use work::Filled;
 use worker::InUse;
 pub(crate) use worker::Worker;
 
-/// How long the thread is kept after the last file.
+/// How long the thread lives after the last file.
 const WORKER_WAIT: Duration = Duration::from_secs(1);
-/// After so long it is tried again whether there is room.
+/// Interval of attempts while there is no room.
 const ROOM_WAIT: Duration = Duration::from_secs(5);
 
 /// A file to be filled.
@@ -55,7 +57,7 @@ struct Wanted {
     name: Box<[u8]>,
 }
 
-/// Why a file is not filled, now or at all.
+/// Why a file is not filled, now or ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
     /// The union is ending.
@@ -77,12 +79,12 @@ impl From<Errno> for Stop {
     }
 }
 
-/// What fills a union's partial files.
+/// The state of filling the partial files of a union.
 #[derive(Debug, Default)]
 pub(crate) struct Filler {
-    /// What is to be filled, the oldest first; at most the files of the journal.
+    /// Files that wait to be filled, the oldest first; at most the files of the journal.
     queue: RefCell<VecDeque<Wanted>>,
-    /// What was found to have no room.
+    /// Files for which there was no room.
     postponed: RefCell<Vec<Wanted>>,
     is_running: Cell<bool>,
     is_ending: Cell<bool>,
@@ -113,7 +115,8 @@ impl Filler {
         }
     }
 
-    /// Waits for something to do; `false` at the end. The thread is kept for a while after the last.
+    /// Waits for something to do; `false` at the end. The thread is kept for a while after the
+    /// last.
     async fn wait<'a>(&self, worker: &'a Worker, kept: &mut Option<InUse<'a>>) -> bool {
         loop {
             if self.is_ending.get() {
@@ -137,7 +140,7 @@ impl Filler {
                 reactor::race(changed, reactor::time::sleep(longest)).await
                 && kept.take().is_none()
             {
-                // Nobody says when there is room again.
+                // No event reports free space.
                 self.queue.borrow_mut().extend(self.postponed.borrow_mut().drain(..));
             }
         }
@@ -159,7 +162,7 @@ impl Drop for Request<'_> {
 }
 
 impl PartialFiles {
-    /// Fills partial files from now on, those of earlier mounts first, if that is asked for.
+    /// Starts to fill partial files, those of earlier mounts first, if the options request it.
     pub(crate) fn start_filling(self: &Rc<Self>) {
         let Some(store) = self.tree.store() else { return };
         let options = &self.tree.options();
@@ -185,7 +188,7 @@ impl PartialFiles {
         }));
     }
 
-    /// Ends filling; what is half done is found by the next mount.
+    /// Stops filling; the next mount continues with half-filled files.
     pub(crate) async fn stop_filling(&self) {
         while self.filler.is_running.get() {
             self.filler.is_ending.set(true);
@@ -197,7 +200,7 @@ impl PartialFiles {
         self.filler.postponed.borrow_mut().clear();
     }
 
-    /// Queues what earlier mounts have left.
+    /// Queues the partial files of earlier mounts.
     async fn queue_known(&self) -> Result<(), Errno> {
         let known = self.tree.store().map(|store| store.named()).unwrap_or_default();
         if known.is_empty() {
@@ -207,7 +210,7 @@ impl PartialFiles {
         let worker = &self.worker;
         let directories = worker.run(move || directories_below(root.as_fd())).await?;
         for (file, name) in known {
-            // Each is a lookup, and there may be thousands: others come in between.
+            // Each is a lookup, and there may be thousands: other tasks run in between.
             reactor::yield_now().await;
             let Some(path) = directories.get(&name.parent) else { continue };
             let parent = if path.is_empty() {
@@ -223,7 +226,7 @@ impl PartialFiles {
         Ok(())
     }
 
-    /// The first phase, of as many files as go together.
+    /// Returns the first phase, of as many files as go together.
     async fn gather(self: &Rc<Self>) -> Vec<Filled> {
         let filler = &self.filler;
         let (mut batch, mut bytes) = (Vec::new(), 0);
@@ -244,7 +247,7 @@ impl PartialFiles {
                 }
                 Err(Stop::Gone) => {}
                 Err(Stop::NoRoom) => self.postpone(wanted),
-                Err(Stop::Failed(errno)) => Self::tell(&wanted, errno),
+                Err(Stop::Failed(errno)) => Self::log_failure(&wanted, errno),
                 Err(Stop::Ending) => break,
             }
         }
@@ -258,7 +261,8 @@ impl PartialFiles {
         if files.is_empty() {
             return;
         }
-        // Before anybody has to wait for it. The kernel tells an error here, and not to the sync.
+        // Before a request has to wait for it. The kernel reports an error of write-back here, and
+        // not to the later sync.
         let write = move || {
             let write = |file: &reactor::File| file.write_back_blocking().map_err(errno_of);
             Ok(files.iter().map(write).collect::<Vec<_>>())
@@ -303,7 +307,7 @@ impl PartialFiles {
     fn not_filled(&self, wanted: Wanted, errno: Errno) {
         match Stop::from(errno) {
             Stop::NoRoom => self.postpone(wanted),
-            _ => Self::tell(&wanted, errno),
+            _ => Self::log_failure(&wanted, errno),
         }
     }
 
@@ -319,7 +323,7 @@ impl PartialFiles {
         postponed.push(wanted);
     }
 
-    fn tell(wanted: &Wanted, errno: Errno) {
+    fn log_failure(wanted: &Wanted, errno: Errno) {
         let directory = crate::tree::path_of(&wanted.parent);
         let path = crate::sys::join(&directory, &wanted.name);
         let path = String::from_utf8_lossy(&path);
@@ -337,7 +341,7 @@ impl PartialFiles {
     }
 }
 
-/// Whether a node is still this partial file and is not being completed.
+/// Returns whether a node is still this partial file and is not being completed.
 fn is_partial(node: &Node, partial: &Rc<Partial>) -> bool {
     node.partial().is_some_and(|now| Rc::ptr_eq(&now, partial)) && !partial.is_completing()
 }

@@ -16,7 +16,7 @@ use crate::tree::CAPABILITY;
 use crate::tree::{Link, Node};
 
 impl PartialFiles {
-    /// Makes a node a partial file, if it is one for it. `false` leaves everything as it was.
+    /// Makes a node a partial file, if it is suitable. `false` leaves everything as it was.
     pub(crate) fn start_partial(
         self: &Rc<Self>,
         node: &Rc<Node>,
@@ -67,20 +67,20 @@ impl PartialFiles {
         Ok(true)
     }
 
-    /// Whether a file with these attributes is copied in part, judging by them alone.
+    /// Returns whether a file with these attributes is copied in part, judging by them alone.
     pub(crate) fn is_partly_copied(&self, stat: &Stat) -> bool {
         let Some(store) = self.tree.store() else { return false };
         let is_cloned = self.clones.borrow().get(&stat.device) == Some(&true);
         let is_privileged = stat.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
         let chunk_bytes = u64::from(self.tree.options().chunk_bytes);
-        // A link that comes or goes changes the time by which the lower file is known; of what has
-        // several that is likely.
+        // Adding or removing a link changes the ctime by which the lower file is recognized; this
+        // is likely for a file with several links.
         let is_linked = stat.nlink > 1;
-        // What is never flushed has no mark that keeps the kernel's overlayfs away.
+        // A store that is never flushed has no mark that keeps the kernel's overlayfs away.
         let has_records = self.tree.layers().owners().is_some();
         let is_excluded = is_privileged || is_linked || store.is_volatile() || has_records;
-        // What is made whole soon anyway costs less in one copy, if it is small. What stays as it is costs
-        // a record this way, and a file with a sync of its own the other way.
+        // A small file that is completed soon anyway costs less as one copy. A file that stays
+        // partial costs one record, where a copy costs a new file with its own sync.
         let whole_max = match self.tree.options().fill {
             FillMode::Keep => 0,
             FillMode::Background | FillMode::Unmount => chunk_bytes,
@@ -88,7 +88,8 @@ impl PartialFiles {
         chunk_bytes > 0 && stat.size > whole_max && !is_excluded && !is_cloned
     }
 
-    /// Whether whole files can be cloned, which takes neither time nor space and so is better.
+    /// Returns whether whole files can be cloned, which takes neither time nor space and so is
+    /// better.
     fn can_clone(&self, lower: BorrowedFd<'_>, stat: &Stat) -> Result<bool, Errno> {
         if let Some(&known) = self.clones.borrow().get(&stat.device) {
             return Ok(known);
@@ -105,7 +106,7 @@ impl PartialFiles {
         Ok(can)
     }
 
-    /// The attributes that the copy will have; `None` if a write would have to change them.
+    /// Returns the attributes that the copy will have; `None` if a write would have to change them.
     fn xattrs_of_copy(
         &self,
         node: &Node,

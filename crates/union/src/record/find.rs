@@ -1,9 +1,9 @@
 //! From an upper directory to the options of its last mount.
 //!
-//! Every user that may write to the upper directory can set any attribute. So the attribute only shows where to
-//! look. The record there must belong to this upper directory and be written by the calling user (in a
-//! directory and a file that no other user may write to). Otherwise a superuser who completes another user's
-//! union would copy from any place that this user chose.
+//! Every user that may write to the upper directory can set any attribute. So the attribute only
+//! shows where to look. The record there must belong to this upper directory and be written by the
+//! calling user (in a directory and a file that no other user may write to). Otherwise a superuser
+//! that completes another user's union would copy from any place that this user chose.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -18,10 +18,11 @@ use crate::layers::OWN;
 use crate::options::Options;
 use crate::sys;
 
-/// The options of an upper directory's union: those of its last mount, and over them what is `given`.
+/// Returns the options of an upper directory's union: those of its last mount, and over them what
+/// is `given`.
 ///
 /// # Errors
-/// What of the union cannot be found, or is not what it was.
+/// If a part of the union cannot be found, or is another one.
 pub(crate) fn find(upper: &Path, given: &[u8]) -> Result<Options, UnionError> {
     let mut asked = Options::default();
     asked.add(given)?;
@@ -55,7 +56,8 @@ fn open_directory(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(at, path, flags, Mode::empty())
 }
 
-/// The work directory that an upper directory names, whether or not there is a record in it.
+/// Returns the work directory that an upper directory names, whether or not there is a record in
+/// it.
 pub(crate) fn work_of(upper_path: &Path, upper: BorrowedFd<'_>) -> Result<PathBuf, String> {
     let work_path =
         work_path_of(upper).map_err(|errno| format!("its attributes cannot be read: {errno}"))?;
@@ -83,7 +85,7 @@ pub(crate) fn check_record(upper: BorrowedFd<'_>, work: &Path) -> Result<(), Str
     Ok(())
 }
 
-/// The work directory that the upper directory names, and the record in it.
+/// Returns the work directory that the upper directory names, and the record in it.
 fn find_work(upper_path: &Path, upper: BorrowedFd<'_>) -> Result<(PathBuf, Record), String> {
     let work_path =
         work_path_of(upper).map_err(|errno| format!("its attributes cannot be read: {errno}"))?;
@@ -109,7 +111,7 @@ fn find_work(upper_path: &Path, upper: BorrowedFd<'_>) -> Result<(PathBuf, Recor
     }
 }
 
-/// The record in a work directory, if it belongs to this upper directory and to the caller.
+/// Returns the record in a work directory, if it belongs to this upper directory and to the caller.
 fn read_from(at: BorrowedFd<'_>, work: &Path, upper: BorrowedFd<'_>) -> Result<Record, String> {
     let directory = open_directory(at, work).map_err(|errno| errno.to_string())?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;

@@ -1,14 +1,13 @@
-//! The kernel's knowledge of a mount, kept where it survives the server: in memory files that the keeper holds
-//! too.
+//! The kernel's knowledge of a mount, kept where it survives the server: in memory files that the
+//! keeper holds too.
 //!
-//! A node's number and a handle's number mean something to the server's memory only. So each name of
-//! a node that the kernel knows has a slot in one memory file, and each open handle has one in
+//! The numbers of nodes and handles have a meaning in the server's memory only. So each name of a
+//! node that the kernel knows has a slot in one memory file, and each open handle has one in
 //! another. They are written before the kernel gets the answer. A slot is 288 bytes with the node's
-//! number at its end, so that one that was written in part is an empty one; a name that is about to
-//! come is noted before it is made. The next server looks every name up anew ([`Book::restore`]); of
-//! several for one node those count that are there, and of these first the one with the right inode
-//! number. Inodes that have lost their last name while they are open are reached by descriptors that
-//! the keeper is given.
+//! number at its end, so that one that was written in part is an empty one; a new name is noted
+//! before it is made. The next server looks every name up again ([`Book::restore`]). Of several
+//! names of one node, existing ones count, and first the one with the right inode number. The
+//! keeper gets descriptors of inodes that have lost their last name while they are open.
 //!
 //! Nothing here needs to survive a loss of power: the mount does not either.
 
@@ -35,12 +34,13 @@ const NODE_AT: usize = SLOT_BYTES - 8;
 const HANDLE_BYTES: usize = 8;
 /// In a handle's slot: the kernel reads the file itself.
 const PASSED: u64 = 1 << 63;
-/// Assumed references of a restored node: the kernel's number is unknown, and it returns all of them at once.
+/// Assumed references of a restored node: the kernel's number is unknown, and it returns all of
+/// them at once.
 const LOOKUPS_RESTORED: u64 = 1 << 40;
 /// Node numbers that an earlier server may have given beyond the highest one noted.
 const NODES_SKIPPED: u64 = 1 << 16;
 
-/// What kind of handle a number is of.
+/// The kind of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandleKind {
     File { for_writing: bool, is_passed: bool },
@@ -78,7 +78,7 @@ pub(crate) struct Book {
     has_failed: Cell<bool>,
 }
 
-/// Which slots are whose.
+/// The slots of each node.
 #[derive(Debug, Default)]
 struct Slots {
     of: HashMap<u64, SmallVec<[u32; 1]>>,
@@ -148,7 +148,8 @@ impl Book {
         self.write(self.pages.handles.as_fd(), &value.to_le_bytes(), at);
     }
 
-    /// Gives the keeper the descriptor of a file without a name, because a program may have it open.
+    /// Gives the keeper the descriptor of a file without a name, because a program may have it
+    /// open.
     pub(crate) fn note_gone(&self, node: &Node) {
         let place = node.place.borrow();
         let Place::Gone { fd, is_own } = &*place else { return };
@@ -219,7 +220,8 @@ impl Book {
     /// Begins with empty slots, and notes the nodes that were restored.
     fn take_slots(&self, union: &Union, count: usize) {
         for slot in 0..count as u32 {
-            // Cleared one by one after their node has new ones: none is without for a moment.
+            // They are cleared after their nodes have new slots, so that no node is without one at
+            // any time.
             self.slots.borrow_mut().of.entry(0).or_default().push(slot);
         }
         let nodes: Vec<Rc<Node>> = union.tree().nodes();
@@ -298,14 +300,14 @@ fn restore_handles(union: &Union, bytes: &[u8], passed: &HashSet<u64>) {
     union.handles().restore(files, &listings);
 }
 
-/// All numbers by which the kernel knows a node.
+/// Returns all numbers by which the kernel knows a node.
 fn ids_of(node: &Node) -> SmallVec<[u64; 2]> {
     let former = node.file().map(|state| state.former_ids.borrow().clone());
     let own = (node.lookups.get() > 0).then(|| node.id.get());
     own.into_iter().chain(former.into_iter().flatten()).collect()
 }
 
-/// The nodes of handles that are passed.
+/// Returns the nodes of handles that are passed.
 fn passed_nodes(handles: &[u8]) -> HashSet<u64> {
     let values = handles.as_chunks::<HANDLE_BYTES>().0.iter().map(|it| u64::from_le_bytes(*it));
     let passed = values.filter(|value| value & (PASSED | 1) == PASSED | 1);
@@ -334,7 +336,7 @@ fn restore_one(union: &Union, id: u64, noted: &[Noted]) -> bool {
         union.tree().set_next_node(id);
         let found = match union.tree().lookup(&parent, &noted.name) {
             Ok(Some((node, _))) if node.id.get() == id => node,
-            // Known by another number already, of which there are several for what was passed.
+            // The node has another number already: a file that was passed has several.
             Ok(Some((node, _))) if *is_exact && node.inode.get() == noted.inode => {
                 return union.tree().restore_former(&node, id, LOOKUPS_RESTORED);
             }
@@ -367,7 +369,7 @@ fn encode(node: u64, parent: u64, inode: u64, name: &[u8]) -> [u8; SLOT_BYTES] {
     bytes
 }
 
-/// All slots that hold a name.
+/// Returns all slots that hold a name.
 fn decode_all(bytes: &[u8]) -> Vec<Noted> {
     let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
     let (slots, _) = bytes.as_chunks::<SLOT_BYTES>();
@@ -405,7 +407,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Goal: names come back; a slot that was written in part is empty, whatever was there.
+        /// Goal: names come back; a slot that was written in part counts as empty.
         #[test]
         fn slots_come_back_whole_or_not_at_all(
             node in 2_u64..u64::MAX,

@@ -51,7 +51,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Lets this thread serve, too.
+    /// Makes this thread a worker, too.
     pub(super) fn start_here(copier: Copier, events: Sender<Event>) -> Self {
         let (orders, inbox) = channel(MESSAGES_MAX);
         drop(reactor::spawn(work(inbox, copier, events)));
@@ -72,7 +72,7 @@ impl Worker {
     }
 }
 
-/// A mailbox of events, of the size that they need.
+/// Returns a mailbox of events, of the size that they need.
 pub(super) fn events() -> (Sender<Event>, Receiver<Event>) {
     channel(MESSAGES_MAX)
 }

@@ -1,7 +1,7 @@
 //! Reading and changing the data of partial files.
 //!
-//! A change is one call into the journal that waits for nothing, so that changes of one file never
-//! mix; only reads go through the reactor.
+//! A change is one call into the journal, which does not wait, so changes of one file never mix.
+//! Only reads go through the reactor.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -18,7 +18,7 @@ use crate::sys::errno_of;
 
 /// The lower file of a partial one, as its data is needed.
 pub(crate) trait Lower {
-    /// The file, open for reading.
+    /// Returns the file, open for reading.
     ///
     /// # Errors
     /// `EIO` if it is not the one that was copied up, or not as it was.
@@ -49,8 +49,7 @@ impl Partial {
                 Source::Lower => (lower.file()?.file.clone(), piece.range.start),
                 Source::Stored { handle, position, verifier, .. } => {
                     let file = file_of(&handle)?;
-                    let (done, filled) =
-                        read_stored((&file, position), &verifier, buffer, at).await;
+                    let (done, filled) = read_stored(&file, position, &verifier, buffer, at).await;
                     buffer = filled;
                     if !done? {
                         return Err(lower.damaged(piece.range.start));
@@ -69,7 +68,7 @@ impl Partial {
         Ok(buffer)
     }
 
-    /// Stores bytes. Answers how many of them; `None` if the file must be completed first, because
+    /// Stores bytes. Returns how many of them; `None` if the file must be completed first, because
     /// the maps of partial files are full.
     pub(crate) fn write(
         &self,
@@ -80,7 +79,8 @@ impl Partial {
         let range = offset..offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
         let plan = self.store.journal().plan_write(self.file, range.clone());
         let plan = plan.map_err(|error| failed(&error))?;
-        // Storing more than was written is for the sake of order only.
+        // Storing more than was written only keeps the file in fewer pieces; a failure to read is
+        // no error.
         let whole = if plan == range { None } else { self.bytes_of(lower, &plan) };
         let written = match whole {
             None => self.store.journal_mut().write(self.file, offset, data, now()),
@@ -101,7 +101,7 @@ impl Partial {
         }
     }
 
-    /// The content of a range; beyond the file's end zeros. `None` if it cannot be read.
+    /// Returns the content of a range; beyond the file's end zeros. `None` if it cannot be read.
     fn bytes_of(&self, lower: &impl Lower, range: &Range<u64>) -> Option<Vec<u8>> {
         let file = lower.file().ok()?;
         let mut bytes = vec![0; (range.end - range.start) as usize];
@@ -142,7 +142,7 @@ impl Partial {
         Ok(true)
     }
 
-    /// The next data, or hole.
+    /// Returns the next data, or hole.
     pub(crate) fn seek(
         &self,
         lower: &impl Lower,
@@ -182,7 +182,8 @@ impl Partial {
 
 /// Reads stored bytes into a part of a buffer; `false` if they are not what was written.
 async fn read_stored(
-    (file, position): (&File, u64),
+    file: &File,
+    position: u64,
     verifier: &Verifier,
     mut buffer: Buffer,
     at: Range<usize>,

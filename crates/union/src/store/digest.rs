@@ -1,10 +1,10 @@
-//! What the data of a lower file is known by, beside its size and times.
+//! A digest of the data of a lower file, beside its size and times.
 //!
-//! A ctime changes with each chmod, chown, rename, link and attribute, and never comes back, although the
-//! data is the same. So a copy also records a digest: that of fs-verity where the file has one, which says
-//! that every byte is the same; else one of four blocks, which says so only as far as these go. It is looked
-//! at where inode, size and mtime are the same and the ctime is not. What a sampled digest does not find is a
-//! change of other blocks by a program that sets the mtime back.
+//! A ctime changes with each chmod, chown, rename, link and attribute, and never comes back,
+//! although the data is the same. So a copy also records a digest: that of fs-verity where the file
+//! has one, which proves that every byte is the same; else one of four blocks, which proves it for
+//! these blocks only. It is compared where inode, size and mtime are the same and the ctime is not.
+//! A sampled digest does not find a change of other blocks by a program that sets the mtime back.
 
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
@@ -24,7 +24,7 @@ const SAMPLE_BYTES: usize = 4096;
 /// Samples: the first and the last block, and others in between.
 const SAMPLES: usize = 4;
 
-/// Where the samples of a file lie: no more than so many reads, whatever its size.
+/// Returns where the samples of a file lie: a fixed number of reads for any size.
 fn offsets(inode: u64, size: u64) -> [u64; SAMPLES] {
     let last = size.saturating_sub(SAMPLE_BYTES as u64);
     // splitmix64
@@ -51,7 +51,7 @@ fn verity(fd: BorrowedFd<'_>) -> Option<Box<[u8]>> {
     Some([&[VERITY][..], &digest].concat().into())
 }
 
-/// A sample that the page cache has, without waiting for a disk.
+/// Returns a sample that the page cache has, without waiting for a disk.
 fn cached(fd: BorrowedFd<'_>, size: u64, offset: u64) -> Option<Vec<u8>> {
     let mut sample = vec![0; SAMPLE_BYTES.min((size - offset) as usize)];
     let flags = ReadWriteFlags::NOWAIT;
@@ -59,7 +59,8 @@ fn cached(fd: BorrowedFd<'_>, size: u64, offset: u64) -> Option<Vec<u8>> {
     (read == Ok(sample.len())).then_some(sample)
 }
 
-/// The digest of a lower file that is about to be copied up in part; empty if it cannot be read.
+/// Returns the digest of a lower file that is about to be copied up in part; empty if it cannot be
+/// read.
 pub(crate) async fn of(fd: BorrowedFd<'_>, stat: &Stat) -> Box<[u8]> {
     if let Some(digest) = verity(fd) {
         return digest;
@@ -82,10 +83,12 @@ pub(crate) async fn of(fd: BorrowedFd<'_>, stat: &Stat) -> Box<[u8]> {
     sampled(samples.iter().map(|sample| &sample[..]))
 }
 
-/// Whether an open file has the data that a copy was made of, by the digest that was recorded.
+/// Returns whether an open file has the data that a copy was made of, by the digest that was
+/// recorded.
 pub(super) fn is_same(
     known: &LowerIdentity,
-    (fd, found): (BorrowedFd<'_>, &LowerIdentity),
+    fd: BorrowedFd<'_>,
+    found: &LowerIdentity,
 ) -> Result<bool, Errno> {
     match known.digest.first() {
         Some(&VERITY) => {
@@ -119,7 +122,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Goal: samples lie within the file, the first and the last block among them, and always the same.
+        /// Goal: samples lie within the file, the first and the last block among them, and always
+        /// the same.
         #[test]
         fn samples_lie_within(inode: u64, size in 0_u64..1 << 50) {
             let found = offsets(inode, size);

@@ -11,20 +11,20 @@ use crate::journal::{JournalError, ParentKey};
 use crate::layers::Upper;
 use crate::sys::{self, errno_of, join};
 
-/// The key of an open directory.
+/// Returns the key of an open directory.
 pub(crate) fn key_of(directory: BorrowedFd<'_>) -> Result<ParentKey, Errno> {
     let handle = FileHandle::of(directory).map_err(errno_of)?;
     let bytes = [&handle.kind.to_le_bytes()[..], &handle.bytes].concat();
     ParentKey::new(&bytes).map_err(|error| error.errno())
 }
 
-/// The file handle that a key was made of.
+/// Returns the file handle that a key was made of.
 fn handle_of(key: &ParentKey) -> Option<FileHandle> {
     let (kind, bytes) = key.as_bytes().split_first_chunk()?;
     Some(FileHandle { kind: i32::from_le_bytes(*kind), bytes: bytes.into() })
 }
 
-/// Whether a name is there.
+/// Returns whether a name is there.
 pub(super) fn has_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, JournalError> {
     match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(_) => Ok(true),
@@ -39,7 +39,7 @@ pub(super) fn open_parent(upper: &Upper, key: &ParentKey) -> Result<OwnedFd, Err
     handle.open(upper.root.as_fd()).map_err(errno_of)
 }
 
-/// The directories below one, and itself, by their keys, as paths from there.
+/// Returns the directories below one, and itself, by their keys, as paths from there.
 pub(crate) fn directories_below(
     root: BorrowedFd<'_>,
 ) -> Result<HashMap<ParentKey, Box<[u8]>>, Errno> {

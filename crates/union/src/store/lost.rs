@@ -1,7 +1,7 @@
-//! Names that partial files have lost, as long as the journal has them still.
+//! Names that partial files have lost and that the journal still has.
 //!
-//! The journal keeps a lost name until the directory that lost it is durable, and only then records the
-//! end ([`crate::durability`] says why, and notes the directories).
+//! The journal keeps a lost name until the directory that lost it is durable, and only then records
+//! the end ([`crate::durability`] says why, and notes the directories).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -33,7 +33,8 @@ impl Store {
         self.lost.is_closed.borrow_mut().extend(files.iter().map(|&file| (file, true)));
     }
 
-    /// Notes that a file without a name is not open any more. `false` if its end is recorded already.
+    /// Notes that a file without a name is not open any more. `false` if its end is recorded
+    /// already.
     pub(super) fn close_lost(&self, file: FileId) -> bool {
         match self.lost.is_closed.borrow_mut().get_mut(&file) {
             Some(is_closed) => {
@@ -44,7 +45,7 @@ impl Store {
         }
     }
 
-    /// Whether a file has lost its name, although the journal has it still.
+    /// Returns whether a file has lost its name, although the journal has it still.
     pub(super) fn is_lost(&self, file: FileId) -> bool {
         self.lost.is_closed.borrow().contains_key(&file)
     }
@@ -63,7 +64,8 @@ impl Store {
         }
     }
 
-    /// Whether ends were recorded since this was asked last: a flush of the journal lets them go.
+    /// Returns whether ends were recorded since this was asked last: a flush of the journal lets
+    /// them go.
     pub(crate) fn take_ends(&self) -> bool {
         self.lost.has_ends.take()
     }

@@ -1,4 +1,4 @@
-//! What a lower file is known by, from its copy-up on.
+//! The identity of a lower file, recorded at its copy-up.
 
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use crate::backing::Backing;
 use crate::journal::LowerIdentity;
 use crate::sys::{self, Stat};
 
-/// What a lower file is known by.
+/// Returns what a lower file is known by.
 pub(crate) fn identity(fd: BorrowedFd<'_>, stat: &Stat) -> LowerIdentity {
     let handle = FileHandle::of(fd).map(|handle| handle.bytes).unwrap_or_default();
     LowerIdentity { handle, ..identity_without_handle(stat) }
@@ -28,7 +28,8 @@ fn identity_without_handle(stat: &Stat) -> LowerIdentity {
 }
 
 impl Partial {
-    /// Describes the difference between an open file and the one that was copied up; `None` if there is none.
+    /// Describes the difference between an open file and the one that was copied up; `None` if
+    /// there is none.
     pub(crate) fn difference(&self, lower: &Backing) -> Result<Option<&'static str>, Errno> {
         let is_known = self.is_lower_known.get();
         let found = lower.with(|fd| {
@@ -42,7 +43,7 @@ impl Partial {
         if self.same.borrow().as_ref() == Some(&found) {
             return Ok(None);
         }
-        if lower.with(|fd| digest::is_same(known, (fd, &found)))? {
+        if lower.with(|fd| digest::is_same(known, fd, &found))? {
             *self.same.borrow_mut() = Some(found);
             return Ok(None);
         }
@@ -54,7 +55,7 @@ impl Partial {
         }))
     }
 
-    /// Takes the lower file as it is for the one that was copied up, if it is as long at least.
+    /// Accepts the lower file as the one that was copied up, if it is at least as long.
     pub(crate) fn accept(&self, lower: &Backing) -> Result<bool, Errno> {
         let found = lower.with(|fd| Ok(identity_without_handle(&sys::stat_at(fd, b"")?)))?;
         let journal = self.store.journal();
@@ -67,19 +68,20 @@ impl Partial {
         Ok(is_long_enough)
     }
 
-    /// The lower file, if it is open; notes that it is used.
+    /// Returns the lower file, if it is open; notes that it is used.
     pub(crate) fn open_lower(&self) -> Option<Rc<Backing>> {
         let lower = self.lower.borrow().clone()?;
         self.is_lower_used.set(true);
         Some(lower)
     }
 
-    /// Notes that the lower file was opened anew: it may be another one.
+    /// Notes that the lower file was opened again: it may be another one.
     pub(crate) fn forget_identity(&self) {
         self.is_lower_known.set(false);
     }
 
-    /// Keeps the lower file open, which was found to be the right one. Returns whether none was open.
+    /// Keeps the lower file open, which was found to be the right one. Returns whether none was
+    /// open.
     pub(crate) fn keep_lower(&self, lower: &Rc<Backing>) -> bool {
         let is_new = self.lower.borrow_mut().replace(Rc::clone(lower)).is_none();
         self.is_lower_known.set(true);

@@ -1,6 +1,6 @@
 //! Names of partial files in the upper directory.
 //!
-//! What the upper directory has under a name is newer than what the journal says of it, always: a
+//! An entry of the upper directory is always newer than the record of its name in the journal: a
 //! whiteout is made first, and recorded afterwards.
 
 use std::collections::HashMap;
@@ -21,8 +21,8 @@ type Directories = Result<HashMap<ParentKey, Box<[u8]>>, Errno>;
 /// What the upper directory shows of names of partial files.
 pub(super) struct Shown<'a> {
     upper: &'a Upper,
-    /// Directories by their keys, once they had to be searched for: users that may not open by handle
-    /// go through all of them.
+    /// Directories by their keys, once they had to be searched for: users that may not open by
+    /// handle go through all of them.
     found: Option<Directories>,
 }
 
@@ -31,12 +31,13 @@ impl<'a> Shown<'a> {
         Self { upper, found: None }
     }
 
-    /// Whether the directory of a name is gone or made opaque, or has something under the name.
+    /// Returns whether the directory of a name is gone or made opaque, or has something under the
+    /// name.
     pub(super) fn hides(&mut self, name: &Name) -> Result<bool, JournalError> {
         match self.open(&name.parent) {
             Ok(parent) => Ok(has_name(parent.as_fd(), &name.name)? || is_opaque(parent.as_fd())?),
             Err(Errno::STALE) => Ok(true),
-            // It cannot be seen: the file stays, and never shows.
+            // The directory cannot be reached: the file stays in the journal and never shows.
             Err(_) => Ok(false),
         }
     }
@@ -55,7 +56,8 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Finds files whose directory is gone or made opaque, or whose name the upper directory has meanwhile.
+/// Finds files whose directory is gone or made opaque, or whose name the upper directory has
+/// meanwhile.
 pub(super) fn find_stale(
     journal: &Journal<Directory>,
     shown: &mut Shown<'_>,
@@ -71,8 +73,8 @@ pub(super) fn find_stale(
     Ok(stale)
 }
 
-/// Whether nothing of lower layers shows in a directory. One with a partial file is made so only after
-/// all in it was removed, when another directory is about to replace it.
+/// Returns whether nothing of lower layers shows in a directory. One with a partial file is made so
+/// only after all in it was removed, when another directory is about to replace it.
 fn is_opaque(directory: BorrowedFd<'_>) -> Result<bool, JournalError> {
     for prefix in [Prefix::TRUSTED, Prefix::USER] {
         match sys::xattr(directory, &prefix.name(suffix::OPAQUE)) {

@@ -12,7 +12,7 @@ use crate::backing::Backing;
 use crate::journal::{self, Attributes, FileId, JournalError, Piece, Xattr};
 use crate::sys::Stat;
 
-/// A file that is stored here only in part.
+/// A file that is stored in the journal only in part.
 #[derive(Debug)]
 pub(crate) struct Partial {
     pub(super) store: Rc<Store>,
@@ -21,9 +21,11 @@ pub(crate) struct Partial {
     lower_stat: Stat,
     /// The lower file, while it is kept open.
     pub(super) lower: RefCell<Option<Rc<Backing>>>,
-    /// Whether that is known to be the file that was copied up, so that only its times can be others.
+    /// Whether that is known to be the file that was copied up, so that only its times can be
+    /// others.
     pub(super) is_lower_known: Cell<bool>,
-    /// The lower file as it was when it was last found to have the same data in spite of another ctime.
+    /// The lower file as it was when it was last found to have the same data in spite of another
+    /// ctime.
     pub(super) same: RefCell<Option<journal::LowerIdentity>>,
     /// Whether it was used since it came into the line of those to be closed.
     pub(super) is_lower_used: Cell<bool>,
@@ -81,7 +83,7 @@ impl Partial {
         }
     }
 
-    /// Its attributes, as an ordinary copy would have them.
+    /// Returns its attributes, as an ordinary copy would have them.
     pub(crate) fn stat(&self) -> Result<Stat, Errno> {
         let journal = self.store.journal();
         let file = journal.file(self.file).ok_or(Errno::STALE)?;
@@ -108,12 +110,12 @@ impl Partial {
         }
     }
 
-    /// Whether it is being made a whole file.
+    /// Returns whether it is being made a whole file.
     pub(crate) fn is_completing(&self) -> bool {
         self.is_completing.get()
     }
 
-    /// Begins to make it a whole one: changes of it wait.
+    /// Notes that it is being completed: changes of it wait.
     pub(crate) fn begin_completing(&self) {
         self.is_completing.set(true);
     }
@@ -124,17 +126,17 @@ impl Partial {
         self.completed.notify();
     }
 
-    /// Its number in the journal.
+    /// Returns its number in the journal.
     pub(crate) fn file(&self) -> FileId {
         self.file
     }
 
-    /// The journal that has it.
+    /// Returns the journal that has it.
     pub(crate) fn store(&self) -> &Rc<Store> {
         &self.store
     }
 
-    /// The lower file's attributes when it was opened first.
+    /// Returns the lower file's attributes when it was opened first.
     pub(crate) fn lower_stat(&self) -> Stat {
         self.lower_stat
     }
@@ -145,7 +147,7 @@ impl Partial {
         self.store.lose(self.file);
     }
 
-    /// The size of the file and where its bytes are.
+    /// Returns the size of the file and where its bytes are.
     pub(crate) fn content(&self) -> Result<PartialContent, Errno> {
         let journal = self.store.journal();
         let size_bytes = journal.file(self.file).ok_or(Errno::STALE)?.size_bytes();
@@ -153,14 +155,14 @@ impl Partial {
         Ok(PartialContent { size_bytes, pieces })
     }
 
-    /// The attributes that its copy will have.
+    /// Returns the attributes that its copy will have.
     pub(crate) fn inode(&self) -> Result<PartialInode, Errno> {
         let journal = self.store.journal();
         let file = journal.file(self.file).ok_or(Errno::STALE)?;
         Ok(PartialInode { attributes: file.attributes(), xattrs: file.xattrs().to_vec() })
     }
 
-    /// Whether bytes of it are in the lower file only.
+    /// Returns whether bytes of it are in the lower file only.
     pub(crate) fn needs_lower(&self) -> bool {
         let journal = self.store.journal();
         journal.file(self.file).is_some_and(|file| file.unfilled_bytes() > 0)
@@ -172,7 +174,8 @@ impl Partial {
         recorded.map_err(|error| failed(&error))
     }
 
-    /// Takes that back. Only after that may the work file go: its absence means that it has its name.
+    /// Takes that back. Only after that may the work file go: its absence means that it has its
+    /// name.
     pub(crate) fn revoke_publication(&self) -> Result<(), JournalError> {
         let mut journal = self.store.journal_mut();
         journal.unpublish(self.file)?;

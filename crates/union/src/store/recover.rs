@@ -1,4 +1,5 @@
-//! Opening a journal at a mount: recovering it, and comparing it with what the upper directory shows.
+//! Opening a journal at a mount: recovering it, and comparing it with what the upper directory
+//! shows.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -16,17 +17,17 @@ use super::names::{self, Shown};
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
 const LOCK_WAIT_STEP: Duration = Duration::from_millis(20);
 
-/// A journal that was opened and recovered, which takes long, and may be done on any thread.
+/// A journal that was opened and recovered. This takes long and may be done on any thread.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(super) journal: Journal<Directory>,
-    /// Files that have ended by the doing of an earlier process, which may not be durable.
+    /// Files that an earlier process ended; the end may not be durable.
     pub(super) ended: Vec<FileId>,
 }
 
 impl Recovered {
-    /// Opens the journal of a work directory, recovering what is there. Waits for a process that is about
-    /// to give it up.
+    /// Opens the journal of a work directory, recovering what is there. Waits for a process that is
+    /// about to give it up.
     pub(crate) fn open(
         upper: &Upper,
         options: &Options,
@@ -37,13 +38,13 @@ impl Recovered {
             .map_err(|source| UnionError::Journal { path, source })
     }
 
-    /// Whether a work file that a mount finds is one that filling goes on with.
+    /// Returns whether a work file that a mount finds is one that filling goes on with.
     pub(crate) fn is_filling(&self, work_name: &[u8]) -> bool {
         let is_its = |file| fill_name(&self.journal, file).as_bytes() == work_name;
         self.journal.files().any(|(file, _)| is_its(file) && !self.ended.contains(&file))
     }
 
-    /// Whether there is room for records already.
+    /// Returns whether there is room for records already.
     pub(crate) fn has_segments(&self) -> bool {
         self.journal.usage().segments > 0
     }
@@ -72,11 +73,12 @@ impl Recovered {
     }
 }
 
-/// Takes back publications that a crash has cut short. Answers the files that have their names.
+/// Revokes publications that a crash has interrupted. Returns the files that have their names.
 ///
 /// A file has its name if the work file is gone *and* the upper directory shows something under the
-/// name. Without a work file and a name, a loss of power came between the journal's record, whose bytes
-/// may reach the disk at any time, and the file system's own, by which the work file exists at all.
+/// name. Without a work file and a name, a loss of power came between the journal's record, whose
+/// bytes may reach the disk at any time, and the file system's own, by which the work file exists
+/// at all.
 fn settle(
     journal: &mut Journal<Directory>,
     upper: &Upper,

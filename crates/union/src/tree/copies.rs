@@ -1,4 +1,5 @@
-//! What a copy gets of its original, and the marks by which the overlay knows it as a copy.
+//! The attributes that a copy gets from its original, and the marks by which the overlay recognizes
+//! a copy.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
@@ -38,7 +39,8 @@ impl Tree {
             let Some(stored) = names.carried(&upper_names, &name) else { continue };
             let Some(value) = sys::xattr(from, &name)? else { continue };
             match sys::set_xattr(to, &stored, &value, XattrFlags::empty()) {
-                // What protects the file must come along, everything else where it can.
+                // Attributes that protect the file must be copied; others are copied where
+                // possible.
                 Err(Errno::OPNOTSUPP | Errno::PERM) if !is_protective(&name) => {}
                 other => other?,
             }
@@ -46,8 +48,8 @@ impl Tree {
         sys::set_times(to, Some(stat.atime), Some(stat.mtime))
     }
 
-    /// The origin mark: identifies the lower inode that a file was copied from. It stays valid when that inode
-    /// no longer has a name.
+    /// Returns the origin mark: identifies the lower inode that a file was copied from. It stays
+    /// valid when that inode no longer has a name.
     pub(crate) fn origin_value(&self, node: &Node, lower: BorrowedFd<'_>) -> Vec<u8> {
         let layer = node.lower.borrow().first().map(|part| part.layer);
         layer.map_or_else(Vec::new, |layer| self.origin_on(layer, lower))
@@ -61,8 +63,8 @@ impl Tree {
             .unwrap_or_default()
     }
 
-    /// Marks an inode as a copy of a lower one. The copy of one of several links that the index does
-    /// not keep is an inode of its own, and shows as that.
+    /// Marks an inode as a copy of a lower one. A copy of one of several links that the index does
+    /// not keep is an inode of its own, with its own number.
     pub(crate) fn mark_origin(
         &self,
         node: &Node,
@@ -83,7 +85,7 @@ impl Tree {
         }
     }
 
-    /// Marks a directory as one with copies in it: their inode numbers are not those on disk.
+    /// Marks a directory that holds copies: the inode numbers that they show are not those on disk.
     pub(crate) fn set_impure(&self, directory: &Rc<Node>) -> Result<(), Errno> {
         let state = directory.directory().ok_or(Errno::NOTDIR)?;
         if state.is_impure.get() {

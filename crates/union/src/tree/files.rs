@@ -1,8 +1,8 @@
 //! Open files and what they read and write.
 //!
-//! All handles of a node share one backing file per direction, so that however often a file is open
-//! it takes two descriptors at most. A handle looks its backing up anew when the node's data has
-//! moved (it was copied up): so the page cache, which is one per node, never mixes two files.
+//! All handles of a node share one backing file for reading and one for writing, so an open file
+//! takes two descriptors at most. When the data of a node has moved (by a copy-up), a handle looks
+//! its backing file up again. So the page cache, which is one per node, never mixes two files.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
@@ -56,7 +56,7 @@ impl Drop for OpenFile {
 }
 
 impl Tree {
-    /// The backing file of an open one, as the node is now.
+    /// Returns the backing file of an open one, as the node is now.
     pub(crate) fn backing_of(&self, open: &OpenFile) -> Result<Rc<Backing>, Errno> {
         let state = open.node.file().ok_or(Errno::INVAL)?;
         if open.version.get() == state.version.get()
@@ -70,8 +70,8 @@ impl Tree {
         Ok(backing)
     }
 
-    /// The backing file of a new handle. A partial file has none: it is read and written through the
-    /// journal, and its lower file is open only when it is needed.
+    /// Returns the backing file of a new handle. A partial file has none: it is read and written
+    /// through the journal, and its lower file is open only when it is needed.
     pub(crate) fn backing_to_open(
         &self,
         node: &Rc<Node>,
@@ -83,7 +83,7 @@ impl Tree {
         self.backing(node, for_writing).map(Some)
     }
 
-    /// A backing file of a node. For writing, the node must have been copied up.
+    /// Returns a backing file of a node. For writing, the node must have been copied up.
     pub(crate) fn backing(&self, node: &Rc<Node>, for_writing: bool) -> Result<Rc<Backing>, Errno> {
         let state = node.file().ok_or(Errno::INVAL)?;
         // A file open for both serves readers too.
@@ -105,7 +105,7 @@ impl Tree {
             return self.lower_of(node, &partial);
         }
         if let Some(pending) = node.pending() {
-            return Ok(Rc::clone(&pending.backing()));
+            return Ok(Rc::clone(pending.backing()));
         }
         if for_writing && !node.is_changeable() {
             return Err(Errno::IO);
@@ -125,7 +125,7 @@ impl Tree {
         Ok(Backing::new(fd, for_writing))
     }
 
-    /// The lower file of a node, for reading; its access time stays where that is allowed.
+    /// Returns the lower file of a node, for reading; its access time stays where that is allowed.
     pub(crate) fn open_lower(&self, node: &Rc<Node>) -> Result<OwnedFd, Errno> {
         let lower = node.lower.borrow();
         let part = lower.last().ok_or(Errno::IO)?;
@@ -138,7 +138,7 @@ impl Tree {
                 other => other,
             };
         }
-        // In a layer that holds data only: the first that has it.
+        // In the first of the layers that hold data only that has it.
         for layer in &self.layers.lower[layer..] {
             let flags = OFlags::PATH | OFlags::NOFOLLOW;
             match sys::open_below(layer.root.as_fd(), &part.path, flags) {

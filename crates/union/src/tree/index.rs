@@ -1,12 +1,12 @@
 //! The index of hard links (`index=on`), in the kernel's format.
 //!
-//! A lower inode with several names is copied up once, into `WORKDIR/index`, under a name made of its
-//! file handle. Its names in the upper directory are links to that; its names that only lower layers
-//! have are looked up there, and so show the copy too. How many names the union shows is kept beside
-//! ([`crate::format::index`]); with the last of them the entry goes.
+//! A lower inode with several names is copied up once, into `WORKDIR/index`, under a name made of
+//! its file handle. Its names in the upper directory are links to that; its names that only lower
+//! layers have are looked up there, and so show the copy too. How many names the union shows is
+//! kept beside ([`crate::format::index`]); with the last of them the entry goes.
 //!
-//! FUSE does not report the name through which a file was opened. So all its known names become links when it
-//! is copied up: a union without the index then shows the copy under them.
+//! FUSE does not report the name through which a file was opened. So all its known names become
+//! links when it is copied up: a union without the index then shows the copy under them.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -45,8 +45,8 @@ impl Index {
         self.has_new_names.set(true);
     }
 
-    /// Takes up the entries that are not durable, those too that others are just syncing. Returns whether
-    /// there are any; then [`Index::end_sync`] is due.
+    /// Takes up the entries that are not durable, those too that others are just syncing. Returns
+    /// whether there are any; then [`Index::end_sync`] is due.
     pub(crate) fn begin_sync(&self) -> bool {
         let is_due = self.has_new_names.replace(false) || self.names_syncing.get() > 0;
         if is_due {
@@ -62,7 +62,7 @@ impl Index {
     }
 }
 
-/// What a node knows that has an entry.
+/// The index entry of a node.
 #[derive(Debug)]
 pub(crate) struct Indexed {
     /// The entry's name.
@@ -72,7 +72,7 @@ pub(crate) struct Indexed {
 }
 
 impl Indexed {
-    /// Counts a name that came.
+    /// Counts a new name.
     pub(crate) fn gain_link(&self) {
         self.nlink.set(self.nlink.get() + 1);
     }
@@ -82,7 +82,7 @@ impl Indexed {
 type Entry = (Box<[u8]>, Stat);
 
 impl Tree {
-    /// The entry of an origin, if there is an index with one.
+    /// Returns the entry of an origin, if there is an index with one.
     fn entry_of(&self, origin: &[u8]) -> Result<Option<Entry>, Errno> {
         let Some(index) = self.index.as_ref().filter(|_| !origin.is_empty()) else {
             return Ok(None);
@@ -92,8 +92,8 @@ impl Tree {
         Ok(stat.map(|stat| (name, stat)))
     }
 
-    /// The index entry of an upper inode that was copied from `origin`. If the entry is another inode, the
-    /// upper inode was copied up without the index.
+    /// Returns the index entry of an upper inode that was copied from `origin`. If the entry is
+    /// another inode, the upper inode was copied up without the index.
     pub(crate) fn entry_of_upper(
         &self,
         origin: &[u8],
@@ -104,7 +104,7 @@ impl Tree {
         Ok(found.filter(|(_, entry)| is_same(entry)).map(|(name, _)| name))
     }
 
-    /// What was found in lower layers only, or the copy of it that the index has.
+    /// Returns the object that was found in lower layers only, or its copy in the index.
     pub(crate) fn through_index(&self, found: Found) -> Result<Found, Errno> {
         let part = found.lower.first().filter(|_| self.index.is_some());
         let Some(part) = part.filter(|_| !found.stat.is_directory()) else { return Ok(found) };
@@ -127,13 +127,19 @@ impl Tree {
         Ok(Found { stat, is_upper: true, lacks_data, index: Some(name), ..found })
     }
 
-    /// Lets a node know its entry.
-    pub(crate) fn adopt_entry(&self, node: &Node, name: Box<[u8]>, found: (&Stat, Option<Stat>)) {
-        let nlink = self.links_in_union(&name, found).unwrap_or(found.0.nlink);
+    /// Gives a node its entry.
+    pub(crate) fn adopt_entry(
+        &self,
+        node: &Node,
+        name: Box<[u8]>,
+        upper: &Stat,
+        lower: Option<Stat>,
+    ) {
+        let nlink = self.links_in_union(&name, upper, lower).unwrap_or(upper.nlink);
         let _ = node.indexed.set(Indexed { name, nlink: Cell::new(nlink) });
     }
 
-    fn links_in_union(&self, name: &[u8], (upper, lower): (&Stat, Option<Stat>)) -> Option<u32> {
+    fn links_in_union(&self, name: &[u8], upper: &Stat, lower: Option<Stat>) -> Option<u32> {
         let (index, lower) = (self.index.as_ref()?, lower.filter(|lower| lower.nlink > 1)?);
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         let object = sys::open_below(index.directory.as_fd(), name, flags).ok()?;
@@ -141,13 +147,13 @@ impl Tree {
         links(&value, upper.nlink, lower.nlink).filter(|&links| links > 0)
     }
 
-    /// Whether copying a lower inode up makes an entry of the index.
+    /// Returns whether copying a lower inode up makes an entry of the index.
     pub(crate) fn is_indexed_on_copy_up(&self, stat: &Stat) -> bool {
         self.index.is_some() && stat.nlink > 1 && !stat.is_directory()
     }
 
-    /// Readies a copy, which bears its origin already, to be an entry. Answers the entry's name;
-    /// `None` if it shall be none.
+    /// Prepares a copy, which has its origin mark already, to become an entry. Returns the entry's
+    /// name; `None` if it shall be none.
     pub(crate) fn prepare_entry(
         &self,
         node: &Node,
@@ -168,7 +174,7 @@ impl Tree {
         Ok(Some(name_of(&origin)))
     }
 
-    /// Lets a node that is copied up know its entry, whose links are counted from now on.
+    /// Gives a node that is copied up its entry, and counts its links from now on.
     pub(crate) fn count_links(node: &Node, name: &[u8]) {
         let nlink = Cell::new(node.lower_nlink.get());
         // Once it knows, it stays so.
@@ -189,8 +195,8 @@ impl Tree {
         sys::set_xattr(object.as_fd(), &attribute, &value, XattrFlags::empty())
     }
 
-    /// Counts a name that went, and removes the entry with the last one. Answers whether there are
-    /// others, as far as the index knows.
+    /// Counts a lost name, and removes the entry with the last one. Returns whether the index knows
+    /// other names.
     pub(crate) fn lose_link(&self, node: &Node) -> bool {
         let (Some(index), Some(indexed)) = (&self.index, node.indexed.get()) else { return false };
         let left = indexed.nlink.get().saturating_sub(1);

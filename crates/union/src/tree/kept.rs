@@ -1,4 +1,5 @@
-//! What a thread keeps open only to be fast: parts of directories, and lower files of partial copies.
+//! Files that a thread keeps open only for speed: parts of directories, and lower files of partial
+//! copies.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -39,8 +40,8 @@ impl OpenDirectories {
     }
 }
 
-/// Partial copies whose lower files are open: the first in line are closed, but for those that were used
-/// since they came into the line.
+/// Partial copies whose lower files are open: the oldest are closed first, except for those that
+/// were used since they came into the queue.
 #[derive(Debug, Default)]
 struct OpenLowers(RefCell<VecDeque<Weak<Partial>>>);
 
@@ -64,7 +65,7 @@ impl OpenLowers {
             if first_partial.take_lower_use() {
                 line.push_back(first);
             } else {
-                // Whoever is just reading it has it open until he is done.
+                // A read that is under way keeps it open until it ends.
                 first_partial.close_lower();
             }
         }
@@ -80,7 +81,7 @@ pub(crate) struct KeptOpen {
 }
 
 impl KeptOpen {
-    /// The bounds of the thread.
+    /// Returns the bounds of the thread.
     pub(crate) fn descriptors(&self) -> &Descriptors {
         &self.descriptors
     }

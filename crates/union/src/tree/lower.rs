@@ -1,9 +1,10 @@
-//! The lower files of partial copies, which are open only as long as they are in use, or among the last
-//! that were.
+//! The lower files of partial copies, which are open while they are in use, and for some time
+//! afterwards.
 //!
-//! A file that is reopened by its path may be another one by then, and an open one may have been changed. So
-//! each read compares it with the journal's record: bytes of two versions never mix. The handle is checked only
-//! after reopening, since an open file stays the same.
+//! A path may lead to another file by the time it is opened again, and an open file may have been
+//! changed. So each read compares the file with the record of the journal: bytes of two versions
+//! never mix. The file handle is compared only after a file was opened, because an open file keeps
+//! its inode.
 
 use std::rc::Rc;
 
@@ -37,7 +38,7 @@ impl Tree {
         self.kept.note_lower(partial);
     }
 
-    /// The lower file of a partial copy, to be opened when bytes of it are needed.
+    /// Returns the lower file of a partial copy, to be opened when bytes of it are needed.
     pub(crate) fn lower_file<'a>(
         &'a self,
         node: &'a Rc<Node>,
@@ -46,7 +47,7 @@ impl Tree {
         LowerFile { tree: self, node, partial }
     }
 
-    /// The lower file of a partial copy, for reading.
+    /// Returns the lower file of a partial copy, for reading.
     ///
     /// # Errors
     /// `EIO` if it is not the one that was copied up, or not as it was.
@@ -58,7 +59,7 @@ impl Tree {
         self.source_of(node, partial)?.map_err(|reason| self.changed(node, reason))
     }
 
-    /// Why what a partial copy lacks cannot be read; `None` if it can.
+    /// Returns why the bytes that a partial copy lacks cannot be read; `None` if they can.
     pub(crate) fn lower_trouble(
         &self,
         node: &Rc<Node>,
@@ -67,7 +68,7 @@ impl Tree {
         Ok(self.source_of(node, partial)?.err())
     }
 
-    /// The lower file of a partial copy, or why there is none.
+    /// Returns the lower file of a partial copy, or why there is none.
     fn source_of(
         &self,
         node: &Rc<Node>,

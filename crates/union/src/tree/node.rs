@@ -1,9 +1,9 @@
 //! A node: one inode of the merged tree as the kernel knows it, and where its parts lie.
 //!
-//! A directory's upper part always lies at the same path as the node itself, so only a flag is kept
-//! of it; lower parts are remembered by path, since a renamed directory's lower parts stay where
-//! they were. Nodes are made by lookups and dropped by forgets: an idle union costs nothing per
-//! file.
+//! The upper part of a directory always lies at the path of the node itself, so the node keeps only
+//! a flag of it. It keeps the paths of lower parts, because the lower parts of a renamed directory
+//! stay where they were. Nodes are made by lookups and dropped by forgets: an idle union costs
+//! nothing per file.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ pub(crate) struct LowerPart {
 /// Where a node's changeable part is.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
-    /// Nowhere yet: lower only.
+    /// In lower layers only.
     Lower,
     /// In the upper directory, under the node's name.
     Upper,
@@ -39,11 +39,11 @@ pub(crate) enum Place {
     Pending(Rc<Pending>),
     /// Partly stored in the journal, the rest in the lower file.
     Partial(Rc<Partial>),
-    /// It has no name any more; programs that still have it open reach it by this descriptor.
+    /// It has no name any more. Programs that have it open reach it by this descriptor.
     Gone {
         /// The inode, by `O_PATH` or open.
         fd: Fd,
-        /// Whether it is not a lower one, so that it may be changed.
+        /// Whether it is an inode of the upper layer, which may be changed.
         is_own: bool,
     },
 }
@@ -55,7 +55,7 @@ pub(crate) struct Link {
     pub(crate) name: Box<[u8]>,
 }
 
-/// What only directories have.
+/// The state that only directories have.
 #[derive(Debug, Default)]
 pub(crate) struct DirectoryState {
     /// Known names in it.
@@ -64,16 +64,16 @@ pub(crate) struct DirectoryState {
     pub(crate) parts: RefCell<SmallVec<[Option<Fd>; 2]>>,
     /// Whether names in it were made by us and not yet made durable.
     pub(crate) has_new_names: Cell<bool>,
-    /// How many are just making such names durable.
+    /// How many callers are making such names durable now.
     pub(crate) names_syncing: Cell<u32>,
-    /// Parts, counted as above, that are known to hold no whiteouts by name: they have been listed since. The
-    /// union makes none, and nothing else changes its layers.
+    /// Parts, counted as above, that are known to hold no whiteouts by name, because they were
+    /// listed. The union makes no such whiteouts, and no other program changes its layers.
     pub(crate) plain: RefCell<SmallVec<[u16; 2]>>,
     /// Whether the upper part is known to bear the mark that origins of other inodes lie in it.
     pub(crate) is_impure: Cell<bool>,
 }
 
-/// What only regular files have.
+/// The state that only regular files have.
 #[derive(Debug, Default)]
 pub(crate) struct FileState {
     /// Whether a copy-up is going on.
@@ -103,7 +103,7 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
-    /// The node's data lies elsewhere now: handles look for it anew.
+    /// Notes that the data of the node has moved: handles look it up again.
     pub(crate) fn note_move(&self) {
         self.version.set(self.version.get().wrapping_add(1));
         *self.readable.borrow_mut() = Weak::new();
@@ -111,7 +111,7 @@ impl FileState {
     }
 }
 
-/// What a node has by its type.
+/// The state that depends on the type of a node.
 #[derive(Debug)]
 pub(crate) enum State {
     Directory(Box<DirectoryState>),
@@ -123,8 +123,8 @@ pub(crate) enum State {
 /// One inode of the merged tree.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// Its number towards the kernel; never used again. It gets another one when its data moves while
-    /// the kernel reads it itself ([`super::passthrough`]).
+    /// Its number for the kernel, which is never used again. It gets another one when its data
+    /// moves while the kernel reads it itself ([`super::passthrough`]).
     pub(crate) id: Cell<u64>,
     /// File type (`S_IFMT` bits).
     pub(crate) kind: u32,
@@ -132,7 +132,7 @@ pub(crate) struct Node {
     pub(crate) inode: Cell<u64>,
     /// References that the kernel holds.
     pub(crate) lookups: Cell<u64>,
-    /// Its names as far as they are known; none for the root and for what is gone.
+    /// Its known names; none for the root and for inodes without a name.
     pub(crate) links: RefCell<SmallVec<[Link; 1]>>,
     pub(crate) place: RefCell<Place>,
     /// A directory's lower parts from the top; of others at most the origin and, where that has
@@ -141,7 +141,8 @@ pub(crate) struct Node {
     pub(crate) state: State,
     /// Link count in the lower layer, for inodes that come from there.
     pub(crate) lower_nlink: Cell<u32>,
-    /// Its entry in the index, if it has one: then it is reached there, whatever names it has.
+    /// Its entry in the index, if it has one. Its upper part is then reached through the entry, not
+    /// through its names.
     pub(crate) indexed: OnceCell<Indexed>,
 }
 
@@ -166,7 +167,7 @@ impl Node {
         }
     }
 
-    /// Whether the kernel has references to it.
+    /// Returns whether the kernel has references to it.
     pub(crate) fn is_known(&self) -> bool {
         let has_former = |state: &FileState| !state.former_ids.borrow().is_empty();
         self.lookups.get() > 0 || self.file().is_some_and(has_former)
@@ -176,7 +177,7 @@ impl Node {
         self.kind == libc::S_IFDIR
     }
 
-    /// What it has as a directory.
+    /// Returns what it has as a directory.
     pub(crate) fn directory(&self) -> Option<&DirectoryState> {
         match &self.state {
             State::Directory(state) => Some(state),
@@ -193,7 +194,7 @@ impl Node {
         }
     }
 
-    /// Whether a part of a directory is known to hold no whiteouts by name.
+    /// Returns whether a part of a directory is known to hold no whiteouts by name.
     pub(crate) fn is_plain(&self, part: usize) -> bool {
         let is_it = |state: &DirectoryState| {
             state.plain.borrow().iter().any(|&plain| usize::from(plain) == part)
@@ -201,7 +202,7 @@ impl Node {
         self.directory().is_some_and(is_it)
     }
 
-    /// What it has as a regular file.
+    /// Returns what it has as a regular file.
     pub(crate) fn file(&self) -> Option<&FileState> {
         match &self.state {
             State::File(state) => Some(state),
@@ -209,35 +210,36 @@ impl Node {
         }
     }
 
-    /// Whether a change needs no copy-up any more.
+    /// Returns whether a change needs no copy-up any more.
     pub(crate) fn is_changeable(&self) -> bool {
         let is_own =
             !matches!(*self.place.borrow(), Place::Lower | Place::Gone { is_own: false, .. });
         is_own && !self.lacks_data()
     }
 
-    /// Whether its upper part has attributes only.
+    /// Returns whether its upper part has attributes only.
     pub(crate) fn lacks_data(&self) -> bool {
         self.file().is_some_and(|state| state.lacks_data.get())
     }
 
-    /// Whether its data is that of another inode than its attributes: of the last lower part.
+    /// Returns whether its data is that of another inode than its attributes: of the last lower
+    /// part.
     pub(crate) fn has_data_apart(&self) -> bool {
         let is_apart = || self.lacks_data() || self.lower.borrow().len() > 1;
         self.file().is_some() && !self.is_changeable() && is_apart()
     }
 
-    /// Whether it lies in the upper directory under its name.
+    /// Returns whether it lies in the upper directory under its name.
     pub(crate) fn is_in_upper(&self) -> bool {
         matches!(*self.place.borrow(), Place::Upper)
     }
 
-    /// Whether it has a part in a lower layer, or was copied from one.
+    /// Returns whether it has a part in a lower layer, or was copied from one.
     pub(crate) fn has_lower(&self) -> bool {
         !self.lower.borrow().is_empty() || self.lower_nlink.get() > 0
     }
 
-    /// The copy that waits for its name.
+    /// Returns the copy that waits for its name.
     pub(crate) fn pending(&self) -> Option<Rc<Pending>> {
         match &*self.place.borrow() {
             Place::Pending(pending) => Some(Rc::clone(pending)),
@@ -245,7 +247,7 @@ impl Node {
         }
     }
 
-    /// What is stored of it, if that is only a part.
+    /// Returns what is stored of it, if that is only a part.
     pub(crate) fn partial(&self) -> Option<Rc<Partial>> {
         match &*self.place.borrow() {
             Place::Partial(partial) => Some(Rc::clone(partial)),
@@ -253,12 +255,12 @@ impl Node {
         }
     }
 
-    /// One of its names.
+    /// Returns one of its names.
     pub(crate) fn link(&self) -> Option<Link> {
         self.links.borrow().first().cloned()
     }
 
-    /// Moves the node to another place; open backing files are opened anew at their next use.
+    /// Moves the node to another place; open backing files are opened again at their next use.
     pub(crate) fn set_place(&self, place: Place) {
         *self.place.borrow_mut() = place;
         if let Some(state) = self.directory() {
@@ -290,7 +292,7 @@ impl Node {
         }
     }
 
-    /// The node known under a name of this directory.
+    /// Returns the node known under a name of this directory.
     pub(crate) fn child(&self, name: &[u8]) -> Option<Rc<Node>> {
         self.directory()?.children.borrow().get(name)?.upgrade()
     }

@@ -1,8 +1,8 @@
 //! Owner and mode of inodes: their own, or those of an attribute (`xattr_permissions`).
 //!
-//! With the attribute the inode itself keeps the owner that it was made with and a mode by which its
-//! owner can do everything; what is shown, and what the kernel checks, is the attribute's. Symbolic
-//! links and special files cannot have it and show their own.
+//! With the attribute, the inode keeps the owner that created it and a mode that allows its owner
+//! everything. The union shows, and the kernel checks, the owner and mode of the attribute.
+//! Symbolic links and special files cannot have it and show their own.
 
 use std::borrow::Cow;
 use std::os::fd::BorrowedFd;
@@ -16,7 +16,7 @@ use crate::format::{Prefix, StatOverride};
 use crate::options::OwnerXattr;
 use crate::sys::{self, Stat};
 
-/// What an inode's own mode has at least, beside an attribute that says which one counts.
+/// The least mode of an inode whose attribute has the mode that counts.
 const MODE_BELOW: u32 = 0o755;
 
 /// How names of extended attributes are kept in one layer.
@@ -27,7 +27,7 @@ pub(crate) struct XattrNames {
 }
 
 impl XattrNames {
-    /// How a name given through the mount is stored; `None` if it is the layer's own.
+    /// Returns how a name given through the mount is stored; `None` if it is the layer's own.
     pub(crate) fn stored<'a>(&self, name: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let Some(form) = self.owners else { return self.prefix.stored(name) };
         match form.escaped(name) {
@@ -37,7 +37,7 @@ impl XattrNames {
         }
     }
 
-    /// How a stored name shows through the mount; `None` if it does not.
+    /// Returns how a stored name shows through the mount; `None` if it does not.
     pub(crate) fn shown<'a>(&self, name: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let Some(form) = self.owners else { return self.prefix.shown(name) };
         match form.unescaped(name) {
@@ -47,14 +47,15 @@ impl XattrNames {
         }
     }
 
-    /// Under which name a copy in another layer keeps an attribute; `None` if it does not get it.
+    /// Returns under which name a copy in another layer keeps an attribute; `None` if it does not
+    /// get it.
     pub(crate) fn carried(&self, to: &Self, name: &[u8]) -> Option<Vec<u8>> {
         let shown = self.shown(name)?;
         to.stored(&shown).map(Cow::into_owned)
     }
 }
 
-/// An object's attributes as its layer means them.
+/// Returns an object's attributes as its layer means them.
 pub(crate) fn shown_stat(
     form: Option<OwnerXattr>,
     object: BorrowedFd<'_>,
@@ -73,7 +74,7 @@ pub(crate) fn shown_stat(
 }
 
 impl Tree {
-    /// The form in which the layer of a node's attributes keeps owners.
+    /// Returns the form in which the layer of a node's attributes keeps owners.
     fn owners_of(&self, node: &Node) -> Option<OwnerXattr> {
         let is_lower = match *node.place.borrow() {
             Place::Lower => true,
@@ -87,7 +88,7 @@ impl Tree {
         }
     }
 
-    /// A node's attributes, from those of its inode.
+    /// Returns a node's attributes, from those of its inode.
     pub(crate) fn shown_stat(
         &self,
         node: &Rc<Node>,
@@ -97,17 +98,17 @@ impl Tree {
         shown_stat(self.owners_of(node), object, stat)
     }
 
-    /// The attributes of an upper object.
+    /// Returns the attributes of an upper object.
     pub(crate) fn upper_stat(&self, object: BorrowedFd<'_>) -> Result<Stat, Errno> {
         shown_stat(self.layers.owners(), object, sys::stat_at(object, b"")?)
     }
 
-    /// How names of a node's extended attributes are kept.
+    /// Returns how names of a node's extended attributes are kept.
     pub(crate) fn xattr_names_of(&self, node: &Node) -> XattrNames {
         XattrNames { prefix: self.layers.prefix, owners: self.owners_of(node) }
     }
 
-    /// The same in the upper layer.
+    /// Returns the same in the upper layer.
     pub(crate) fn upper_xattr_names(&self) -> XattrNames {
         XattrNames { prefix: self.layers.prefix, owners: self.layers.owners() }
     }
@@ -128,7 +129,8 @@ impl Tree {
                 Ok(())
             };
         }
-        // What is so already is not set: each change of metadata may wait for the file system.
+        // Values that are right already are not set, because each change of metadata may wait for
+        // the file system.
         let now = sys::stat_at(object, b"")?;
         let is_owned = (now.uid, now.gid) == (stat.uid, stat.gid);
         if !is_owned {
@@ -138,8 +140,8 @@ impl Tree {
         if kind == libc::S_IFLNK || is_like { Ok(()) } else { sys::chmod(object, stat.mode) }
     }
 
-    /// Sets an upper inode's own owner. Where all owners are shown as one, none needs to be set that
-    /// cannot be: a user namespace with one id has no others.
+    /// Sets an upper inode's own owner. Where all owners are shown as one, a failure is no error: a
+    /// user namespace with one id has no other owners.
     pub(crate) fn give_owner(
         &self,
         object: BorrowedFd<'_>,
@@ -153,8 +155,8 @@ impl Tree {
         }
     }
 
-    /// Changes an upper object's owner. As chown(2) does, it takes suid from a file, and sgid where it
-    /// is one.
+    /// Changes an upper object's owner. As chown(2) does, it takes suid from a file, and sgid where
+    /// it is one.
     pub(crate) fn set_owner(
         &self,
         object: BorrowedFd<'_>,
@@ -188,7 +190,7 @@ impl Tree {
     }
 }
 
-/// A mode without suid, and without sgid where it is one.
+/// Returns a mode without suid, and without sgid where it is one.
 fn without_privileges(mode: u32) -> u32 {
     let is_group_privilege = mode & libc::S_IXGRP != 0;
     mode & !(libc::S_ISUID | if is_group_privilege { libc::S_ISGID } else { 0 })

@@ -11,7 +11,7 @@ use crate::store::Partial;
 use crate::sys::{self, Stat};
 
 impl Tree {
-    /// The partial file of a name that only the lower layers have.
+    /// Returns the partial file of a name that only the lower layers have.
     pub(crate) fn find_partial(
         &self,
         parent: &Rc<Node>,
@@ -26,7 +26,7 @@ impl Tree {
         Ok(store.lookup(&*directory, name))
     }
 
-    /// Makes the node of a name the partial file that it is.
+    /// Attaches the partial file to the node of its name.
     pub(crate) fn adopt_partial(&self, node: &Rc<Node>, file: FileId) -> Result<Stat, Errno> {
         self.attach(node, file)?;
         self.stat(node)

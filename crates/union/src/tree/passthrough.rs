@@ -1,18 +1,19 @@
-//! Passthrough: what runs is read by the kernel itself, from the lower file.
+//! Passthrough: the kernel itself reads executable files from the lower file.
 //!
-//! The kernel wants all handles of an inode to be open in one way: to one backing file, or served by
-//! us and cached. So a file is *passed* from an open for reading that finds no served handle until the last
-//! such handle is closed. Executable lower files are passed: programs and libraries, which are mapped, and
-//! whose memory all unions of a lower layer then share. Other lower files are passed only where nothing is
-//! copied up, or where an option requests it: a passed handle continues to read the lower file when the file is
-//! copied up, which is wrong for a reader that follows a growing log. Files that are written, partial or
-//! waiting are never passed, since their bytes are not in one file.
+//! All handles of an inode must be of one kind for the kernel: passed to one backing file, or
+//! served by the union and cached. So a file is *passed* from an open for reading that finds no
+//! served handle until the last such handle is closed. Executable lower files are passed: programs
+//! and libraries, which are mapped, and whose memory all unions of a lower layer then share. Other
+//! lower files are passed only where nothing is copied up, or where an option requests it: a passed
+//! handle continues to read the lower file when the file is copied up, which is wrong for a reader
+//! that follows a growing log. Files that are written, partial or waiting are never passed, since
+//! their bytes are not in one file.
 //!
-//! When a passed file is copied up, its node gets a new number. Old handles and mappings continue with the
-//! lower file, as mappings on the kernel's overlayfs do. An open by the old number gets `ESTALE`: the kernel
-//! then looks the name up again and opens the new number.
-//! Only an open without a name to look up (`/proc/self/fd/N`) returns with the old number. When no passed
-//! handle is open any more, it may read past the kernel's cache. It may not write, since that would leave the
+//! When a passed file is copied up, its node gets a new number. Old handles and mappings continue
+//! with the lower file, as mappings on the kernel's overlayfs do. An open by the old number gets
+//! `ESTALE`: the kernel then looks the name up again and opens the new number. Only an open without
+//! a name to look up (`/proc/self/fd/N`) returns with the old number. When no passed handle is open
+//! any more, it may read past the kernel's cache. It may not write, since that would leave the
 //! kernel's cache under the new number unchanged.
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -34,17 +35,17 @@ const EXECUTABLE: u32 = libc::S_IXUSR | libc::S_IXGRP | libc::S_IXOTH;
 #[derive(Debug)]
 pub(crate) struct Passed(Option<BackingId>);
 
-/// How a handle is open; lives as long as it.
+/// How a handle is open; it lives as long as the handle.
 #[derive(Debug)]
 pub(crate) enum HandleMode {
     /// The kernel reads the file itself.
     Passed(Rc<Passed>),
-    /// We read and write it.
+    /// The union reads and writes it.
     Served { _use: Rc<()> },
 }
 
 impl HandleMode {
-    /// The notification for the kernel.
+    /// Returns the notification for the kernel.
     pub(crate) fn backing_id(&self) -> Option<BackingId> {
         match self {
             Self::Passed(passed) => passed.0.clone(),
@@ -53,7 +54,7 @@ impl HandleMode {
     }
 }
 
-/// What the kernel knows by a number that is its node's no more.
+/// A node that the kernel knows by a former number.
 #[derive(Debug)]
 struct Former {
     node: Rc<Node>,
@@ -61,10 +62,10 @@ struct Former {
     /// Lives while a passed handle is open.
     passed: Weak<Passed>,
     /// The thread that was last asked to look the name up again.
-    told: Cell<u32>,
+    asked_again: Cell<u32>,
 }
 
-/// What of a union is passed.
+/// The passed files of a union.
 #[derive(Debug, Default)]
 pub(crate) struct Passthrough {
     kernel: OnceCell<(Backings, Notifier)>,
@@ -80,17 +81,17 @@ impl Passthrough {
         let _ = self.kernel.set((backings, notifier));
     }
 
-    /// What the kernel is notified by, once the union is served.
+    /// Returns what the kernel is notified by, once the union is served.
     pub(crate) fn notifier(&self) -> Option<&Notifier> {
         self.kernel.get().map(|(_, notifier)| notifier)
     }
 
-    /// Says whether the kernel takes backing files.
+    /// Sets whether the kernel accepts backing files.
     pub(crate) fn agree(&self, is_agreed: bool) {
         self.is_agreed.set(is_agreed);
     }
 
-    /// The node that had a number.
+    /// Returns the node that had a number.
     pub(crate) fn former(&self, id: NodeId) -> Option<Rc<Node>> {
         self.former.borrow().get(&id.0).map(|former| Rc::clone(&former.node))
     }
@@ -113,7 +114,7 @@ impl Passthrough {
 }
 
 impl Tree {
-    /// In which way a new handle is open. All are passed while one is.
+    /// Returns how a new handle is open. All are passed while one is.
     pub(crate) fn handle_mode(
         &self,
         node: &Rc<Node>,
@@ -140,7 +141,7 @@ impl Tree {
         HandleMode::Served { _use: served }
     }
 
-    /// The attributes of a file that may be passed.
+    /// Returns the attributes of a file that may be passed.
     fn may_pass(&self, node: &Rc<Node>, backing: &Backing) -> Option<Stat> {
         let is_lower = matches!(*node.place.borrow(), Place::Lower) && !node.has_data_apart();
         if !is_lower || !self.passthrough.is_agreed.get() {
@@ -152,7 +153,8 @@ impl Tree {
         stat.ok().filter(|stat| takes_all || stat.mode & EXECUTABLE != 0)
     }
 
-    /// A file was copied up: passed handles keep the old content, under the old number.
+    /// Separates a file that was copied up from its passed handles, which keep the old content and
+    /// the old number.
     pub(crate) fn part_from_passed(&self, node: &Rc<Node>) {
         if node.is_changeable() {
             self.leave_number(node);
@@ -167,21 +169,22 @@ impl Tree {
             let (id, lookups) = (node.id.get(), node.lookups.replace(0));
             self.nodes.borrow_mut().remove(&id);
             node.id.set(self.new_number());
-            self.add_former(node, id, (lookups, passed));
+            self.add_former(node, id, lookups, passed);
             let notifier = self.passthrough.kernel.get().map(|(_, notifier)| notifier);
-            let told = notifier.map(|notifier| notifier.invalidate_attributes(NodeId(id)));
-            if let Some(Err(error)) = told {
+            let sent = notifier.map(|notifier| notifier.invalidate_attributes(NodeId(id)));
+            if let Some(Err(error)) = sent {
                 tracing::debug!(%error, "the kernel keeps attributes of a former number");
             }
         }
     }
 
-    /// Lets a node be known by a number that is not its own.
-    fn add_former(&self, node: &Rc<Node>, id: u64, (lookups, passed): (u64, Weak<Passed>)) {
+    /// Adds a number by which the kernel knows a node beside its own.
+    fn add_former(&self, node: &Rc<Node>, id: u64, lookups: u64, passed: Weak<Passed>) {
         let Some(state) = node.file() else { return };
         state.former_ids.borrow_mut().push(id);
         let node = Rc::clone(node);
-        let former = Former { node, lookups: Cell::new(lookups), passed, told: Cell::new(0) };
+        let former =
+            Former { node, lookups: Cell::new(lookups), passed, asked_again: Cell::new(0) };
         self.passthrough.former.borrow_mut().insert(id, former);
     }
 
@@ -203,11 +206,11 @@ impl Tree {
         }
     }
 
-    /// Whether an open by a former number is one for reading that has no name to look up: only that
-    /// comes again from the same thread.
+    /// Returns whether an open by a former number is one for reading that has no name to look up:
+    /// only that comes again from the same thread.
     ///
     /// # Errors
-    /// `ESTALE` makes the kernel look the name up anew.
+    /// `ESTALE` makes the kernel look the name up again.
     pub(crate) fn is_left_behind(
         &self,
         id: NodeId,
@@ -216,23 +219,23 @@ impl Tree {
     ) -> Result<bool, Errno> {
         let all = self.passthrough.former.borrow();
         let Some(former) = all.get(&id.0) else { return Ok(false) };
-        let is_again = former.told.replace(caller) == caller && caller != 0;
+        let is_again = former.asked_again.replace(caller) == caller && caller != 0;
         if is_again && !for_writing && former.passed.strong_count() == 0 {
-            former.told.set(0);
+            former.asked_again.set(0);
             return Ok(true);
         }
         Err(Errno::STALE)
     }
 
-    /// Lets the kernel go on knowing a node by a number that an earlier server gave it. Answers whether
-    /// it can be known so.
+    /// Keeps a number by which an earlier server made a node known to the kernel. Returns whether
+    /// the node can have it.
     pub(crate) fn restore_former(&self, node: &Rc<Node>, id: u64, lookups: u64) -> bool {
-        self.add_former(node, id, (lookups, Weak::new()));
+        self.add_former(node, id, lookups, Weak::new());
         node.file().is_some()
     }
 
-    /// Continues with a file that an earlier server has passed. The kernel's name for it is unknown, so no
-    /// further handle can be passed, and the number becomes a former one.
+    /// Continues with a file that an earlier server has passed. The kernel's name for it is
+    /// unknown, so no further handle can be passed, and the number becomes a former one.
     pub(crate) fn restore_passed(&self, id: NodeId) -> Option<Rc<Passed>> {
         let passed = Rc::new(Passed(None));
         if let Some(former) = self.passthrough.former.borrow_mut().get_mut(&id.0) {
@@ -245,14 +248,15 @@ impl Tree {
         Some(passed)
     }
 
-    /// Lets the kernel ask anew for the attributes of a node that were changed by a former number of it.
-    pub(crate) fn tell_present_number(&self, asked: NodeId, node: &Node) {
+    /// Lets the kernel ask again for the attributes of a node that were changed by a former number
+    /// of it.
+    pub(crate) fn invalidate_present_number(&self, asked: NodeId, node: &Node) {
         if asked.0 != node.id.get() {
             self.invalidate_attributes(node);
         }
     }
 
-    /// Lets the kernel ask for a node's attributes anew.
+    /// Lets the kernel ask for a node's attributes again.
     pub(crate) fn invalidate_attributes(&self, node: &Node) {
         let Some(notifier) = self.passthrough.notifier() else { return };
         if let Err(error) = notifier.invalidate_attributes(NodeId(node.id.get())) {

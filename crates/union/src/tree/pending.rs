@@ -19,7 +19,7 @@ pub(crate) struct Pending {
     name: Vec<u8>,
     entry: Option<Box<[u8]>>,
     bytes: u64,
-    /// What it takes of the files that may be open.
+    /// Its share of the files that may be open.
     room: RefCell<Option<Permit>>,
     /// Unlinked meanwhile: nothing is to be published.
     is_cancelled: Cell<bool>,
@@ -28,8 +28,8 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Makes one of a copy with this name among the waiting ones, which will be this entry of the index,
-    /// if it is for one.
+    /// Makes one of a copy with this name among the waiting ones, which will be this entry of the
+    /// index, if it is for one.
     pub(crate) fn new(
         file: Fd,
         backing: Rc<Backing>,
@@ -51,22 +51,22 @@ impl Pending {
         }
     }
 
-    /// The copy.
+    /// Returns the copy.
     pub(crate) fn file(&self) -> &Fd {
         &self.file
     }
 
-    /// The copy, for reading and writing.
+    /// Returns the copy, for reading and writing.
     pub(crate) fn backing(&self) -> &Rc<Backing> {
         &self.backing
     }
 
-    /// Its name among the waiting ones.
+    /// Returns its name among the waiting ones.
     pub(crate) fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// The entry of the index that it will be, if it is for one.
+    /// Returns the entry of the index that it will be, if it is for one.
     pub(crate) fn entry(&self) -> Option<&[u8]> {
         self.entry.as_deref()
     }
@@ -75,12 +75,12 @@ impl Pending {
         self.bytes
     }
 
-    /// Whether its node has lost its name, so that nothing is to be published.
+    /// Returns whether its node has lost its name, so that nothing is to be published.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.is_cancelled.get()
     }
 
-    /// Whether it has its name, or why it could not get it; `None` while it waits.
+    /// Returns whether it has its name, or why it could not get it; `None` while it waits.
     pub(crate) fn outcome(&self) -> Option<Result<(), Errno>> {
         self.outcome.get()
     }
@@ -90,7 +90,7 @@ impl Pending {
         self.ended.notified()
     }
 
-    /// Gives the copy's name up: the node has lost its own.
+    /// Removes the copy: its node has lost its name.
     pub(crate) fn cancel(&self, upper: &Upper) {
         if !self.is_cancelled.replace(true) {
             // What stays after an error is discarded by the next mount.

@@ -19,13 +19,13 @@ use crate::tree::{Node, Tree};
 
 /// The attribute of a work file that says how far it is filled, durably; decimal.
 const PROGRESS: &[u8] = b"tsumugi.fill";
-/// After so many bytes of a file what was copied is made durable, and its progress noted.
+/// After this many bytes of a file, the copied bytes are made durable and the progress is noted.
 const CHECKPOINT_BYTES: u64 = 64 << 20;
-/// After so many bytes what was copied has to be at the device: what is dirty in memory would be
-/// written at the cost of others.
+/// After this many bytes, the copied bytes are written to the device: writing more dirty memory
+/// later would slow other programs down.
 const DIRTY_BYTES_MAX: u64 = 8 << 20;
 
-/// What the second phase copies at once.
+/// Most bytes that the second phase copies in one step.
 const STEP_BYTES_MAX: u64 = 1 << 20;
 
 type Handles = std::sync::Arc<OwnedFd>;
@@ -36,8 +36,8 @@ pub(super) struct Filling<'a> {
     pub(super) node: &'a Rc<Node>,
     pub(super) partial: &'a Rc<Partial>,
     file: &'a File,
-    /// Up to where an earlier mount has copied the lower file. It is compared with that, since nothing else
-    /// shows that the work file is still what was written.
+    /// The end of the bytes that an earlier mount copied from the lower file. They are compared
+    /// with it, because nothing else shows that the work file still has the written bytes.
     resumed: u64,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Filled {
 }
 
 impl PartialFiles {
-    /// The first phase of one file.
+    /// Returns the first phase of one file.
     pub(super) async fn fill(
         self: &Rc<Self>,
         wanted: &Wanted,
@@ -92,7 +92,7 @@ impl PartialFiles {
                 Ok(Filled { whole, wanted, room, bytes, held, progress_name })
             }
             Err(stop) => {
-                // What the next mount may go on with stays.
+                // The work file stays if the next mount can continue with it.
                 if stop != Stop::Ending {
                     let _ = rustix::fs::unlinkat(&upper.pending, &*name, AtFlags::empty());
                 }
@@ -101,14 +101,14 @@ impl PartialFiles {
         }
     }
 
-    /// The node and file of a queued entry, if it is still partial.
+    /// Returns the node and file of a queued entry, if it is still partial.
     fn find_wanted(&self, wanted: &Wanted) -> Option<(Rc<Node>, Rc<Partial>)> {
         let (node, _) = self.tree.lookup(&wanted.parent, &wanted.name).ok().flatten()?;
         let partial = node.partial().filter(|partial| partial.file() == wanted.file)?;
         (!partial.is_completing()).then_some((node, partial))
     }
 
-    /// Copies everything, in order. Answers which stored runs, and how many bytes.
+    /// Copies everything, in order. Returns which stored runs, and how many bytes.
     async fn copy_pieces(
         &self,
         filling: &Filling<'_>,
@@ -116,7 +116,8 @@ impl PartialFiles {
         progress_name: &[u8],
     ) -> Result<(Vec<Held>, u64), Stop> {
         let PartialContent { size_bytes: size, pieces } = filling.partial.content()?;
-        // What lies behind was copied by an earlier mount and is copied anew: holes are to be holes.
+        // The bytes behind it were copied by an earlier mount and are copied again, so that holes
+        // stay holes.
         rustix::fs::ftruncate(object, filling.resumed.min(size))?;
         rustix::fs::ftruncate(object, size)?;
         let (mut held, mut bytes, mut dirty) = (Vec::new(), 0, 0);
@@ -160,7 +161,7 @@ impl PartialFiles {
         Ok((held, bytes))
     }
 
-    /// Makes what was copied durable, and then notes how far that is.
+    /// Makes the copied bytes durable, and then notes the progress.
     async fn checkpoint(
         &self,
         file: &File,
@@ -180,7 +181,7 @@ impl PartialFiles {
     }
 }
 
-/// The copying of a part of a piece.
+/// Returns the copying of a part of a piece.
 fn step(
     tree: &Tree,
     filling: &Filling<'_>,
@@ -200,8 +201,8 @@ fn step(
 }
 
 impl Filled {
-    /// Brings the work file up to date, while no request changes the file. It already has all bytes of the
-    /// lower file, since these never increase.
+    /// Brings the work file up to date, while no request changes the file. It already has all bytes
+    /// of the lower file, since these never increase.
     pub(super) async fn catch_up(&self, tree: &Tree, worker: &Worker) -> Result<(), Errno> {
         let Whole { node, partial, file, object, .. } = &self.whole;
         let PartialContent { size_bytes: size, pieces } = partial.content()?;

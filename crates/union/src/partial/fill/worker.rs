@@ -1,7 +1,8 @@
 //! The thread that fills: it has the lowest priority, and does nothing by itself.
 //!
-//! Each step is one call that the union's own thread sends. So one thread decides (what is filled, how fast,
-//! when to pause) and another one may wait for a disk: a step never holds anything that a request could need.
+//! Each step is one call that the serving thread of the union sends. The serving thread decides
+//! which files are filled, how fast, and when to pause; this thread may wait for a disk. A step
+//! never holds anything that a request could need.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::BorrowedFd;
@@ -55,7 +56,7 @@ impl Worker {
         let calls = self.sender()?;
         let (answer, mut wait) = mailbox::channel(1);
         let call: Call = Box::new(move || {
-            // Nobody waits for the answer any more: then it is not needed.
+            // If no task waits for the answer any more, it is not needed.
             let _ = answer.try_send(call());
         });
         calls.send(call).await.map_err(|_| Errno::IO)?;
@@ -106,8 +107,8 @@ pub(super) enum CopyMethod {
 }
 
 impl Step {
-    /// Copies it. Answers how many bytes it stands for, which are fewer than asked for where the
-    /// data ends.
+    /// Copies it. Returns the number of bytes that are done, which is smaller than requested where
+    /// the data ends.
     pub(super) fn run(self) -> Result<u64, Errno> {
         let from = self.from.handle().as_fd().map_err(errno_of)?;
         let to = self.to.handle().as_fd().map_err(errno_of)?;
