@@ -127,7 +127,7 @@ impl Check<'_> {
         }
     }
 
-    /// What is wrong with the journal itself.
+    /// Adds findings about the journal itself.
     fn journal(&mut self, inspection: &Inspection) {
         for damage in inspection.damage() {
             let path = self.work_path.join(OWN);
@@ -157,7 +157,7 @@ impl Check<'_> {
         }
     }
 
-    /// What commands find the union by.
+    /// Checks the record by which commands find the union.
     fn record(&mut self, inspection: &Inspection) {
         // Without partial files nothing needs it; then a union mounted once may have none yet.
         if inspection.files.is_empty() {

@@ -161,7 +161,7 @@ async fn serve(mut orders: Receiver<Order>) {
     }
 }
 
-/// What the syncs of this thread share.
+/// The state that the syncs of this thread share.
 #[derive(Default)]
 struct Desk {
     syncs: Syncs,
@@ -200,8 +200,8 @@ fn finish(copied: &Copied, writes_back: bool, syncs: &Sender<Order>) {
     }
 }
 
-/// Lets a thread start to write back. It only makes a later sync shorter: where orders pile up,
-/// that does all of it.
+/// Requests write-back from a thread. Write-back only makes a later sync shorter; if too many
+/// orders wait, the sync does all of it.
 fn write_back(syncs: &Sender<Order>, what: WriteBack) {
     let _ = syncs.try_send(Order::WriteBack(what));
 }

@@ -154,8 +154,7 @@ impl CopyUp {
         done
     }
 
-    /// Makes the directories above what is no directory part of the upper layer: of all names by
-    /// which it is known.
+    /// Copies up the directories above all known names of a node that is no directory.
     async fn copy_up_parents(&self, node: &Node) -> Result<(), Errno> {
         let links = node.links.borrow().clone();
         for link in links {

@@ -55,19 +55,20 @@ pub(crate) struct Durability {
     /// Copies that wait for their names.
     copies: RefCell<Vec<Weak<Pending>>>,
     marks: Marks,
-    /// What was changed and is not known to be durable, by node.
+    /// Changed nodes that are not known to be durable, by number.
     dirty: RefCell<HashMap<u64, Rc<Node>>>,
     flusher: Flusher,
     /// Names that partial files have lost.
     losses: Losses,
-    /// Directories of new partial files, whose names are to be durable with them; a flush is due if
-    /// there are any.
+    /// Directories of new partial files, whose names must become durable with them; a flush is due
+    /// if there are any.
     new_partials: RefCell<Vec<Rc<Node>>>,
     tree: Rc<Tree>,
 }
 
 impl Durability {
-    /// Of a tree, with what an earlier process has left: changes, and ends of partial files.
+    /// Makes the durability of a tree, with the changes and the ended partial files of an earlier
+    /// process.
     pub(crate) fn new(
         tree: &Rc<Tree>,
         committer: &Rc<Committer>,
@@ -92,7 +93,7 @@ impl Durability {
         self.inherited.set_clean(is_clean);
     }
 
-    /// Returns what copies and syncs for the thread.
+    /// Returns the copier of the thread.
     pub(crate) fn copier(&self) -> &Copier {
         &self.committer.copier
     }

@@ -221,7 +221,8 @@ impl Directories {
         Ok(Self { upper, lower: lower? })
     }
 
-    /// Takes what [`Directories::descriptors`] gave; `None` if it is not what the options name.
+    /// Makes directories of the result of [`Directories::descriptors`]; `None` if their number does
+    /// not fit the options.
     pub(crate) fn from_descriptors(options: &Options, descriptors: Vec<OwnedFd>) -> Option<Self> {
         let has_upper = options.upper.is_some() && options.work.is_some();
         let mut descriptors = descriptors.into_iter();
@@ -451,8 +452,8 @@ pub(crate) fn clear(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Removes a name and what is below it. Work directories are a few levels deep at most: what is
-/// taken down has been emptied of everything visible.
+/// Removes a name with everything below it. Work directories are a few levels deep at most, because
+/// a removed directory has no visible entries.
 pub(crate) fn remove(directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     use rustix::fs::{AtFlags, unlinkat};
     match unlinkat(directory, name, AtFlags::empty()) {

@@ -121,7 +121,7 @@ impl UnionMount {
         filled
     }
 
-    /// Logs now and then that the end takes long, and what is left.
+    /// Logs at intervals that the end takes long, and the remaining work.
     async fn log_end(&self) -> std::convert::Infallible {
         loop {
             reactor::time::sleep(END_STEP).await;
@@ -154,7 +154,7 @@ impl UnionMount {
         in_background("cut-off", move || unmounter.abort());
     }
 
-    /// Completes partial files, if that is to be done now.
+    /// Completes partial files, if the options request it at unmount.
     async fn fill_at_end(&self) -> Result<(), UnionError> {
         let options = &self.union.tree().options();
         if options.fill != FillMode::Unmount || options.read_only {
@@ -167,7 +167,7 @@ impl UnionMount {
         UnionError::unfinished(&upper, &unfinished).map_or(Ok(()), Err)
     }
 
-    /// Returns what ends the mount, from any thread.
+    /// Returns a handle that ends the mount, from any thread.
     pub fn unmounter(&self) -> Unmounter {
         self.session.unmounter()
     }
@@ -312,7 +312,8 @@ fn session_options(options: &Options, transport: TransportChoice) -> SessionOpti
 /// Waits until everything that was copied up in a mounted union has its name and is durable.
 ///
 /// # Errors
-/// What opening the mount point or the ioctl answers; `ENOTTY` if it is not a union of ours.
+/// Errors of opening the mount point and of the ioctl; `ENOTTY` if it is not a union of this
+/// program.
 pub fn sync_mount(mountpoint: &std::path::Path) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(mountpoint, flags, Mode::empty())?;

@@ -61,7 +61,7 @@ pub(crate) struct Union {
     tree: Rc<Tree>,
 }
 
-/// What the mount and this process can do.
+/// The abilities of the mount and of this process.
 #[derive(Debug)]
 struct Mount {
     /// Whether the kernel's requests say which opens take privileges (Linux 5.11).
@@ -72,13 +72,13 @@ struct Mount {
     keeps_privileges: bool,
     /// When a write need not wait.
     free_run: Rc<FreeRun>,
-    /// What takes the mount away, once it is served.
+    /// The handle that unmounts, once the union is served.
     unmounter: OnceCell<fuse::Unmounter>,
 }
 
 impl Union {
-    /// Makes the union of a tree, with what an earlier process has left: changes, and ends of
-    /// partial files.
+    /// Makes the union of a tree, with the changes and the ended partial files of an earlier
+    /// process.
     pub(crate) fn new(tree: Tree, shared: &Shared, inherited: Inherited, ended: &[FileId]) -> Self {
         let tree = Rc::new(tree);
         let durability = Rc::new(Durability::new(&tree, &shared.committer, inherited, ended));
@@ -110,7 +110,7 @@ impl Union {
         &self.handles
     }
 
-    /// Sets what takes the mount away. A union is served once.
+    /// Sets the handle that unmounts. A union is served once.
     pub(crate) fn unmount_by(&self, unmounter: fuse::Unmounter) {
         let _ = self.mount.unmounter.set(unmounter);
     }

@@ -1,8 +1,8 @@
 //! Making partial copies instead of whole ones, and making them whole: at once for a request that
 //! needs it ([`complete`]), or in the background ([`fill`]).
 //!
-//! What a partial file cannot do (being linked, moved, given attributes, owner or mode) completes
-//! it first: then it is an ordinary file of the upper directory.
+//! Operations that a partial file does not support (links, renames, changes of attributes, owner or
+//! mode) complete it first: then it is an ordinary file of the upper directory.
 
 mod complete;
 mod fill;
@@ -17,14 +17,14 @@ use std::rc::Rc;
 use crate::durability::Durability;
 use crate::tree::Tree;
 
-/// What makes partial files of a union, and makes them whole.
+/// Makes partial files of a union, and completes them.
 #[derive(Debug)]
 pub(crate) struct PartialFiles {
     tree: Rc<Tree>,
     durability: Rc<Durability>,
     /// Whether files of a device can be cloned into the upper, as far as it was tried.
     clones: RefCell<HashMap<u64, bool>>,
-    /// What makes partial files whole in the background.
+    /// The state of filling them in the background.
     filler: Filler,
     /// The thread that copies for it.
     worker: Rc<Worker>,
@@ -49,7 +49,7 @@ impl PartialFiles {
         &self.durability
     }
 
-    /// Returns what makes partial files whole in the background.
+    /// Returns the state of filling them in the background.
     pub(crate) fn filler(&self) -> &Filler {
         &self.filler
     }

@@ -39,7 +39,7 @@ const NEW_FILE: &str = "union.new";
 const RECORD_BYTES_MAX: u64 = 8 << 20;
 
 impl Identity {
-    /// Returns what an open directory is known by.
+    /// Returns the identity of an open directory.
     fn of(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
         let inode = sys::stat_at(directory, b"")?.inode;
         let uuid = reactor::file::file_system_uuid(directory).unwrap_or_default();

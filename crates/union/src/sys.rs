@@ -182,7 +182,7 @@ fn proc_path_of(directory: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
     [proc_path(directory).as_bytes(), b"/", name].concat()
 }
 
-/// Takes an attribute that is not there, or cannot be, for none.
+/// Turns the error of a missing or unsupported attribute into `None`.
 fn or_none(value: Result<Option<Vec<u8>>, Errno>) -> Result<Option<Vec<u8>>, Errno> {
     match value {
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),

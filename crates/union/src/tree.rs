@@ -142,17 +142,17 @@ impl Tree {
         &self.root
     }
 
-    /// Returns what the thread keeps open, and its bounds.
+    /// Returns the files that the thread keeps open, and its bounds.
     pub(crate) fn kept(&self) -> &Rc<KeptOpen> {
         &self.kept
     }
 
-    /// Returns what is passed to the kernel, and what it is notified by.
+    /// Returns the state of passthrough.
     pub(crate) fn passthrough(&self) -> &Passthrough {
         &self.passthrough
     }
 
-    /// From now on this is kept up to date. A union is served once.
+    /// Sets the observer. A union is served once.
     pub(crate) fn observe_by(&self, observer: Rc<dyn Observer>) {
         let _ = self.observer.set(observer);
     }
@@ -186,7 +186,7 @@ impl Tree {
         self.nodes.borrow().values().cloned().collect()
     }
 
-    /// Lets the kernel know a node by a number that an earlier server gave it.
+    /// Adds a node under the number that an earlier server gave it.
     pub(crate) fn restore_node(&self, id: u64, node: Rc<Node>) {
         self.nodes.borrow_mut().insert(id, node);
     }
@@ -219,7 +219,7 @@ impl Tree {
         id
     }
 
-    /// The number that the next node gets.
+    /// Sets the number of the next node.
     pub(crate) fn set_next_node(&self, id: u64) {
         self.next_node.set(id);
     }
@@ -367,8 +367,8 @@ impl Tree {
         Ok(if node.has_data_apart() { self.with_blocks_of_data(node, stat) } else { stat })
     }
 
-    /// Returns what a file takes is what its data takes, wherever that is. In layers that hold data
-    /// only it is not looked for, as in the kernel.
+    /// Returns attributes with the blocks of the data, in any merged layer. As in the kernel,
+    /// layers that hold data only are not searched for it.
     pub(crate) fn with_blocks_of_data(&self, node: &Node, stat: Stat) -> Stat {
         let lower = node.lower.borrow();
         let data = lower.last().filter(|part| usize::from(part.layer) < self.layers.merged_count);

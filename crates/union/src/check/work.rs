@@ -1,4 +1,4 @@
-//! The rest of the work directory: marks, copies that wait for their names, and what is half done.
+//! The rest of the work directory: marks, copies that wait for their names, and half-made objects.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;

@@ -71,12 +71,12 @@ pub(crate) struct Copied {
 pub(super) enum Step {
     /// This part of the copy has been made.
     More(File, Range<u64>),
-    /// It is done.
+    /// The copy is complete.
     Done(Copied),
 }
 
 impl Copy {
-    /// Of the first `length` bytes.
+    /// Makes a copy of the first `length` bytes.
     pub(crate) fn new(from: File, length: u64, to: To, writes_back: bool) -> Self {
         Self { from, length, to, writes_back, progress: None }
     }

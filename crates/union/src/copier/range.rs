@@ -14,7 +14,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// `keeps_holes`, since these are left out. Returns how many bytes of the range were dealt with.
 ///
 /// # Errors
-/// What the file systems answer; `EIO` if the source ends before the range does.
+/// Errors of the file systems; `EIO` if the source ends before the range does.
 pub(crate) fn copy_range(
     from: BorrowedFd<'_>,
     position: u64,

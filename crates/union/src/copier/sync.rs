@@ -30,7 +30,7 @@ const SYNCS_MAX: usize = 512;
 pub(crate) enum ToSync {
     /// A file's data and attributes.
     File(File),
-    /// A file's data, with what is needed to read it.
+    /// A file's data, with the metadata that reading it needs.
     Data(File),
     /// The names in a directory.
     Names(File),

@@ -67,12 +67,12 @@ impl Committer {
         Self { copier, ..Self::default() }
     }
 
-    /// Returns what copies and syncs for the thread.
+    /// Returns the copier of the thread.
     pub(crate) fn copier(&self) -> &Copier {
         &self.copier
     }
 
-    /// Lets a copy wait for the next batch.
+    /// Adds a copy to the next batch.
     pub(super) fn add(self: &Rc<Self>, of: &Rc<Durability>, node: &Rc<Node>, pending: Rc<Pending>) {
         assert!(
             pending.outcome().is_none() && !pending.is_cancelled(),

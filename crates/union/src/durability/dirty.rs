@@ -1,4 +1,4 @@
-//! What was changed in the upper directory and is not known to be durable.
+//! Changes in the upper directory that are not known to be durable.
 //!
 //! The kernel does not pass sync(2), syncfs(2) or umount(2) to a FUSE server, and flushing the
 //! whole file system would flush the data of other programs too. So the union records the changed

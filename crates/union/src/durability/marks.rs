@@ -84,8 +84,8 @@ pub(crate) fn read_below(
     Ok(decode(crate::journal::witness(pending), &bytes))
 }
 
-/// Returns what is noted instead of a path for what will be an entry of the index: no path has a
-/// zero.
+/// Returns the path that is noted for a future entry of the index: a zero byte, which no path has,
+/// and its name.
 pub(super) fn path_in_index(entry: &[u8]) -> Vec<u8> {
     [&[0], entry].concat()
 }

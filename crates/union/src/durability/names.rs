@@ -19,7 +19,7 @@ pub(super) struct NewNames {
     has_index: bool,
     /// Partial files that had lost their names by then.
     losses: u64,
-    /// What is to be synced: the index first.
+    /// The files to sync, the index first.
     pub(super) files: Vec<ToSync>,
 }
 

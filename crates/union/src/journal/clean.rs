@@ -15,7 +15,7 @@ use super::segment::HEADER_BYTES;
 use super::storage::Storage;
 use super::types::{FILE_BYTES_MAX, FileId, SegmentId, Sequence};
 
-/// What a file's metadata is taken to cost in the log.
+/// The assumed size of a file's metadata in the log.
 const BASE_BYTES: u64 = 512;
 
 /// How far the cleaning of the oldest segment has come.
@@ -218,7 +218,7 @@ impl<S: Storage> Journal<S> {
         Ok(())
     }
 
-    /// After the last record that can be read: what is still named in the segment is lost.
+    /// Records as lost the ranges that still lie in the segment behind the last readable record.
     fn lose_rest(&mut self, oldest: SegmentId) -> Result<(), JournalError> {
         let ids: Vec<_> = self.state.files.keys().copied().collect();
         for file in ids {

@@ -30,7 +30,7 @@ pub(super) struct Segment {
     pub(super) has_durable_header: bool,
 }
 
-/// What of the directory was changed and not synced.
+/// Changes of the directory that are not synced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Dirt {
     /// Counts changes of the segments' names.
@@ -249,7 +249,7 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Takes note of the headers of all segments up to `newest`.
+    /// Notes the headers of all segments up to `newest`.
     pub(super) fn headers_durable(&mut self, newest: SegmentId) {
         for segment in self.segments.range_mut(..=newest).rev().map(|(_, segment)| segment) {
             if segment.has_durable_header {

@@ -38,7 +38,7 @@ pub struct FileStatus {
     pub is_damaged: bool,
 }
 
-/// What the store uses.
+/// The space that the store uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Copy-ups.
@@ -72,7 +72,7 @@ impl<S: Storage> Journal<S> {
         self.files().map(status).collect()
     }
 
-    /// Returns what the store uses.
+    /// Returns the space that the store uses.
     pub fn usage(&self) -> Usage {
         Usage {
             files: self.state.files.len(),

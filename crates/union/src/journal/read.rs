@@ -59,7 +59,7 @@ impl<'a> CopyUp<'a> {
         &self.state.base.names
     }
 
-    /// Of a pending copy-up: whether its work file was recorded as durable.
+    /// Returns whether the work file of a pending copy-up was recorded as durable.
     pub fn is_data_durable(&self) -> bool {
         self.state.base.is_data_durable
     }
@@ -196,8 +196,8 @@ impl<S: Storage> Journal<S> {
 
     /// Returns the range that a write of `range` is to store, for which the caller puts the new
     /// bytes over the present content: `range` itself, or more at its two ends where chunks are
-    /// stored whole, or where a chunk is in so many pieces that it is better stored again. What lies
-    /// between the file's end and the write is zeros.
+    /// stored whole, or where a chunk is in so many pieces that it is better stored again. What
+    /// lies between the file's end and the write is zeros.
     pub fn plan_write(&self, file: FileId, range: Range<u64>) -> Result<Range<u64>, JournalError> {
         let state = self.get(file)?;
         let chunk = self.log.options.chunk_bytes;
@@ -245,7 +245,8 @@ impl<S: Storage> Journal<S> {
     }
 }
 
-/// What no run covers is the lower's below the limit, and zero from there on.
+/// Returns the source of bytes that no run covers: the lower file below the limit, zeros from there
+/// on.
 fn unmapped<H>(state: &FileState, range: Range<u64>, pieces: &mut Vec<Piece<H>>) {
     let border = state.base.lower_limit.clamp(range.start, range.end);
     for (range, source) in [(range.start..border, Source::Lower), (border..range.end, Source::Zero)]

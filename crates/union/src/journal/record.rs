@@ -41,7 +41,7 @@ pub(super) const CHANGES_MAX: usize = 8;
 const WRITE_OF_BLOCKS: u8 = 17;
 const MOVE_OF_BLOCKS: u8 = 18;
 
-/// What makes a segment's records its own: the store's and the segment's random numbers.
+/// The key of the records of a segment: the random numbers of the store and of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) journal: u64,

@@ -211,7 +211,7 @@ impl<S: Storage> Replay<'_, S> {
         Ok(Some(Segment { key, size_bytes, end: at, last, has_durable_header }))
     }
 
-    /// Takes note of a segment without a header. `None` if it was never durable: the log ends
+    /// Notes a segment without a header. `None` if it was never durable: the log ends
     /// before it.
     fn unreadable(&mut self, candidate: &Candidate, next: Option<&Header>) -> Option<Segment> {
         // A segment is followed by another only after its header is durable.

@@ -51,7 +51,7 @@ pub(super) struct State {
     pub(super) files: BTreeMap<FileId, FileState>,
     pub(super) names: BTreeMap<ParentKey, BTreeMap<Box<[u8]>, FileId>>,
     pub(super) live: BTreeMap<SegmentId, Live>,
-    /// Of each segment, the data of its records by position: its length and its checksums.
+    /// The data of the records of each segment, by position: length and checksums.
     sums: BTreeMap<SegmentId, BTreeMap<u32, (u32, Sums)>>,
     pub(super) runs: usize,
     pub(super) next_file: u64,

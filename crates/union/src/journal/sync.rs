@@ -5,8 +5,8 @@ use super::error::JournalError;
 use super::storage::Storage;
 use super::types::{Kind, SegmentId, Sequence};
 
-/// What to flush, so that everything appended so far is durable. The flushes may run in any order
-/// and at once; all must succeed.
+/// The flushes that make everything durable that was appended so far. The flushes may run in any
+/// order and at once; all must succeed.
 #[derive(Debug)]
 pub struct Ticket<H> {
     /// The last record that the flushes cover.
@@ -28,7 +28,7 @@ impl<H> Ticket<H> {
 }
 
 impl<S: Storage> Journal<S> {
-    /// Returns what to flush now. The marker is made first, if a partial file is there.
+    /// Returns the flushes that are due now. The marker is made first, if a partial file is there.
     pub fn ticket(&mut self) -> Result<Ticket<S::Handle>, JournalError> {
         if self.log.is_poisoned {
             return Err(JournalError::Poisoned);
@@ -58,7 +58,7 @@ impl<S: Storage> Journal<S> {
         })
     }
 
-    /// Takes note that all of the ticket's flushes succeeded. The marker goes when the last partial
+    /// Notes that all flushes of the ticket succeeded. The marker is removed when the last partial
     /// file's end is durable.
     pub fn synced<H>(&mut self, ticket: &Ticket<H>) -> Result<(), JournalError> {
         if self.log.is_poisoned {
@@ -93,8 +93,8 @@ impl<S: Storage> Journal<S> {
         self.log.storage.marks_handle()
     }
 
-    /// Takes note that a flush failed: what was written since the last success may be lost, so
-    /// nothing is acknowledged any more.
+    /// Notes that a flush failed: bytes written since the last success may be lost, so nothing is
+    /// acknowledged any more.
     pub fn sync_failed(&mut self) {
         self.log.is_poisoned = true;
     }

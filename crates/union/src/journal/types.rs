@@ -202,7 +202,7 @@ pub enum Stage {
     Publishing(Box<[u8]>),
 }
 
-/// What a new copy-up starts as.
+/// The initial state of a copy-up.
 #[derive(Clone, Debug)]
 pub struct Creation {
     /// The lower file; `None` for one that needs none of its bytes.

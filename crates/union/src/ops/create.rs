@@ -31,7 +31,7 @@ pub(super) enum Make<'a> {
 }
 
 impl Make<'_> {
-    /// What MKNOD makes.
+    /// Returns the kind that MKNOD makes.
     pub(super) fn of(creation: &Creation, rdev: u32) -> Self {
         match creation.mode & libc::S_IFMT {
             0 | libc::S_IFREG => Make::File,
@@ -61,7 +61,7 @@ impl<'a> Setting<'a> {
         Self { parent, mode: *mode, umask: *umask, uid, gid, extensions }
     }
 
-    /// Of a symbolic link, which has no mode of its own.
+    /// Returns the setting of a symbolic link, which has no mode of its own.
     pub(super) fn of_link(request: &Request, extensions: &'a Extensions) -> Self {
         let Request { node: parent, uid, gid, .. } = *request;
         Self { parent, mode: 0o777, umask: 0, uid, gid, extensions }

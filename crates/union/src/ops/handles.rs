@@ -12,7 +12,7 @@ use crate::tree::{Listing, OpenFile};
 /// A listing that one open directory reads.
 type OpenListing = Rc<RefCell<Listing>>;
 
-/// What programs have open.
+/// The handles that programs have open.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     files: RefCell<Slab<Rc<OpenFile>>>,

@@ -131,7 +131,7 @@ impl Union {
         } else if is_direct || self.goes_past_cache(&open, flags) {
             OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
         } else {
-            // The data changes through this mount only, so that what is cached stays true.
+            // The data changes through this mount only, so cached pages stay valid.
             OpenFlags::KEEP_CACHE
         };
         if !self.tree.options().writeback {

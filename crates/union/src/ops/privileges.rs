@@ -34,7 +34,7 @@ use crate::tree::OpenFile;
 const CAP_FSETID: u32 = 4;
 /// The number of the capability to set and remove files' capabilities.
 const CAP_SETFCAP: u32 = 31;
-/// What `/proc/PID/ns/user` leads to in the initial user namespace (`PROC_USER_INIT_INO`), in which
+/// The target of `/proc/PID/ns/user` in the initial user namespace (`PROC_USER_INIT_INO`), in which
 /// the kernel asks for that capability.
 const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 
@@ -178,7 +178,7 @@ impl Union {
         if is_owner || may_write || caller.has(CAP_SETFCAP) { Ok(()) } else { Err(Errno::PERM) }
     }
 
-    /// Takes the privileges that a change of the data takes, before the change.
+    /// Removes the privileges that a change of the data removes, before the change.
     pub(crate) fn take_privileges(
         self: &Rc<Self>,
         node: &Rc<Node>,
@@ -205,8 +205,8 @@ impl Union {
         if is_taken { self.take(node, object, lost) } else { Ok(()) }
     }
 
-    /// Takes the bits from a file that was truncated by its open, which the kernel announces since
-    /// Linux 5.11.
+    /// Removes the bits of a file that its open truncates, which the kernel announces since Linux
+    /// 5.11.
     pub(crate) fn take_at_open(
         self: &Rc<Self>,
         node: &Rc<Node>,
@@ -221,7 +221,7 @@ impl Union {
         self.take_privileges(node, object, caller, announced)
     }
 
-    /// Takes bits from an upper file's mode, and from the mode that the kernel knows.
+    /// Removes bits from the mode of an upper file, and from the mode that the kernel has.
     fn take(
         self: &Rc<Self>,
         node: &Rc<Node>,
@@ -247,7 +247,7 @@ impl Union {
         Ok(self.lost(&stat, caller))
     }
 
-    /// Takes bits that a file still has after a change of its owner.
+    /// Removes bits that a file still has after a change of its owner.
     pub(crate) fn take_left(&self, object: BorrowedFd<'_>, lost: u32) -> Result<(), Errno> {
         let mode = self.tree.upper_stat(object)?.mode;
         if mode & lost == 0 { Ok(()) } else { self.tree.set_mode(object, mode & !lost) }

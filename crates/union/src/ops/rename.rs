@@ -149,8 +149,8 @@ impl Union {
         }
     }
 
-    /// Takes the whiteouts out of a directory that shows empty, so that it can be replaced. It is
-    /// opaque before, so that nothing below it ever shows through.
+    /// Removes the whiteouts from a directory that shows no entries, so that it can be replaced.
+    /// The directory is made opaque first, so that nothing below it ever shows.
     fn empty_for_replacement(
         &self,
         directory: std::os::fd::BorrowedFd<'_>,

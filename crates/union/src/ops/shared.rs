@@ -1,4 +1,4 @@
-//! What the unions of one thread share.
+//! State that the unions of one thread share.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use crate::free_run::FreeRun;
 use crate::partial::Worker;
 use crate::tree::KeptOpen;
 
-/// What the unions of one thread share; each takes references to the parts.
+/// State that the unions of one thread share; each union takes references to the parts.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(super) kept: Rc<KeptOpen>,
@@ -34,7 +34,7 @@ impl Default for Shared {
 }
 
 impl Shared {
-    /// Of unions whose files a thread copies.
+    /// Makes the state for unions whose files this copier copies.
     pub(crate) fn with_copier(copier: Copier) -> Self {
         let committer = Rc::new(Committer::with_copier(copier));
         Self { committer, ..Self::default() }
@@ -44,7 +44,7 @@ impl Shared {
         &self.kept
     }
 
-    /// Returns what copies and syncs for the thread.
+    /// Returns the copier of the thread.
     pub(crate) fn copier(&self) -> &Copier {
         self.committer.copier()
     }

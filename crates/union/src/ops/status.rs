@@ -21,7 +21,7 @@ const STATUS_BYTES: usize = 2048;
 const ERROR_BYTES_MAX: usize = 500;
 
 impl Union {
-    /// Returns what it is doing, as JSON.
+    /// Returns the state of the union as JSON.
     pub(crate) fn status_text(&self) -> String {
         let (mut partial, mut unfilled, mut stored, mut damaged) = (0_u64, 0, 0, 0);
         for file in self.tree.store().iter().flat_map(|store| store.status()) {
@@ -94,7 +94,8 @@ fn quoted(text: &str) -> String {
 /// the thread that serves it, its last error and the serving process.
 ///
 /// # Errors
-/// What opening the mount point or the ioctl answers; `ENOTTY` if it is not a union of ours.
+/// Errors of opening the mount point and of the ioctl; `ENOTTY` if it is not a union of this
+/// program.
 pub fn mount_status(mountpoint: &Path) -> std::io::Result<String> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(mountpoint, flags, Mode::empty())?;

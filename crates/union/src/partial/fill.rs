@@ -106,7 +106,7 @@ impl Filler {
         self.pace.is_room_wanted.set(self.is_running.get());
     }
 
-    /// Lets a file wait to be filled.
+    /// Adds a file to the queue.
     pub(super) fn want(&self, file: FileId, parent: &Rc<Node>, name: &[u8]) {
         if self.is_running.get() {
             let wanted = Wanted { file, parent: Rc::clone(parent), name: name.into() };

@@ -48,7 +48,7 @@ enum Attempt {
 /// the listening socket as its standard input.
 ///
 /// # Errors
-/// What of the layers or the mount is wrong, as if it were mounted here.
+/// Errors of the layers or the mount, as if it were mounted here.
 pub fn hand_over(
     text: &[u8],
     options: &Options,

@@ -88,7 +88,7 @@ fn give(channel: &Channel, entries: &BTreeMap<u64, Entry>) -> io::Result<()> {
     channel.send(&[kind::ALL], &[])
 }
 
-/// Takes what the server gives, until it ends.
+/// Receives the packets of the server until it ends.
 fn take(channel: &Channel, entries: &mut BTreeMap<u64, Entry>) -> io::Result<()> {
     while let Some(mut packet) = channel.receive()? {
         let Some((kind, mut reader)) = Reader::new(&packet.bytes) else { continue };

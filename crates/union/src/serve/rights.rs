@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What of `/proc/PID/status` counts.
+/// The lines of `/proc/PID/status` that are compared.
 const FIELDS: [&str; 7] =
     ["Uid:", "Gid:", "Groups:", "CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:"];
 

@@ -177,7 +177,7 @@ impl Server {
         }
     }
 
-    /// Takes all mounts down, on a thread of its own: unmounting may wait for the workers.
+    /// Unmounts everything, on a thread of its own: unmounting may wait for the workers.
     fn unmount_all(&self) {
         let mounts = self.mounts.borrow();
         let unmounters: Vec<_> = mounts.values().map(|mount| mount.unmounter.clone()).collect();

@@ -25,9 +25,9 @@ pub(super) struct Order {
     pub(super) ready: Ready,
     pub(super) device: OwnedFd,
     pub(super) unmounter: Unmounter,
-    /// What an earlier server has agreed on with the kernel.
+    /// The features that an earlier server negotiated with the kernel.
     pub(super) agreed: Option<Negotiated>,
-    /// What survives this server.
+    /// The memory that survives this server.
     pub(super) pages: Pages,
     pub(super) keeper: Keeper,
     /// Files without a name that an earlier server had open.

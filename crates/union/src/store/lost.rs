@@ -18,7 +18,7 @@ pub(super) struct LostNames {
     is_closed: RefCell<BTreeMap<FileId, bool>>,
     /// Whether ends were recorded since the journal was flushed last.
     has_ends: Cell<bool>,
-    /// Has the journal flushed then; with the last partial file its marker goes.
+    /// Requests a flush of the journal then. The end of the last partial file removes the marker.
     signal: OnceCell<Rc<DueSignal>>,
 }
 
@@ -50,7 +50,7 @@ impl Store {
         self.lost.is_closed.borrow().contains_key(&file)
     }
 
-    /// From now on this is raised when the end of a file was recorded.
+    /// Sets the signal that is raised when the end of a file is recorded.
     pub(crate) fn signal_ends_by(&self, signal: &Rc<DueSignal>) {
         // A union is served once.
         let _ = self.lost.signal.set(Rc::clone(signal));

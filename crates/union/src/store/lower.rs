@@ -11,7 +11,7 @@ use crate::backing::Backing;
 use crate::journal::LowerIdentity;
 use crate::sys::{self, Stat};
 
-/// Returns what a lower file is known by.
+/// Returns the identity of a lower file.
 pub(crate) fn identity(fd: BorrowedFd<'_>, stat: &Stat) -> LowerIdentity {
     let handle = FileHandle::of(fd).map(|handle| handle.bytes).unwrap_or_default();
     LowerIdentity { handle, ..identity_without_handle(stat) }

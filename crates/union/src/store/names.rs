@@ -18,7 +18,7 @@ use crate::sys;
 /// The paths of directories by their keys, or why they could not be found.
 type Directories = Result<HashMap<ParentKey, Box<[u8]>>, Errno>;
 
-/// What the upper directory shows of names of partial files.
+/// The names of partial files in the upper directory.
 pub(super) struct Shown<'a> {
     upper: &'a Upper,
     /// Directories by their keys, once they had to be searched for: users that may not open by

@@ -60,7 +60,7 @@ pub(crate) struct PartialContent {
     pub(crate) pieces: Vec<Piece<std::sync::Arc<OwnedFd>>>,
 }
 
-/// What the journal knows of an inode.
+/// The attributes of an inode in the journal.
 #[derive(Debug)]
 pub(crate) struct PartialInode {
     pub(crate) attributes: Attributes,
@@ -174,8 +174,8 @@ impl Partial {
         recorded.map_err(|error| failed(&error))
     }
 
-    /// Takes that back. Only after that may the work file go: its absence means that it has its
-    /// name.
+    /// Revokes that record. Only afterwards may the work file be removed: a missing work file means
+    /// that it has its name.
     pub(crate) fn revoke_publication(&self) -> Result<(), JournalError> {
         let mut journal = self.store.journal_mut();
         journal.unpublish(self.file)?;

@@ -45,8 +45,8 @@ impl Index {
         self.has_new_names.set(true);
     }
 
-    /// Takes up the entries that are not durable, those too that others are just syncing. Returns
-    /// whether there are any; then [`Index::end_sync`] is due.
+    /// Takes the entries that are not durable, including those that other callers are syncing.
+    /// Returns whether there are any; then the caller calls [`Index::end_sync`].
     pub(crate) fn begin_sync(&self) -> bool {
         let is_due = self.has_new_names.replace(false) || self.names_syncing.get() > 0;
         if is_due {

@@ -72,7 +72,7 @@ impl OpenLowers {
     }
 }
 
-/// What the unions of a thread keep open, within the bounds of the thread.
+/// Files that the unions of a thread keep open, within the bounds of the thread.
 #[derive(Debug, Default)]
 pub(crate) struct KeptOpen {
     descriptors: Descriptors,

@@ -27,7 +27,7 @@ pub(crate) struct Found {
     pub(crate) is_upper: bool,
     /// Whether the upper part has attributes only: its data is that of the last lower part.
     pub(crate) lacks_data: bool,
-    /// Of a directory all lower parts; of others the topmost one and, where that has attributes
+    /// All lower parts of a directory. Otherwise the topmost one and, where that has attributes
     /// only, the one with the data.
     pub(crate) lower: SmallVec<[LowerPart; 1]>,
     /// Attributes of the topmost lower part, or of the origin, if there is one.

@@ -24,7 +24,7 @@ pub(crate) struct LowerPart {
     pub(crate) layer: LayerIndex,
     /// From the layer's root, without a leading slash; empty for the root.
     pub(crate) path: Rc<[u8]>,
-    /// Of a directory: whether whiteouts in it may be attributes.
+    /// Whether whiteouts may be attributes, if it is a directory.
     pub(crate) holds_whiteouts: bool,
 }
 
@@ -177,7 +177,7 @@ impl Node {
         self.kind == libc::S_IFDIR
     }
 
-    /// Returns what it has as a directory.
+    /// Returns its state as a directory, if it is one.
     pub(crate) fn directory(&self) -> Option<&DirectoryState> {
         match &self.state {
             State::Directory(state) => Some(state),
@@ -202,7 +202,7 @@ impl Node {
         self.directory().is_some_and(is_it)
     }
 
-    /// Returns what it has as a regular file.
+    /// Returns its state as a regular file, if it is one.
     pub(crate) fn file(&self) -> Option<&FileState> {
         match &self.state {
             State::File(state) => Some(state),
@@ -247,7 +247,7 @@ impl Node {
         }
     }
 
-    /// Returns what is stored of it, if that is only a part.
+    /// Returns its partial file, if only a part of it is stored.
     pub(crate) fn partial(&self) -> Option<Rc<Partial>> {
         match &*self.place.borrow() {
             Place::Partial(partial) => Some(Rc::clone(partial)),

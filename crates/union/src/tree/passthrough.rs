@@ -28,7 +28,7 @@ use crate::backing::Backing;
 use crate::options::Pass;
 use crate::sys::{self, Stat};
 
-/// It has an execute permission.
+/// Execute permissions.
 const EXECUTABLE: u32 = libc::S_IXUSR | libc::S_IXGRP | libc::S_IXOTH;
 
 /// A file that the kernel reads itself. One that an earlier server has passed has no name any more.
@@ -81,7 +81,7 @@ impl Passthrough {
         let _ = self.kernel.set((backings, notifier));
     }
 
-    /// Returns what the kernel is notified by, once the union is served.
+    /// Returns the sender of notifications to the kernel, once the union is served.
     pub(crate) fn notifier(&self) -> Option<&Notifier> {
         self.kernel.get().map(|(_, notifier)| notifier)
     }
@@ -188,7 +188,7 @@ impl Tree {
         self.passthrough.former.borrow_mut().insert(id, former);
     }
 
-    /// Takes references of the kernel to a former number back.
+    /// Removes references of the kernel to a former number.
     pub(crate) fn forget_former(&self, id: NodeId, count: u64) {
         let mut all = self.passthrough.former.borrow_mut();
         let Some(former) = all.get(&id.0) else { return };
@@ -248,15 +248,14 @@ impl Tree {
         Some(passed)
     }
 
-    /// Lets the kernel ask again for the attributes of a node that were changed by a former number
-    /// of it.
+    /// Invalidates the attributes of a node that were changed under a former number of it.
     pub(crate) fn invalidate_present_number(&self, asked: NodeId, node: &Node) {
         if asked.0 != node.id.get() {
             self.invalidate_attributes(node);
         }
     }
 
-    /// Lets the kernel ask for a node's attributes again.
+    /// Invalidates the kernel's copy of a node's attributes.
     pub(crate) fn invalidate_attributes(&self, node: &Node) {
         let Some(notifier) = self.passthrough.notifier() else { return };
         if let Err(error) = notifier.invalidate_attributes(NodeId(node.id.get())) {

@@ -54,7 +54,7 @@ struct Held {
 pub(super) struct Filled {
     pub(super) whole: Whole,
     pub(super) wanted: Wanted,
-    /// What it takes of the files that may be open.
+    /// Its share of the files that may be open.
     pub(super) room: Permit,
     /// Bytes that were copied.
     pub(super) bytes: u64,
