@@ -1,7 +1,7 @@
 //! Threads that copy files and make them durable, so that serving threads never wait for a disk.
 //!
 //! A serving thread answers all requests of its unions; when it waits, all of them wait. So
-//! creating a copy's file and copying its bytes are one [`Copy`], executed here. Copies take turns
+//! creating a copy's file and copying its bytes are one `Copy`, executed here. Copies take turns
 //! of a few hundred microseconds, so that a large one delays no other ([`copy`]).
 //!
 //! Syncs go through the reactor of such a thread ([`sync`]) for two reasons: the kernel executes a

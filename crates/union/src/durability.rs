@@ -8,7 +8,7 @@
 //!
 //! A process that is killed loses nothing: when a copy is complete, its path is noted with the boot
 //! and the mount that it lies on ([`marks`]). The next union on the same mount finishes them
-//! ([`recover`]), because the page cache still has their data. After a reboot or a new mount it
+//! ([`recover()`]), because the page cache still has their data. After a reboot or a new mount it
 //! discards them, because it is unknown which of their bytes reached the disk.
 
 mod batch;

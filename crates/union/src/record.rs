@@ -9,7 +9,7 @@
 //! survive a loss of power from the first flush of a partial file on, which makes them durable
 //! ([`crate::journal::Directory`]).
 //!
-//! [`find`] accepts a record only if the calling user wrote it, and only if it belongs to this
+//! [`find()`] accepts a record only if the calling user wrote it, and only if it belongs to this
 //! upper directory.
 
 mod codec;

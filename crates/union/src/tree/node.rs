@@ -96,7 +96,7 @@ pub(crate) struct FileState {
     /// Whether any of them writes past the kernel's cache.
     pub(crate) is_written_directly: Cell<bool>,
     /// Bits of the mode that no answer shows until the file is closed or a write takes them
-    /// ([`crate::privileges`]).
+    /// (set-user-ID and set-group-ID).
     pub(crate) disarmed: Cell<u32>,
     /// Numbers that it had, and by which the kernel knows it still.
     pub(crate) former_ids: RefCell<Vec<u64>>,
