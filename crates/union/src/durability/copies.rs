@@ -96,7 +96,7 @@ impl KeptTimes {
         for (directory, before) in self.0.into_iter().rev() {
             let set = sys::set_times(directory.as_fd(), Some(before.atime), Some(before.mtime));
             if let Err(errno) = set {
-                tracing::warn!(%errno, "a directory's time tells of a copy-up");
+                tracing::warn!(%errno, "the times of a directory show a copy-up");
             }
         }
     }

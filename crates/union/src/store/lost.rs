@@ -1,7 +1,7 @@
 //! Names that partial files have lost and that the journal still has.
 //!
 //! The journal keeps a lost name until the directory that lost it is durable, and only then records
-//! the end ([`crate::durability`] says why, and notes the directories).
+//! the end (durability/losses.rs).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
