@@ -1,7 +1,7 @@
-//! A check of what a union that is not mounted keeps: its journal, its marks, its partial files and copies that
-//! wait, with an explanation of each finding. Nothing is written.
+//! A check of the state of a union that is not mounted: its journal, its marks, its partial files
+//! and waiting copies, with an explanation of each finding. It writes nothing.
 //!
-//! What lower files are now is not part of it: `partial_files` compares them with the journal.
+//! It does not look at lower files; `partial_files` compares them with the journal.
 
 mod files;
 mod work;
@@ -26,12 +26,13 @@ pub enum Severity {
     Leftover,
 }
 
-/// Something that is not as a union leaves it when it ends.
+/// A difference from the state that a union leaves when it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// The file concerned: of the union, if it begins at the upper directory, or of the work directory.
+    /// The file concerned: of the union, if it begins at the upper directory, or of the work
+    /// directory.
     pub path: PathBuf,
     /// What was found, as a sentence.
     pub what: String,
@@ -61,8 +62,9 @@ struct Check<'a> {
     findings: Vec<Finding>,
 }
 
-/// Checks the union of an upper directory, which must not be mounted. The work directory is the one that the last
-/// mount recorded, unless it is given. Waits up to ten seconds for a process that is about to end.
+/// Checks the union of an upper directory, which must not be mounted. The work directory is the one
+/// that the last mount recorded, unless it is given. Waits up to ten seconds for a process that is
+/// about to end.
 ///
 /// # Errors
 /// If the directories are in use, or cannot be found or read.
@@ -106,7 +108,7 @@ impl Check<'_> {
         self.findings.push(Finding { severity, path, what, advice: advice.into() });
     }
 
-    /// A path in the union's own part of the work directory.
+    /// Returns a path in the union's own part of the work directory.
     fn own(&self, name: &str) -> PathBuf {
         self.work_path.join(OWN).join(name)
     }
@@ -125,7 +127,7 @@ impl Check<'_> {
         }
     }
 
-    /// What is wrong with the journal itself.
+    /// Adds findings about the journal itself.
     fn journal(&mut self, inspection: &Inspection) {
         for damage in inspection.damage() {
             let path = self.work_path.join(OWN);
@@ -155,7 +157,7 @@ impl Check<'_> {
         }
     }
 
-    /// What commands find the union by.
+    /// Checks the record by which commands find the union.
     fn record(&mut self, inspection: &Inspection) {
         // Without partial files nothing needs it; then a union mounted once may have none yet.
         if inspection.files.is_empty() {

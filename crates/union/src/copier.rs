@@ -1,17 +1,16 @@
-//! The threads that do for the serving ones what may wait for a disk: copying files, and making them
-//! durable.
+//! Threads that copy files and make them durable, so that serving threads never wait for a disk.
 //!
-//! A serving thread answers all requests; whatever stops it stops all its unions. So creating a copy's file and
-//! copying its bytes are one [`Copy`], executed here. Copies take turns of a few hundred microseconds, so that
-//! a large one delays no other ([`copy`]).
+//! A serving thread answers all requests of its unions; when it waits, all of them wait. So
+//! creating a copy's file and copying its bytes are one `Copy`, executed here. Copies take turns
+//! of a few hundred microseconds, so that a large one delays no other ([`copy`]).
 //!
-//! Syncs go through the reactor of such a thread ([`sync`]) for two reasons: the kernel executes a thread's
-//! buffered writes and syncs in one queue, so a writer would wait for earlier syncs; and the requests of all
-//! unions of several threads meet here.
+//! Syncs go through the reactor of such a thread ([`sync`]) for two reasons: the kernel executes a
+//! thread's buffered writes and syncs in one queue, so a writer would wait for earlier syncs; and
+//! the requests of all unions of several threads meet here.
 //!
-//! One thread makes a union's copies, and another one starts their write-back and makes them durable: starting
-//! to write back takes as long as copying, and a caller that changes one file after the other would wait for
-//! it.
+//! One thread makes a union's copies, and another one starts their write-back and makes them
+//! durable: starting to write back takes as long as copying, and a caller that changes one file
+//! after the other would wait for it.
 
 mod copy;
 mod range;
@@ -28,22 +27,22 @@ use reactor::File;
 use reactor::mailbox::{self, Receiver, Sender};
 use rustix::io::Errno;
 
-use crate::commit::errno_of;
 use crate::free_run::Run;
+use crate::sys::errno_of;
 
 pub(crate) use copy::{Copied, Copy, To};
 pub(crate) use range::copy_range;
-pub(crate) use sync::{Goal, ToSync, Way};
+pub(crate) use sync::{Goal, SyncMethod, ToSync};
 
 use copy::Step;
 use sync::Syncs;
 
 /// Number of orders that may wait; a sender of more waits for space.
 const ORDERS_MAX: usize = 1024;
-/// Threads of the kernel for syncs and what else waits: as many as a batch has files, so that these
-/// share flushes of the disk.
+/// Threads of the kernel for syncs and other calls that wait: as many as a batch has files, so that
+/// their syncs share flushes of the disk.
 const BLOCKING_MAX: u32 = 64;
-/// How long the last copy is kept from its way to the disk, for the write that it was made for.
+/// How long write-back of the last copy is delayed, for the write that caused the copy.
 const LAST_TIME_MAX: Duration = Duration::from_millis(2);
 
 /// A thread, which is started when it is first needed and ends with the last of its handles.
@@ -52,23 +51,23 @@ pub(crate) struct CopyThread {
     orders: Arc<Mutex<Option<Sender<Order>>>>,
 }
 
-/// The threads that work for a union: the same ones, or one, for others too.
+/// The threads that work for a union. They may be one thread, and may work for other unions too.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Copier {
     copies: CopyThread,
     syncs: CopyThread,
 }
 
-/// An order for the thread, and the channel for its outcome. If no caller waits any more, the order is not
-/// needed.
+/// An order for the thread, and the channel for its outcome. If no caller waits any more, the order
+/// is not needed.
 enum Order {
     /// The second is the thread that starts to write back.
     Copy(Copy, Sender<Order>, Sender<Result<Copied, Errno>>),
     WriteBack(WriteBack),
-    Sync(Vec<ToSync>, Way, Goal, Sender<Vec<Result<(), Errno>>>),
+    Sync(Vec<ToSync>, SyncMethod, Goal, Sender<Vec<Result<(), Errno>>>),
 }
 
-/// What of a copy is to be on its way to the disk.
+/// The part of a copy whose write-back starts.
 enum WriteBack {
     /// A part of it.
     Part(File, Range<u64>),
@@ -77,12 +76,12 @@ enum WriteBack {
 }
 
 impl Copier {
-    /// With a thread that copies, and one that makes durable.
+    /// Makes a copier of a thread that copies, and one that makes files durable.
     pub(crate) fn new(copies: &CopyThread, syncs: &CopyThread) -> Self {
         Self { copies: copies.clone(), syncs: syncs.clone() }
     }
 
-    /// Copies a file: here and now if it is small, and writing need not wait.
+    /// Copies a file: in this call if it is small and writing need not wait.
     pub(crate) async fn copy(&self, mut copy: Copy, run: Option<Run<'_>>) -> Result<Copied, Errno> {
         let syncs = self.syncs.sender().map_err(errno_of)?;
         if let Some(run) = run {
@@ -98,11 +97,11 @@ impl Copier {
         wait.recv().await.unwrap_or(Err(Errno::IO))
     }
 
-    /// Makes files of one file system durable, all at a time. Answers in their order.
+    /// Makes files of one file system durable, all at a time. Returns in their order.
     pub(crate) async fn sync(
         &self,
         files: Vec<ToSync>,
-        way: Way,
+        method: SyncMethod,
         goal: Goal,
     ) -> Vec<Result<(), Errno>> {
         let count = files.len();
@@ -110,7 +109,7 @@ impl Copier {
             return Vec::new();
         }
         let (answer, mut wait) = mailbox::channel(1);
-        if let Err(errno) = self.syncs.send(Order::Sync(files, way, goal, answer)).await {
+        if let Err(errno) = self.syncs.send(Order::Sync(files, method, goal, answer)).await {
             return vec![Err(errno); count];
         }
         wait.recv().await.unwrap_or_else(|| vec![Err(Errno::IO); count])
@@ -151,25 +150,25 @@ async fn serve(mut orders: Receiver<Order>) {
                 let count = desk.last.keep(file);
                 drop(reactor::spawn(async move { desk.last.keep_no_longer(count).await }));
             }
-            Order::Sync(files, way, goal, answer) => {
+            Order::Sync(files, method, goal, answer) => {
                 // It may be among them; and its file must not be held open beyond its union's end.
                 desk.last.send_off();
                 drop(reactor::spawn(async move {
-                    let _ = answer.try_send(desk.syncs.sync(&files, &way, goal).await);
+                    let _ = answer.try_send(desk.syncs.sync(&files, &method, goal).await);
                 }));
             }
         }
     }
 }
 
-/// What the syncs of this thread share.
+/// The state that the syncs of this thread share.
 #[derive(Default)]
 struct Desk {
     syncs: Syncs,
     last: Last,
 }
 
-/// A copy from its beginning to its end, in steps; others have their turns between these.
+/// Makes a copy in steps; other copies have their turns in between.
 async fn carry_out(mut copy: Copy, syncs: &Sender<Order>, answer: &Sender<Result<Copied, Errno>>) {
     let writes_back = copy.writes_back;
     let outcome = loop {
@@ -187,27 +186,27 @@ async fn carry_out(mut copy: Copy, syncs: &Sender<Order>, answer: &Sender<Result
             }
         }
     };
-    // Before whoever gets it can have it synced: it must not be held open beyond that.
+    // Before the caller gets the copy and can sync it: no thread may hold it open after that sync.
     if let Ok(copied) = &outcome {
         finish(copied, writes_back, syncs);
     }
     let _ = answer.try_send(outcome);
 }
 
-/// Sends a copy on its way to the disk soon, if there is anything to be sent.
+/// Starts write-back of a copy soon, if there are bytes to write.
 fn finish(copied: &Copied, writes_back: bool, syncs: &Sender<Order>) {
     if writes_back && !copied.is_clone {
         write_back(syncs, WriteBack::Last(copied.file.clone()));
     }
 }
 
-/// Lets a thread start to write back. It only makes a later sync shorter: where orders pile up, that does
-/// all of it.
+/// Requests write-back from a thread. Write-back only makes a later sync shorter; if too many
+/// orders wait, the sync does all of it.
 fn write_back(syncs: &Sender<Order>, what: WriteBack) {
     let _ = syncs.try_send(Order::WriteBack(what));
 }
 
-/// The copy that was made last, if it is not on its way to the disk yet.
+/// The last copy, if its write-back has not started.
 #[derive(Default)]
 struct Last {
     file: RefCell<Option<File>>,
@@ -215,7 +214,8 @@ struct Last {
 }
 
 impl Last {
-    /// Keeps a copy back, and sends the one before off. Answers which one it is.
+    /// Delays the write-back of a copy, and starts that of the one before. Returns the number of
+    /// the copy.
     fn keep(&self, file: File) -> u64 {
         self.send_off();
         *self.file.borrow_mut() = Some(file);
@@ -223,7 +223,7 @@ impl Last {
         self.count.get()
     }
 
-    /// Sends a copy off after some time, if it is still the last.
+    /// Starts write-back of a copy after some time, if it is still the last.
     async fn keep_no_longer(&self, count: u64) {
         reactor::time::sleep(LAST_TIME_MAX).await;
         if self.count.get() == count {

@@ -1,60 +1,85 @@
 //! Copy-up: before its first change, a lower inode becomes one of the upper layer.
 //!
-//! Directories, links and devices are small and copied at once. A separate thread copies a regular file's data
-//! ([`crate::copier`]), so that it stalls no request; meanwhile other changes of the same file wait for the one
-//! copy, and all other requests continue. The copy is used at once and handed to the committer, except where
-//! nothing needs to be made durable first: a clone, whose extents the file system logs like the name itself; an
-//! empty file; or a volatile union.
+//! Directories, links and devices are small and copied at once. A separate thread copies a regular
+//! file's data ([`crate::copier`]), so that it stalls no request; meanwhile other changes of the
+//! same file wait for the one copy, and all other requests continue. The copy is used at once and
+//! handed to the committer, except where nothing needs to be made durable first: a clone, whose
+//! extents the file system logs like the name itself; an empty file; or a volatile union.
 
+mod links;
 mod metacopy;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use metrics::{Family, Point};
-use reactor::file::FileHandle;
 use reactor::local::Permit;
-use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::commit::{Pending, errno_of, keeping_times};
+use crate::backing::Backing;
 use crate::copier::{Copied, Copy, To};
-use crate::files::{self, Backing};
-use crate::format::{Origin, suffix};
-use crate::layers::LayerIndex;
-use crate::node::{FileState, Node, Place};
+use crate::durability::Durability;
+use crate::free_run::FreeRun;
 use crate::options::SyncMode;
-use crate::partial::digest_of;
+use crate::partial::PartialFiles;
+use crate::store::digest_of;
 use crate::sys::{self, Stat};
-use crate::tree::Union;
+use crate::sys::{errno_of, keeping_times};
+use crate::tree::{FileState, Link, Node, Original, Pending, Place, Tree};
 
-/// What of a file's data the copy must have.
+/// The data that the copy of a file must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     /// All of it.
     All,
-    /// What will be written; of the rest it must be known where it is.
+    /// The bytes that will be written. For the rest it is enough to know where they are.
     Written,
-    /// So many bytes from the start: it is about to be truncated.
+    /// This many bytes from the start: the file is about to be truncated.
     First(u64),
 }
 
-/// Making a file one that can be changed.
+/// Making a file changeable.
 const COPY_UP: Point = Point::new(Family::Union, 0, "copy_up");
-/// Copying its data, on a thread beside.
+/// Copying its data, on another thread.
 const COPY: Point = Point::new(Family::Union, 1, "copy_data");
 
-impl Union {
+/// Copies lower inodes up.
+#[derive(Debug)]
+pub(crate) struct CopyUp {
+    tree: Rc<Tree>,
+    durability: Rc<Durability>,
+    partials: Rc<PartialFiles>,
+    free_run: Rc<FreeRun>,
+}
+
+/// A file that was copied, and what its copy needs besides.
+struct CopiedFile<'a> {
+    source: &'a Backing,
+    stat: &'a Stat,
+    /// Its name among the waiting ones.
+    name: &'a [u8],
+    /// Bytes that were copied.
+    length: u64,
+    room: Permit,
+}
+
+impl CopyUp {
+    pub(crate) fn new(partials: &Rc<PartialFiles>, free_run: &Rc<FreeRun>) -> Self {
+        Self {
+            tree: Rc::clone(partials.tree()),
+            durability: Rc::clone(partials.durability()),
+            partials: Rc::clone(partials),
+            free_run: Rc::clone(free_run),
+        }
+    }
+
     /// Makes a node one that can be changed, copying it up if it must be.
-    pub(crate) async fn make_changeable(
-        self: &Rc<Self>,
-        node: &Rc<Node>,
-        keep: Keep,
-    ) -> Result<(), Errno> {
+    pub(crate) async fn make_changeable(&self, node: &Rc<Node>, keep: Keep) -> Result<(), Errno> {
         loop {
             if node.is_changeable() {
-                return if keep == Keep::All { self.complete(node).await } else { Ok(()) };
+                return if keep == Keep::All { self.partials.complete(node).await } else { Ok(()) };
             }
             if node.is_directory() {
                 return self.copy_up_directory(node).await;
@@ -70,9 +95,9 @@ impl Union {
             counted.end(result.map_or_else(Errno::raw_os_error, |()| 0));
             // The copy of one of several links has one name and a number of its own.
             if node.lower_nlink.get() > 1 {
-                self.invalidate_attributes(node);
+                self.tree.invalidate_attributes(node);
             }
-            self.part_from_passed(node);
+            self.tree.part_from_passed(node);
             state.is_copying.set(false);
             state.copied.notify();
             assert!(
@@ -102,19 +127,20 @@ impl Union {
     }
 
     async fn copy_up_one_directory(&self, node: &Rc<Node>) -> Result<(), Errno> {
-        let upper = self.upper()?;
+        let upper = self.tree.upper()?;
         let link = node.link().ok_or(Errno::NOENT)?;
-        let lower = self.object(node)?;
-        let stat = self.shown_stat(node, lower.as_fd(), sys::stat_at(lower.as_fd(), b"")?)?;
-        let name = self.work_name();
+        let lower = self.tree.object(node)?;
+        let stat = self.tree.shown_stat(node, lower.as_fd(), sys::stat_at(lower.as_fd(), b"")?)?;
+        let name = self.tree.work_name();
         rustix::fs::mkdirat(&upper.work, &name, Mode::RWXU)?;
         let done = async {
             let copy = sys::open_below(upper.work.as_fd(), &name, OFlags::RDONLY)?;
-            self.copy_attributes(node, (lower.as_fd(), &stat), copy.as_fd())?;
-            if self.options.sync == SyncMode::Strict {
+            let original = Original { object: lower.as_fd(), stat: &stat };
+            self.tree.copy_attributes(node, original, copy.as_fd())?;
+            if self.tree.options().sync == SyncMode::Strict {
                 let copy = reactor::File::from_handle(reactor::Handle::from_fd(copy));
-                copy.sync_all().await.map_err(crate::commit::errno_of)?;
-                // Somebody else may have needed the directory meanwhile.
+                copy.sync_all().await.map_err(crate::sys::errno_of)?;
+                // Another request may have copied the directory meanwhile.
                 if !matches!(*node.place.borrow(), Place::Lower) {
                     return rustix::fs::unlinkat(&upper.work, &name, AtFlags::REMOVEDIR);
                 }
@@ -128,8 +154,7 @@ impl Union {
         done
     }
 
-    /// Makes the directories above what is no directory part of the upper layer: of all names by which
-    /// it is known.
+    /// Copies up the directories above all known names of a node that is no directory.
     async fn copy_up_parents(&self, node: &Node) -> Result<(), Errno> {
         let links = node.links.borrow().clone();
         for link in links {
@@ -140,15 +165,15 @@ impl Union {
 
     /// Copies a link, device, socket or fifo.
     async fn copy_up_special(&self, node: &Rc<Node>) -> Result<(), Errno> {
-        let upper = self.upper()?;
+        let upper = self.tree.upper()?;
         let link = node.link().ok_or(Errno::NOENT)?;
         self.copy_up_parents(node).await?;
         if node.is_changeable() {
             return Ok(());
         }
-        let lower = self.object(node)?;
+        let lower = self.tree.object(node)?;
         let stat = sys::stat_at(lower.as_fd(), b"")?;
-        let name = self.work_name();
+        let name = self.tree.work_name();
         if stat.kind() == libc::S_IFLNK {
             let target = rustix::fs::readlinkat(&lower, c"", Vec::new())?;
             rustix::fs::symlinkat(&target, &upper.work, &name)?;
@@ -160,10 +185,11 @@ impl Union {
         let done = (|| {
             let flags = OFlags::PATH | OFlags::NOFOLLOW;
             let copy = sys::open_below(upper.work.as_fd(), &name, flags)?;
-            self.copy_attributes(node, (lower.as_fd(), &stat), copy.as_fd())?;
-            self.mark_origin(node, (lower.as_fd(), &stat), copy.as_fd())?;
-            match self.prepare_entry(node, (lower.as_fd(), &stat), copy.as_fd())? {
-                Some(entry) => self.enter(node, &entry, (upper.work.as_fd(), &name)).map(drop),
+            let original = Original { object: lower.as_fd(), stat: &stat };
+            self.tree.copy_attributes(node, original, copy.as_fd())?;
+            self.tree.mark_origin(node, original, copy.as_fd())?;
+            match self.tree.prepare_entry(node, original, copy.as_fd())? {
+                Some(entry) => self.durability.enter(node, &entry, &upper.work, &name).map(drop),
                 None => self.name_copy(node, &link, &name),
             }
         })();
@@ -174,46 +200,41 @@ impl Union {
     }
 
     /// Moves a finished copy from the work directory to the node's name.
-    fn name_copy(
-        &self,
-        node: &Rc<Node>,
-        link: &crate::node::Link,
-        work_name: &[u8],
-    ) -> Result<(), Errno> {
-        let upper = self.upper()?;
-        let parent = self.upper_part(&link.parent)?;
+    fn name_copy(&self, node: &Rc<Node>, link: &Link, work_name: &[u8]) -> Result<(), Errno> {
+        let upper = self.tree.upper()?;
+        let parent = self.tree.upper_part(&link.parent)?;
         keeping_times(parent.as_fd(), || {
             rustix::fs::renameat(&upper.work, work_name, &parent, &*link.name)
         })?;
         node.set_place(Place::Upper);
-        self.note_new_name(&link.parent);
-        if node.is_directory() { Ok(()) } else { self.set_impure(&link.parent) }
+        self.durability.note_new_name(&link.parent);
+        if node.is_directory() { Ok(()) } else { self.tree.set_impure(&link.parent) }
     }
 
     async fn copy_up_file(
-        self: &Rc<Self>,
+        &self,
         node: &Rc<Node>,
         state: &FileState,
         keep: Keep,
     ) -> Result<(), Errno> {
-        let upper = self.upper()?;
+        let upper = self.tree.upper()?;
         self.copy_up_parents(node).await?;
         let place = node.place.borrow().clone();
         let has_data_apart = node.has_data_apart();
         let lower = match &place {
             Place::Gone { fd, .. } if !has_data_apart => sys::reopen(fd.as_fd(), OFlags::RDONLY)?,
-            _ => self.open_lower(node)?,
+            _ => self.tree.open_lower(node)?,
         };
         if node.lacks_data() && node.is_in_upper() {
             return self.bring_data(node, state, keep, lower).await;
         }
         let stat = if has_data_apart {
-            self.stat(node)?
+            self.tree.stat(node)?
         } else {
-            self.shown_stat(node, lower.as_fd(), sys::stat_at(lower.as_fd(), b"")?)?
+            self.tree.shown_stat(node, lower.as_fd(), sys::stat_at(lower.as_fd(), b"")?)?
         };
         let may_be_partial = !matches!(keep, Keep::All | Keep::First(0)) && !has_data_apart;
-        let digest = if may_be_partial && self.is_partly_copied(&stat) {
+        let digest = if may_be_partial && self.partials.is_partly_copied(&stat) {
             digest_of(lower.as_fd(), &stat).await
         } else {
             Box::default()
@@ -223,33 +244,37 @@ impl Union {
         if may_be_partial
             && is_lower
             && let Some(link) = node.link()
-            && self.start_partial(node, &link, &lower, (&stat, digest))?
+            && self.partials.start_partial(node, &link, &lower, &stat, digest)?
         {
-            files::moved(state);
+            state.note_move();
             return Ok(());
         }
         let length = match keep {
             Keep::All | Keep::Written => stat.size,
             Keep::First(length) => stat.size.min(length),
         };
-        let name = self.work_name();
+        let name = self.tree.work_name();
         let to = To::New {
             directory: Arc::clone(&upper.pending),
             name: name.clone(),
-            // Nobody else comes into that directory.
+            // No other user can enter that directory.
             mode: stat.mode & 0o777,
         };
-        let room = self.shared.committer.room(&self.shared.descriptors.copies).await;
+        let room = self.durability.room().await;
         let source = Backing::new(lower, false);
-        let writes_back = self.options.sync != SyncMode::Volatile;
+        let writes_back = self.tree.options().sync != SyncMode::Volatile;
         let copy = Copy::new(source.file.clone(), length, to, writes_back);
-        let run = self.shared.free_run.begin();
+        let run = self.free_run.begin();
         let mut counted = metrics::start(COPY, node.inode.get());
-        let copied = self.shared.committer.copier.copy(copy, run).await;
+        let copied = self.durability.copier().copy(copy, run).await;
         counted.carried(length);
         counted.end(copied.as_ref().map_or_else(|errno| errno.raw_os_error(), |_| 0));
         let copied = copied?;
-        let placed = self.place_copy(node, state, (&source, &stat), copied, (&name, length, room));
+        let placed = {
+            let copied_file =
+                CopiedFile { source: &source, stat: &stat, name: &name, length, room };
+            self.place_copy(node, state, copied_file, copied)
+        };
         if placed.is_err() {
             let _ = rustix::fs::unlinkat(&upper.pending, &name, AtFlags::empty());
         }
@@ -258,136 +283,56 @@ impl Union {
 
     /// Gives a copy the attributes of the original and makes it the node's place.
     fn place_copy(
-        self: &Rc<Self>,
+        &self,
         node: &Rc<Node>,
         state: &FileState,
-        (source, stat): (&Backing, &Stat),
+        CopiedFile { source, stat, name, length, room }: CopiedFile<'_>,
         Copied { file, is_clone }: Copied,
-        (name, length, room): (&[u8], u64, Permit),
     ) -> Result<(), Errno> {
-        let upper = self.upper()?;
+        let upper = self.tree.upper()?;
         let backing = Backing::of(file, true);
         let file = backing.with(|fd| fd.try_clone_to_owned().map_err(errno_of))?;
-        let apart = if node.has_data_apart() { Some(self.object(node)?) } else { None };
+        let apart = if node.has_data_apart() { Some(self.tree.object(node)?) } else { None };
         let entry = source.with(|lower| {
-            let original = apart.as_ref().map_or(lower, |object| object.as_fd());
-            self.copy_attributes(node, (original, stat), file.as_fd())?;
-            self.mark_origin(node, (original, stat), file.as_fd())?;
-            self.prepare_entry(node, (original, stat), file.as_fd())
+            let object = apart.as_ref().map_or(lower, |object| object.as_fd());
+            let original = Original { object, stat };
+            self.tree.copy_attributes(node, original, file.as_fd())?;
+            self.tree.mark_origin(node, original, file.as_fd())?;
+            self.tree.prepare_entry(node, original, file.as_fd())
         })?;
         let file = Rc::new(file);
         let Some(link) = node.link() else {
             rustix::fs::unlinkat(&upper.pending, name, AtFlags::empty())?;
             node.set_place(Place::Gone { fd: file, is_own: true });
-            files::moved(state);
+            state.note_move();
             *state.writable.borrow_mut() = Rc::downgrade(&backing);
             return Ok(());
         };
         // Where clones are logged with the names, as xfs does, a crash never shows one without the
         // other; btrfs can make the name durable by the fsync of a neighbour.
         let is_safe = is_clone && !upper.has_loose_clones;
-        let needs_sync = match self.options.sync {
+        let needs_sync = match self.tree.options().sync {
             SyncMode::Auto => !is_safe && length > 0,
             SyncMode::Strict => true,
             SyncMode::Volatile => false,
         };
         if needs_sync {
-            let copy = (file, Rc::clone(&backing));
-            let pending = Pending::new(self, copy, (name.to_vec(), entry), (length, room));
-            self.enqueue(node, pending)?;
+            let (copy, name) = (Rc::clone(&backing), name.to_vec());
+            let pending = Pending::new(file, copy, name, entry, length, room);
+            self.durability.enqueue(node, pending)?;
         } else if let Some(entry) = entry {
-            self.enter(node, &entry, (upper.pending.as_fd(), name))?;
+            self.durability.enter(node, &entry, &upper.pending, name)?;
         } else {
-            let parent = self.upper_part(&link.parent)?;
+            let parent = self.tree.upper_part(&link.parent)?;
             keeping_times(parent.as_fd(), || {
                 rustix::fs::renameat(&upper.pending, name, &parent, &*link.name)
             })?;
             node.set_place(Place::Upper);
-            self.note_new_name(&link.parent);
-            self.set_impure(&link.parent)?;
+            self.durability.note_new_name(&link.parent);
+            self.tree.set_impure(&link.parent)?;
         }
-        files::moved(state);
+        state.note_move();
         *state.writable.borrow_mut() = Rc::downgrade(&backing);
         Ok(())
     }
-
-    /// Gives a copy owner, mode, attributes and times of the original, in the order in which none
-    /// undoes another.
-    fn copy_attributes(
-        &self,
-        node: &Node,
-        (from, stat): (BorrowedFd<'_>, &Stat),
-        to: BorrowedFd<'_>,
-    ) -> Result<(), Errno> {
-        self.set_owner_and_mode(to, stat)?;
-        let (names, upper_names) = (self.xattr_names_of(node), self.upper_xattr_names());
-        for name in sys::xattr_names(from)? {
-            let Some(stored) = names.carried(&upper_names, &name) else { continue };
-            let Some(value) = sys::xattr(from, &name)? else { continue };
-            match sys::set_xattr(to, &stored, &value, XattrFlags::empty()) {
-                // What protects the file must come along, everything else where it can.
-                Err(Errno::OPNOTSUPP | Errno::PERM) if !is_protective(&name) => {}
-                other => other?,
-            }
-        }
-        sys::set_times(to, Some(stat.atime), Some(stat.mtime))
-    }
-
-    /// The origin mark: identifies the lower inode that a file was copied from. It stays valid when that inode
-    /// no longer has a name.
-    pub(crate) fn origin_value(&self, node: &Node, lower: BorrowedFd<'_>) -> Vec<u8> {
-        let layer = node.lower.borrow().first().map(|part| part.layer);
-        layer.map_or_else(Vec::new, |layer| self.origin_on(layer, lower))
-    }
-
-    /// As [`Union::origin_value`], of an inode of this layer.
-    pub(crate) fn origin_on(&self, layer: LayerIndex, lower: BorrowedFd<'_>) -> Vec<u8> {
-        let uuid = self.layers.lower[usize::from(layer)].uuid;
-        uuid.zip(FileHandle::of(lower).ok())
-            .and_then(|(uuid, handle)| Origin { uuid, handle }.value())
-            .unwrap_or_default()
-    }
-
-    /// Marks an inode as a copy of a lower one. The copy of one of several links that the index does
-    /// not keep is an inode of its own, and shows as that.
-    fn mark_origin(
-        &self,
-        node: &Node,
-        (lower, stat): (BorrowedFd<'_>, &Stat),
-        copy: BorrowedFd<'_>,
-    ) -> Result<(), Errno> {
-        if stat.nlink > 1 && !self.is_indexed_on_copy_up(stat) {
-            node.inode.set(self.shown_inode_of(&sys::stat_at(copy, b"")?));
-            return Ok(());
-        }
-        let name = self.layers.prefix.name(suffix::ORIGIN);
-        let value = self.origin_value(node, lower);
-        match sys::set_xattr(copy, &name, &value, XattrFlags::empty()) {
-            // Links and devices cannot have `user.` attributes.
-            Err(Errno::OPNOTSUPP | Errno::PERM) => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Marks a directory as one with copies in it: their inode numbers are not those on disk.
-    pub(crate) fn set_impure(&self, directory: &Rc<Node>) -> Result<(), Errno> {
-        let state = directory.directory().ok_or(Errno::NOTDIR)?;
-        if state.is_impure.get() {
-            return Ok(());
-        }
-        let part = self.upper_part(directory)?;
-        let name = self.layers.prefix.name(suffix::IMPURE);
-        match sys::set_xattr(part.as_fd(), &name, b"y", XattrFlags::empty()) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::PERM) => {
-                state.is_impure.set(true);
-                Ok(())
-            }
-            Err(errno) => Err(errno),
-        }
-    }
-}
-
-/// Attributes without which a copy would allow more, or less, than the original.
-pub(crate) fn is_protective(name: &[u8]) -> bool {
-    name.starts_with(b"system.posix_acl_") || name == b"security.capability"
 }

@@ -1,9 +1,10 @@
-//! The number of files that a serving thread keeps open although they are unused, or open to no other process.
+//! The number of files that a serving thread keeps open although they are unused, or open to no
+//! other process.
 //!
-//! A process has a limit of open files (`RLIMIT_NOFILE`). What applications have open must fit into it;
-//! everything else is bounded by a share of it: directories and the lower files of partial copies are
-//! closed, the oldest first, and opened anew when they are needed; copies that wait for their names, and
-//! files that are made durable unasked, wait for each other.
+//! A process has a limit of open files (`RLIMIT_NOFILE`). What applications have open must fit into
+//! it; everything else is bounded by a share of it: directories and the lower files of partial
+//! copies are closed, the oldest first, and opened again when they are needed; copies that wait for
+//! their names, and files that are made durable in the background, wait for each other.
 
 use reactor::local::Semaphore;
 use rustix::process::{Resource, getrlimit};
@@ -14,7 +15,7 @@ const DIRECTORIES_MAX: usize = 2048;
 const LOWERS_MAX: usize = 1024;
 /// Most copies that are made or wait for their names.
 const COPIES_MAX: usize = 1024;
-/// Most files that are flushed unasked, at a time.
+/// Most files that are flushed in the background, at a time.
 const FLUSHES_MAX: usize = 256;
 /// Most files that are filled.
 const FILLS_MAX: usize = 256;
@@ -22,12 +23,13 @@ const FILLS_MAX: usize = 256;
 const FILL_FILES: usize = 2;
 /// A limit as good as none.
 const LIMIT_MAX: u64 = 1 << 20;
-/// Of a thread's part of the limit each of the five kinds gets so much; the rest is for what is in use.
+/// Each of the five kinds gets this fraction of a thread's part of the limit; the rest is for files
+/// in use.
 const SHARE: usize = 8;
-/// Each kind gets so many in any case.
+/// The least number for each kind.
 const LEAST: usize = 4;
-/// What a mount has open for as long as it lives, about: its layers, journal and device, and what it keeps for
-/// its next server.
+/// What a mount has open for as long as it lives, about: its layers, journal and device, and what
+/// it keeps for its next server.
 const MOUNT_FILES: usize = 20;
 
 /// The bounds of a thread.
@@ -53,7 +55,8 @@ impl Default for Descriptors {
 }
 
 impl Descriptors {
-    /// Of a process that may open `limit` files and has so many threads.
+    /// Computes the bounds for a process that may open `limit` files and has this number of
+    /// threads.
     fn new(limit: usize, threads: usize) -> Self {
         let part = limit / threads.max(1);
         let share = share(part);
@@ -67,12 +70,13 @@ impl Descriptors {
         }
     }
 
-    /// Most directories that a thread with so many mounts keeps open.
+    /// Returns the largest number of directories that a thread with this number of mounts keeps
+    /// open.
     pub(crate) fn directories_max(&self, mounts: usize) -> usize {
         self.share_beside(mounts).min(DIRECTORIES_MAX)
     }
 
-    /// Most lower files of partial copies, likewise.
+    /// Returns the largest number of lower files of partial copies, likewise.
     pub(crate) fn lowers_max(&self, mounts: usize) -> usize {
         self.share_beside(mounts).min(LOWERS_MAX)
     }
@@ -82,7 +86,7 @@ impl Descriptors {
     }
 }
 
-/// What each kind gets of so many.
+/// Returns the share of each kind in a thread's part.
 fn share(part: usize) -> usize {
     (part / SHARE).max(LEAST)
 }
@@ -91,8 +95,8 @@ fn share(part: usize) -> usize {
 mod tests {
     use super::*;
 
-    // Goal: what is kept takes at most five eighths of a process's limit, whatever its number of threads, and a
-    // large limit does not make it keep more than is of use.
+    // Goal: kept files take at most five eighths of a process's limit, for any number of threads,
+    // and a large limit does not make it keep more than is of use.
     #[test]
     fn what_is_kept_is_a_part_of_the_limit() {
         for (limit, threads) in [(256, 2), (1024, 16), (20_000, 2), (1 << 20, 1)] {
@@ -112,7 +116,7 @@ mod tests {
         assert_eq!(large.fills.available(), FILLS_MAX);
         assert_eq!((large.flushes.available(), large.flush_max), (FLUSHES_MAX, FLUSHES_MAX / 4));
         assert_eq!(Descriptors::new(16, 64).lowers_max(1), LEAST);
-        // Mounts come first: what they have open themselves is taken from what is kept for speed.
+        // Mounts come first: their own files reduce the number of files that are kept for speed.
         let many = Descriptors::new(20_000, 2);
         assert!(many.directories_max(300) < many.directories_max(1));
         assert_eq!(many.directories_max(300), (10_000 - 300 * MOUNT_FILES) / SHARE);

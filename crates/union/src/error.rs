@@ -1,4 +1,4 @@
-//! The crate's error, for what goes wrong before and around serving; operations answer `Errno`.
+//! The crate's error, for failures before and around serving; operations return `Errno`.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 
 use crate::options::OptionError;
-use crate::partial::Unfinished;
 
 /// How many files that stay partial an error names.
-const FILES_TOLD_MAX: usize = 20;
+const FILES_NAMED_MAX: usize = 20;
 
 /// Why a union could not be mounted, served or finished.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +24,7 @@ pub enum UnionError {
         what: &'static str,
         /// Where.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Upper and work directory do not fit together.
@@ -38,7 +37,7 @@ pub enum UnionError {
         /// What is wrong.
         reason: &'static str,
     },
-    /// What an upper directory's union was made of cannot be found.
+    /// The layers of an upper directory's union cannot be found.
     #[error(
         "cannot tell from upperdir {upper} alone what its union is made of: {reason} (say it: \
          -o lowerdir=…,workdir=…)"
@@ -105,6 +104,14 @@ pub enum UnionError {
     Reactor(io::Error),
 }
 
+/// A partial file that could not be completed.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    /// From the union's root.
+    pub(crate) path: Vec<u8>,
+    pub(crate) reason: String,
+}
+
 impl UnionError {
     pub(crate) fn layer(what: &'static str, path: &std::path::Path, errno: Errno) -> Self {
         Self::Layer { what, path: path.into(), source: errno.into() }
@@ -112,13 +119,13 @@ impl UnionError {
 
     /// If there are any such files.
     pub(crate) fn unfinished(upper: &std::path::Path, files: &[Unfinished]) -> Option<Self> {
-        let told = |file: &Unfinished| {
+        let described = |file: &Unfinished| {
             let path = String::from_utf8_lossy(&file.path);
             format!("{path} ({})", file.reason)
         };
-        let mut names: Vec<String> = files.iter().take(FILES_TOLD_MAX).map(told).collect();
-        if files.len() > FILES_TOLD_MAX {
-            names.push(format!("and {} more", files.len() - FILES_TOLD_MAX));
+        let mut names: Vec<String> = files.iter().take(FILES_NAMED_MAX).map(described).collect();
+        if files.len() > FILES_NAMED_MAX {
+            names.push(format!("and {} more", files.len() - FILES_NAMED_MAX));
         }
         let files = names.join(", ");
         (!names.is_empty()).then(|| Self::Unfinished { upper: upper.into(), files })

@@ -1,7 +1,7 @@
-//! The on-disk format of overlayfs, as pure functions: names and values of its extended attributes
-//! and what they mean (Linux `Documentation/filesystems/overlayfs.rst`, `fs/overlayfs/overlayfs.h`).
+//! The on-disk format of overlayfs, as pure functions: names, values and meaning of its extended
+//! attributes (Linux `Documentation/filesystems/overlayfs.rst`, `fs/overlayfs/overlayfs.h`).
 //!
-//! What overlayfs keeps to itself lies in `trusted.overlay.*`, or in `user.overlay.*` with
+//! The private attributes of overlayfs are `trusted.overlay.*`, or in `user.overlay.*` with
 //! `userxattr`. A union on top of a union must be able to keep such attributes too: through the
 //! mount, `trusted.overlay.X` is stored as `trusted.overlay.overlay.X` (since Linux 6.7).
 //! fuse-overlayfs has names of its own, which are read and not written.
@@ -38,12 +38,12 @@ const FOREIGN_OPAQUE: [&[u8]; 1] = [b"user.fuseoverlayfs.opaque"];
 const FOREIGN_PREFIX: &[u8] = b"user.fuseoverlayfs.";
 
 /// A whiteout as AUFS, fuse-overlayfs and unpacked image layers have it: `.wh.NAME` hides `NAME`.
-/// Podman's store unpacks layers so for every mount program.
+/// Podman's store unpacks layers in this form for every mount program.
 pub(crate) const NAMED_WHITEOUT: &[u8] = b".wh.";
 /// In that form, the mark of an opaque directory.
 pub(crate) const NAMED_OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// The name of the file that hides a name.
+/// Returns the name of the file that hides a name.
 pub(crate) fn whiteout_of(name: &[u8]) -> Vec<u8> {
     [NAMED_WHITEOUT, name].concat()
 }
@@ -58,18 +58,18 @@ impl Prefix {
     /// For `userxattr`.
     pub(crate) const USER: Self = Self(b"user.overlay.");
 
-    /// An attribute's whole name.
+    /// Returns an attribute's whole name.
     pub(crate) fn name(self, suffix: &[u8]) -> Vec<u8> {
         [self.0, suffix].concat()
     }
 
-    /// Whether a name is this union's own, and which.
+    /// Returns whether a name is this union's own, and which.
     pub(crate) fn own(self, name: &[u8]) -> Option<&[u8]> {
         name.strip_prefix(self.0).filter(|rest| !rest.starts_with(NESTED))
     }
 
-    /// How a name given through the mount is stored; `None` if it cannot be, since it would be taken
-    /// for fuse-overlayfs's own.
+    /// Returns how a name given through the mount is stored; `None` if it cannot be, since it would
+    /// be taken for fuse-overlayfs's own.
     pub(crate) fn stored(self, name: &[u8]) -> Option<Cow<'_, [u8]>> {
         if name.starts_with(FOREIGN_PREFIX) {
             return None;
@@ -80,7 +80,7 @@ impl Prefix {
         }
     }
 
-    /// How a stored name shows through the mount; `None` if it does not.
+    /// Returns how a stored name shows through the mount; `None` if it does not.
     pub(crate) fn shown(self, name: &[u8]) -> Option<Cow<'_, [u8]>> {
         if name.starts_with(FOREIGN_PREFIX) {
             return None;
@@ -94,13 +94,13 @@ impl Prefix {
         }
     }
 
-    /// Whether a name marks a directory as opaque in fuse-overlayfs's way.
+    /// Returns whether a name marks a directory as opaque in fuse-overlayfs's way.
     pub(crate) fn is_foreign_opaque(name: &[u8]) -> bool {
         FOREIGN_OPAQUE.contains(&name)
     }
 }
 
-/// What an `opaque` attribute says.
+/// The value of an `opaque` attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opaque {
     /// Nothing.
@@ -122,7 +122,7 @@ impl Opaque {
     }
 }
 
-/// Where a directory's or file's lower part is to be found.
+/// Where the lower part of a directory or file lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Redirect {
     /// Under another name in the same parent.
@@ -132,7 +132,8 @@ pub(crate) enum Redirect {
 }
 
 impl Redirect {
-    /// Reads the attribute's value; `None` if it is not valid (the kernel refuses those with EINVAL).
+    /// Reads the attribute's value; `None` if it is not valid (the kernel refuses those with
+    /// EINVAL).
     pub(crate) fn parse(value: &[u8]) -> Option<Self> {
         let is_name =
             |name: &[u8]| !name.is_empty() && name != b"." && name != b".." && !name.contains(&0);
@@ -144,7 +145,7 @@ impl Redirect {
         }
     }
 
-    /// The attribute's value; `None` if it is longer than the kernel allows.
+    /// Returns the attribute's value; `None` if it is longer than the kernel allows.
     pub(crate) fn value(&self) -> Option<Vec<u8>> {
         let value = match self {
             Self::Name(name) => name.to_vec(),

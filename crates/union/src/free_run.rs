@@ -1,18 +1,18 @@
 //! Whether a write into the page cache returns at once.
 //!
-//! Below half of the sum of its two thresholds of dirty pages the kernel lets every process write, and above it
-//! makes writers wait (`balance_dirty_pages` of mm/page-writeback.c, "free run"). A serving thread that waited
-//! would stop all its unions. So it writes by itself only far below that point, and stops doing so for some
-//! time if a write took long for another reason, such as a control group's own bounds. Everything else is left
-//! to threads that may wait.
+//! Below half of the sum of its two thresholds of dirty pages the kernel lets every process write,
+//! and above it makes writers wait (`balance_dirty_pages` of mm/page-writeback.c, "free run"). A
+//! serving thread that waited would stop all its unions. So it writes by itself only far below that
+//! point, and stops doing so for some time if a write took long for another reason, such as a
+//! control group's own bounds. Everything else is left to threads that may wait.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use reactor::time::Instant;
 
-/// How long what was found is believed. The memory that is written within that time has to fit into what is
-/// left to the kernel's bound.
+/// How long a result stays valid. Memory that is written within that time must fit below the
+/// kernel's bound.
 const LOOK_TIME: Duration = Duration::from_millis(20);
 /// A write that takes longer has waited for something.
 const SLOW_TIME: Duration = Duration::from_millis(2);
@@ -23,10 +23,10 @@ const BYTES_MAX: u32 = 128 << 10;
 /// Only whole pages are written: of others the rest may have to be read from the disk first.
 const PAGE_BYTES: u64 = 4096;
 
-/// What a thread knows of it.
+/// The knowledge of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct FreeRun {
-    /// Until when what was found is believed, and what that is.
+    /// The last result, and until when it is valid.
     found: Cell<Option<(Instant, bool)>>,
 }
 
@@ -53,7 +53,7 @@ impl FreeRun {
         is_free.then_some(Run { of: self, since: now })
     }
 
-    /// As [`FreeRun::begin`], of so many bytes there.
+    /// As [`FreeRun::begin`], for a write of this length at this offset.
     pub(crate) fn begin_at(&self, offset: u64, length: u32) -> Option<Run<'_>> {
         let is_whole = offset.is_multiple_of(PAGE_BYTES) && u64::from(length) % PAGE_BYTES == 0;
         if is_whole && length <= BYTES_MAX { self.begin() } else { None }
@@ -69,8 +69,8 @@ impl Drop for Run<'_> {
     }
 }
 
-/// Whether dirty pages and pages under write-back are below half of the point at which the kernel makes writers
-/// wait, by the text of `/proc/vmstat`; false if the text does not show this.
+/// Returns whether dirty pages and pages under write-back are below half of the point at which the
+/// kernel makes writers wait, by the text of `/proc/vmstat`; false if the text does not show this.
 fn is_far_below(vmstat: &str) -> bool {
     let value = |name: &str| -> Option<u64> {
         let line = vmstat.lines().find(|line| line.split(' ').next() == Some(name))?;
@@ -96,7 +96,7 @@ mod tests {
         )
     }
 
-    // Goal: the bound is half of the middle of both thresholds; what does not tell allows nothing.
+    // Goal: the bound is half of the middle of both thresholds; an incomplete text allows nothing.
     #[test]
     fn writes_run_free_far_below_the_thresholds() {
         assert!(is_far_below(&vmstat(600, 399)));
@@ -105,8 +105,8 @@ mod tests {
         assert!(!is_far_below("nr_dirty 1\nnr_writeback 1\n"));
     }
 
-    // Goal: what has to wait is seen by its time, and ends writing here for a while; parts of pages and
-    // large writes are never made here.
+    // Goal: what has to wait is seen by its time, and ends writing here for a while; parts of pages
+    // and large writes are never made here.
     #[test]
     fn a_slow_write_ends_it() {
         Runtime::new(&Config::default()).unwrap().block_on(async {

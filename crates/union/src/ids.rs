@@ -1,11 +1,11 @@
-//! Owners: from what is on disk to what is shown, and back.
+//! Mappings of owners between the disk and the mount.
 
 use crate::options::{IdRange, Options};
 
 /// What an id without a mapping is shown as (`/proc/sys/fs/overflowuid`'s default).
 const OVERFLOW_ID: u32 = 65_534;
 
-/// The id to show for one on disk.
+/// Returns the id to show for one on disk.
 fn shown(map: &[IdRange], squash: Option<u32>, id: u32) -> u32 {
     if let Some(id) = squash {
         return id;
@@ -17,7 +17,7 @@ fn shown(map: &[IdRange], squash: Option<u32>, id: u32) -> u32 {
     found.map_or(OVERFLOW_ID, |range| range.shown + (id - range.disk))
 }
 
-/// The id to put on disk for one that was given.
+/// Returns the id to put on disk for one that was given.
 fn on_disk(map: &[IdRange], id: u32) -> u32 {
     if map.is_empty() {
         return id;
@@ -48,8 +48,8 @@ impl Options {
 mod tests {
     use super::*;
 
-    /// Goal: an owner that a mapping shows is written back as the original; other owners map to the overflow
-    /// id.
+    /// Goal: an owner that a mapping shows is written back as the original; other owners map to the
+    /// overflow id.
     #[test]
     fn mappings_invert() {
         let range = |disk, shown, count| IdRange { disk, shown, count };

@@ -1,5 +1,6 @@
-//! The store of copy-ups that are not yet in the upper: what was written to a lower file, and the
-//! new inode's size, attributes, extended attributes and names, in `WORKDIR/tsumugi/`.
+//! The store of copy-ups that are not yet in the upper directory: the bytes that were written to a
+//! lower file, and the new inode's size, attributes, extended attributes and names, in
+//! `WORKDIR/tsumugi/`.
 //!
 //! Mechanism: one log, cut into segment files that are only appended to. Each change is one record,
 //! checksummed, numbered, and written with one write before it is acknowledged; data follows its
@@ -7,16 +8,16 @@
 //! durable together, and a record never names data that is less durable than itself. In memory
 //! every file has a map of runs: stored here, zero, or (where nothing is mapped) the lower's.
 //!
-//! Why a log and not a sparse file each: making a file costs a disk several journal blocks, and an
-//! fsync per file is what this crate exists to avoid. Why one order for everything: a crash leaves
-//! a prefix of the log, so that what was acknowledged as durable is there, and every file is as it
-//! was after some operation, with no rule per kind of record.
+//! Why a log and not one sparse file per copy-up: making a file costs a disk several journal
+//! blocks, and this crate exists to avoid an fsync per file. Why one order for everything: a crash
+//! leaves a prefix of the log, so acknowledged records are there, and every file is as it was after
+//! some operation, without a rule per kind of record.
 //!
-//! What is shown after a crash: the longest prefix of records that are whole. Records are keyed
-//! with a number that is random per segment, so bytes of an older life of the space never pass for
-//! new ones. What is known to have been durable and cannot be read is damage. What the end of the log was is
-//! noted beside it (`mark`). A store with damage is refused, or opened on request: then the reads concerned
-//! fail. Stored data is verified by checksums whenever it is read (`sums`).
+//! After a crash the store shows the longest prefix of whole records. Records are keyed with a
+//! number that is random per segment, so bytes of an older life of the space never pass for new
+//! ones. Records that are known to have been durable and cannot be read are damage. The end of the
+//! log is noted beside it (`mark`). A store with damage is refused, or opened on request: then the
+//! reads concerned fail. Stored data is verified by checksums whenever it is read (`sums`).
 //!
 //! Use (`S` is [`Directory`]):
 //! - [`Journal::open`] recovers; [`Journal::create`], `write`, `zero`, `truncate`,
@@ -73,8 +74,8 @@ pub use types::{
     Stage, Time, XATTR_BYTES_MAX, XATTRS_BYTES_MAX, Xattr,
 };
 
-/// The store. One owner calls it; what is slow (flushing, reading data) can be done elsewhere
-/// through handles.
+/// The store. One owner calls it; other threads can do slow work (flushing, reading data) through
+/// handles.
 #[derive(Debug)]
 pub struct Journal<S> {
     log: log::Log<S>,
@@ -83,9 +84,9 @@ pub struct Journal<S> {
 }
 
 impl<S: Storage> Journal<S> {
-    /// Opens the store in `storage`, recovering what is there. Everything that is shown is durable
-    /// when this returns; nothing is written unless a tail had to be given up. A store whose durable records are
-    /// missing is refused, unless that is accepted ([`Options::accepts_damage`]).
+    /// Opens and recovers the store in `storage`. Everything that it shows is durable when this
+    /// returns; nothing is written unless a tail had to be dropped. A store with missing durable
+    /// records is refused, unless that is accepted ([`Options::accepts_damage`]).
     pub fn open(storage: S, options: Options) -> Result<(Self, Recovery), JournalError> {
         options.check()?;
         let (log, state, recovery) = recover::recover(storage, options)?;
@@ -97,7 +98,8 @@ impl<S: Storage> Journal<S> {
         Ok((journal, recovery))
     }
 
-    /// Records which files are not to be trusted: the damage that shows it may be in a segment that goes.
+    /// Records which files cannot be trusted, because the damaged segment that shows it may be
+    /// deleted.
     fn record_suspects(&mut self) -> Result<(), JournalError> {
         let is_suspect =
             |(&file, state): (&FileId, &state::FileState)| state.base.is_suspect.then_some(file);
@@ -105,32 +107,33 @@ impl<S: Storage> Journal<S> {
         suspects.into_iter().try_for_each(|file| self.snapshot(file))
     }
 
-    /// The options.
+    /// Returns the options.
     pub fn options(&self) -> &Options {
         &self.log.options
     }
 
-    /// The number of the store, random, and kept as long as it lives.
+    /// Returns the number of the store, random, and kept as long as it lives.
     pub fn number(&self) -> u64 {
         self.log.journal
     }
 
-    /// The number of the last record.
+    /// Returns the number of the last record.
     pub fn appended(&self) -> Sequence {
         self.log.appended
     }
 
-    /// The number of the last record that is known to be durable.
+    /// Returns the number of the last record that is known to be durable.
     pub fn durable(&self) -> Sequence {
         self.log.durable
     }
 
-    /// Whether a segment was made whose name is not known to be durable: the next one waits for it.
+    /// Returns whether a segment was made whose name is not known to be durable: the next one waits
+    /// for it.
     pub fn has_new_segment(&self) -> bool {
         self.log.dirt.names > self.log.dirt.names_synced
     }
 
-    /// The storage, for its owner's own questions.
+    /// Returns the storage, for its owner's own questions.
     pub fn storage(&self) -> &S {
         &self.log.storage
     }

@@ -2,9 +2,10 @@
 //!
 //! Everything below a layer is reached relative to its descriptor, never through a symbolic link or
 //! another mount. Lower layers are private clones of their mounts where that is allowed, so that
-//! what is mounted over them later (this union itself, above all) is not seen, as in the kernel.
-//! Upper and work directory stay on their own mount, since a rename does not cross mounts.
+//! later mounts over them (above all this union itself) are not visible, as in the kernel. Upper
+//! and work directory stay on their own mount, since a rename does not cross mounts.
 
+mod index;
 mod lock;
 mod ordered;
 
@@ -16,23 +17,25 @@ use rustix::fs::{CWD, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 
-use crate::copier::Way;
+use crate::copier::SyncMethod;
 use crate::error::UnionError;
 use crate::format::{Opaque, Origin, Prefix, suffix};
 use crate::options::{Options, OwnerXattr, XattrClass};
 use crate::sys::{self, Stat};
 
+pub(crate) use index::existing as existing_index;
 pub(crate) use lock::DirectoryLock;
 
-/// The kernel's own subdirectory of the work directory: for what lives shorter than an operation.
+/// The kernel's subdirectory of the work directory: for objects that live shorter than an
+/// operation.
 pub(crate) const WORK: &str = "work";
-/// Ours: for what must outlive us.
+/// The union's own: for state that outlives the process.
 pub(crate) const OWN: &str = "tsumugi";
-/// In the kernel's: what it does not mount with.
+/// In the kernel's subdirectory: with entries here, the kernel refuses to mount.
 pub(crate) const INCOMPATIBLE: &str = "incompat";
-/// In that: a union is mounted, or was killed.
+/// In that directory: the mark of a union that is mounted, or was killed.
 pub(crate) const MOUNTED: &str = "tsumugi-mounted";
-/// In ours: copies that wait for their name.
+/// In the union's own: copies that wait for their names.
 pub(crate) const PENDING: &str = "pending";
 
 /// Owner and mode of the root of an upper directory in which owners are to be kept in attributes.
@@ -69,11 +72,12 @@ pub(crate) struct Upper {
     /// The file system's device number.
     pub(crate) device: u64,
     /// How files and directories become durable.
-    pub(crate) way: Way,
+    pub(crate) sync_method: SyncMethod,
     /// Whether a clone must be synced before it gets its name (btrfs).
     pub(crate) has_loose_clones: bool,
-    /// Whether the end of a name can become durable without the whiteout in its place (btrfs, whose log
-    /// of synced files has the end with any later sync, and the whiteout only with its directory).
+    /// Whether the end of a name can become durable without the whiteout in its place (btrfs, whose
+    /// log of synced files has the end with any later sync, and the whiteout only with its
+    /// directory).
     pub(crate) has_loose_whiteouts: bool,
     /// The attribute in which owners are kept, if they are.
     owners: Option<OwnerXattr>,
@@ -110,7 +114,7 @@ impl Layers {
         let mut devices = Vec::new();
         let mut upper = match (&options.upper, &options.work, &directories.upper) {
             (Some(upper), Some(work), Some((root, work_root))) => {
-                Some(open_upper((upper, root.as_fd()), (work, work_root.as_fd()))?)
+                Some(open_upper(upper, root.as_fd(), work, work_root.as_fd())?)
             }
             _ => None,
         };
@@ -132,19 +136,20 @@ impl Layers {
         }
         let merged_count = lower.len() - options.data_only_count;
         let mut layers = Self { upper, lower, merged_count, prefix, index: None, devices };
-        layers.index = crate::index::open(options, &layers)?;
+        layers.index = index::open(options, &layers)?;
         Ok(layers)
     }
 
-    /// The lower inode that a copy was made from, if it can be found; this needs the right to open by handle.
+    /// Returns the lower inode that a copy was made from, if it can be found; this needs the right
+    /// to open by handle.
     pub(crate) fn original(&self, origin: &Origin) -> Option<Stat> {
         let layer = self.layer_on(&origin.uuid)?;
         let object = origin.handle.open(layer.root.as_fd()).ok()?;
         sys::stat_at(object.as_fd(), b"").ok()
     }
 
-    /// A lower layer on the file system with this number. Some have none but zeros, which names one
-    /// only if there is no other file system to confuse it with.
+    /// Returns a lower layer on the file system with this number. Some have none but zeros, which
+    /// names one only if there is no other file system to confuse it with.
     fn layer_on(&self, uuid: &[u8; 16]) -> Option<&Layer> {
         if *uuid == [0; 16] && self.devices.len() > 1 {
             return None;
@@ -152,12 +157,12 @@ impl Layers {
         self.lower.iter().find(|layer| layer.uuid.as_ref() == Some(uuid))
     }
 
-    /// The attribute in which the upper layer keeps owners, if it does.
+    /// Returns the attribute in which the upper layer keeps owners, if it does.
     pub(crate) fn owners(&self) -> Option<OwnerXattr> {
         self.upper.as_ref().and_then(|upper| upper.owners)
     }
 
-    /// The number of the file system that a device is, for inode numbers.
+    /// Returns the number of the file system that a device is, for inode numbers.
     pub(crate) fn file_system_of(&self, device: u64) -> u8 {
         let found = self.devices.iter().position(|&known| known == device);
         found.unwrap_or(self.devices.len()) as u8
@@ -169,8 +174,8 @@ fn open_directory(what: &'static str, path: &Path) -> Result<OwnedFd, UnionError
         .map_err(|errno| UnionError::layer(what, path, errno))
 }
 
-/// The directories of a union, opened by the caller with its rights, in its mount namespace. They can be passed
-/// to another process.
+/// The directories of a union, opened by the caller with its rights, in its mount namespace. They
+/// can be passed to another process.
 #[derive(Debug)]
 pub(crate) struct Directories {
     /// Upper and work directory.
@@ -200,13 +205,13 @@ impl Directories {
         Ok(Self { upper, lower })
     }
 
-    /// All descriptors: upper and work directory if there are any, then the lower layers.
+    /// Returns all descriptors: upper and work directory if there are any, then the lower layers.
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let upper = self.upper.iter().flat_map(|(root, work)| [root.as_fd(), work.as_fd()]);
         upper.chain(self.lower.iter().map(OwnedFd::as_fd)).collect()
     }
 
-    /// The same, open once more.
+    /// Returns the same, open once more.
     pub(crate) fn try_clone(&self) -> std::io::Result<Self> {
         let upper = match &self.upper {
             Some((root, work)) => Some((root.try_clone()?, work.try_clone()?)),
@@ -216,7 +221,8 @@ impl Directories {
         Ok(Self { upper, lower: lower? })
     }
 
-    /// Takes what [`Directories::descriptors`] gave; `None` if it is not what the options name.
+    /// Makes directories of the result of [`Directories::descriptors`]; `None` if their number does
+    /// not fit the options.
     pub(crate) fn from_descriptors(options: &Options, descriptors: Vec<OwnedFd>) -> Option<Self> {
         let has_upper = options.upper.is_some() && options.work.is_some();
         let mut descriptors = descriptors.into_iter();
@@ -226,14 +232,14 @@ impl Directories {
     }
 }
 
-/// A private clone of a lower directory's mount, or the directory itself.
+/// Returns a private clone of a lower directory's mount, or the directory itself.
 fn clone_lower(path: &Path) -> Result<OwnedFd, UnionError> {
     let error = |errno| UnionError::layer("lowerdir", path, errno);
     let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     match rustix::mount::open_tree(CWD, path, clone) {
         Ok(root) => Ok(root),
         Err(Errno::NOENT) => Err(error(Errno::NOENT)),
-        // Not allowed, or not known: the directory as it is.
+        // Not permitted, or not supported by the kernel: the directory itself.
         Err(_) => rustix::fs::open(
             path,
             OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -250,7 +256,7 @@ fn open_lower(
     devices: &mut Vec<u64>,
 ) -> Result<Layer, UnionError> {
     let error = |errno| UnionError::layer("lowerdir", path, errno);
-    let root = root.try_clone_to_owned().map_err(crate::commit::errno_of).map_err(error)?;
+    let root = root.try_clone_to_owned().map_err(crate::sys::errno_of).map_err(error)?;
     let stat = sys::stat_at(root.as_fd(), b"").map_err(error)?;
     if !stat.is_directory() {
         return Err(error(Errno::NOTDIR));
@@ -269,13 +275,14 @@ fn open_lower(
     Ok(Layer { root, holds_whiteouts, uuid, owners })
 }
 
-/// The attribute in which a layer keeps owners: its root has it.
+/// Returns the attribute in which a layer keeps owners: its root has it.
 fn detect_owners(root: BorrowedFd<'_>) -> Result<Option<OwnerXattr>, Errno> {
     OwnerXattr::detect(|name| Ok(sys::xattr(root, name)?.is_some()))
 }
 
-/// The attribute in which the upper layer keeps owners: that which is asked for, or which it has
-/// already. Its root gets it from a lower layer, else the value that fuse-overlayfs begins with.
+/// Returns the attribute in which the upper layer keeps owners: that which is asked for, or which
+/// it has already. Its root gets it from a lower layer, else the value that fuse-overlayfs begins
+/// with.
 fn owners_of_upper(
     root: BorrowedFd<'_>,
     asked: Option<OwnerXattr>,
@@ -300,12 +307,14 @@ fn owners_of_upper(
 }
 
 fn open_upper(
-    (upper_path, root): (&Path, BorrowedFd<'_>),
-    (work_path, work_root): (&Path, BorrowedFd<'_>),
+    upper_path: &Path,
+    root: BorrowedFd<'_>,
+    work_path: &Path,
+    work_root: BorrowedFd<'_>,
 ) -> Result<Upper, UnionError> {
     let error = |errno| UnionError::layer("workdir", work_path, errno);
-    // Open file descriptions of their own: locks must not outlive the process because somebody
-    // else holds the directories too.
+    // Open file descriptions of their own: a lock must not outlive this process because another
+    // process holds the directories too.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let root = sys::open_below(root, b"", flags)
         .map_err(|errno| UnionError::layer("upperdir", upper_path, errno))?;
@@ -330,14 +339,14 @@ fn open_upper(
     let kind = rustix::fs::fstatfs(&root).map_err(error)?.f_type;
     let has_loose_clones = kind as u64 == BTRFS_MAGIC;
     let owners = None;
-    let way = way_of(&pending, device).map_err(error)?;
+    let sync_method = sync_method_of(&pending, device).map_err(error)?;
     Ok(Upper {
         root,
         work_root,
         work,
         pending,
         device,
-        way,
+        sync_method,
         has_loose_clones,
         has_loose_whiteouts: has_loose_clones,
         owners,
@@ -346,13 +355,16 @@ fn open_upper(
     })
 }
 
-/// How files on the file system of the waiting copies become durable.
-fn way_of(pending: &OwnedFd, device: u64) -> Result<Way, Errno> {
+/// Returns how files on the file system of the waiting copies become durable.
+fn sync_method_of(pending: &OwnedFd, device: u64) -> Result<SyncMethod, Errno> {
     if !ordered::is_proven(pending.as_fd(), device) {
-        return Ok(Way::Each { device });
+        return Ok(SyncMethod::Each { device });
     }
-    let mark = pending.try_clone().map_err(crate::commit::errno_of)?;
-    Ok(Way::Commit { device, mark: reactor::File::from_handle(reactor::Handle::from_fd(mark)) })
+    let mark = pending.try_clone().map_err(crate::sys::errno_of)?;
+    Ok(SyncMethod::Commit {
+        device,
+        mark: reactor::File::from_handle(reactor::Handle::from_fd(mark)),
+    })
 }
 
 /// Refuses a work directory in the upper one and the reverse.
@@ -376,8 +388,8 @@ pub(crate) fn make_directory(parent: BorrowedFd<'_>, name: &str) -> Result<Owned
     sys::open_below(parent, name.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
-/// Removes what an earlier process has left, but for the mark by which the kernel refuses directories
-/// with partial copies: it must not be missing for a moment.
+/// Removes the leftovers of an earlier process, except for the mark by which the kernel refuses
+/// directories with partial copies. That mark must never be missing.
 fn clear_work(work: BorrowedFd<'_>) -> Result<(), Errno> {
     for entry in sys::list(work)? {
         if entry.name != INCOMPATIBLE.as_bytes() {
@@ -398,8 +410,9 @@ fn clear_work(work: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The mark by which the kernel's overlayfs refuses the directories of a union that is mounted, which it
-/// knows by nothing else. After a kill it stays for the next union, which finishes what was left.
+/// The mark that makes the kernel's overlayfs refuse the directories of a mounted union; it has no
+/// other sign of the union. After a kill the mark stays for the next union, which finishes the work
+/// of the killed one.
 #[derive(Debug)]
 struct MountedMark {
     work: OwnedFd,
@@ -411,7 +424,7 @@ impl MountedMark {
             let inner = make_directory(work, INCOMPATIBLE)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             rustix::fs::openat(&inner, MOUNTED, flags, Mode::RUSR | Mode::WUSR)?;
-            work.try_clone_to_owned().map_err(crate::commit::errno_of)
+            work.try_clone_to_owned().map_err(crate::sys::errno_of)
         })();
         let warned = made.inspect_err(|errno| {
             tracing::warn!(%errno, "the kernel's overlayfs will not be kept from this union's directories");
@@ -439,8 +452,8 @@ pub(crate) fn clear(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Removes a name and what is below it. Work directories are a few levels deep at most: what is
-/// taken down has been emptied of everything visible.
+/// Removes a name with everything below it. Work directories are a few levels deep at most, because
+/// a removed directory has no visible entries.
 pub(crate) fn remove(directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     use rustix::fs::{AtFlags, unlinkat};
     match unlinkat(directory, name, AtFlags::empty()) {
@@ -457,12 +470,12 @@ pub(crate) fn remove(directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno
     unlinkat(directory, name, AtFlags::REMOVEDIR)
 }
 
-/// The attribute class that can be written to the upper file system.
+/// Returns the attribute class that can be written to the upper file system.
 fn writable_prefix(work: BorrowedFd<'_>) -> Prefix {
     let name = Prefix::TRUSTED.name(suffix::OPAQUE);
     match sys::set_xattr(work, &name, b"n", XattrFlags::empty()) {
         Ok(()) => {
-            // Left behind it would mean nothing; it is removed for tidiness.
+            // If removal fails, the attribute has no effect.
             let _ = sys::remove_xattr(work, &name);
             Prefix::TRUSTED
         }

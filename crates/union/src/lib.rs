@@ -2,35 +2,37 @@
 //!
 //! Copied-up files are used at once, but take their name in the upper directory only after their
 //! data is durable; one committer makes all waiting copies of a file system durable together.
-//! `docs/union.md` is the contract; [`Options`] are what can be asked for, [`UnionMount`] mounts
-//! and serves.
+//! `docs/union.md` is the contract; [`Options`] are all options, [`UnionMount`] mounts and serves.
+//!
+//! The crate has three layers, and each module uses only modules before it:
+//! - [`journal`]: the store of partial files, on its own; below and beside it the options, the formats
+//!   and the system calls (`options`, `sys`, `format`, `copier`, `error`, `layers`, `record`).
+//! - The union: `store` (the journal's partial files), `tree` (names and nodes), `durability`
+//!   (waiting copies, changes, batches), `partial` (making and completing partial files), `copyup`,
+//!   `ops` (the operations of FUSE on these), `mount`, `offline` and `check`.
+//! - `serve`: the process that serves all unions of a user.
 
-mod acl;
+mod backing;
 mod check;
-mod commit;
 mod copier;
 mod copyup;
 mod descriptors;
+mod durability;
 mod error;
-mod files;
 mod format;
 mod free_run;
 mod ids;
-mod index;
 pub mod journal;
 mod layers;
 mod mount;
-mod node;
 mod offline;
 mod ops;
 mod options;
-mod owners;
 mod partial;
-mod passthrough;
-mod privileges;
 mod record;
 mod serve;
-mod status;
+mod signal;
+mod store;
 mod sys;
 mod tree;
 
@@ -38,10 +40,9 @@ pub use check::{Checked, Finding, Severity, check_union};
 pub use error::UnionError;
 pub use mount::{UnionMount, sync_mount};
 pub use offline::{PartialFile, complete_partial_files, options_of_upper, partial_files};
-pub use ops::IOCTL_SYNC;
+pub use ops::{IOCTL_STATUS, IOCTL_SYNC, mount_status};
 pub use options::{
     FillMode, IdRange, LOWER_LAYERS_MAX, OptionError, Options, OwnerXattr, Pass, RedirectMode,
     SyncMode, XattrClass,
 };
 pub use serve::{Command, Ending, HandOver, hand_over, run_keeper, run_server};
-pub use status::{IOCTL_STATUS, mount_status};

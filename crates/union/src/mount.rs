@@ -13,15 +13,16 @@ use fuse::{
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::commit::{self, Inherited, Sign};
+use crate::durability::{self, Inherited, Sign};
 use crate::error::UnionError;
 use crate::layers::Layers;
 use crate::ops::IOCTL_SYNC;
+use crate::ops::{Shared, Union};
 use crate::options::{FillMode, Options, Pass, SyncMode};
-use crate::partial::{Recovered, Store};
 use crate::record;
+use crate::store::{Recovered, Store};
 use crate::sys::{self, Stat};
-use crate::tree::{Shared, Union};
+use crate::tree::Tree;
 
 /// How long an ending mount waits for open files, and how often it looks.
 pub(crate) const END_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -34,7 +35,7 @@ const END_STEP: Duration = Duration::from_secs(5);
 pub struct UnionMount {
     session: Session,
     union: Rc<Union>,
-    /// Whether the kernel has let go of it.
+    /// Whether the kernel has released the mount.
     is_over: Cell<bool>,
     is_cut_off: Cell<bool>,
 }
@@ -43,7 +44,7 @@ impl UnionMount {
     /// Opens the layers, finishes what an earlier process has left, and mounts.
     ///
     /// # Errors
-    /// What and where, and how to fix it.
+    /// States what is wrong, where, and how to fix it.
     pub fn new(
         options: &Options,
         mountpoint: &std::path::Path,
@@ -52,9 +53,10 @@ impl UnionMount {
         let options = options.with_real_paths()?;
         options.check()?;
         let layers = Layers::open(&options)?;
-        let union = Ready::of_mount(options, layers)?.union(Rc::new(Shared::default()));
-        let mount_options = mount_options(&union.options, union.layers.upper.is_none());
-        let session_options = session_options(&union.options, transport);
+        let union = Ready::of_mount(options, layers)?.union(&Shared::default());
+        let mount_options =
+            mount_options(union.tree().options(), union.tree().layers().upper.is_none());
+        let session_options = session_options(union.tree().options(), transport);
         let session = Session::mount(mountpoint, &mount_options, session_options)?;
         Ok(Self::of(session, union))
     }
@@ -63,14 +65,15 @@ impl UnionMount {
         Self { session, union, is_over: Cell::new(false), is_cut_off: Cell::new(false) }
     }
 
-    /// Takes a union over that another process has mounted; with `agreed`, from a server that is gone.
+    /// Continues to serve a union that another process has mounted; with `agreed`, one whose server
+    /// is gone.
     pub(crate) fn adopt(
         union: &Rc<Union>,
         device: OwnedFd,
         unmounter: Unmounter,
         agreed: Option<Negotiated>,
     ) -> Result<Self, UnionError> {
-        let mut options = session_options(&union.options, TransportChoice::Device);
+        let mut options = session_options(union.tree().options(), TransportChoice::Device);
         options.capabilities |= Capabilities::HAS_RESEND;
         options.agreed = agreed;
         let session = Session::adopt(device, unmounter, options)?;
@@ -88,48 +91,52 @@ impl UnionMount {
 
     /// As [`UnionMount::run`], with requests answered by something around the union.
     pub(crate) async fn run_as<F: FileSystem>(&self, around: Rc<F>) -> Result<(), UnionError> {
-        self.union.passthrough.register_with(self.session.backings(), self.session.notifier());
-        self.union.inherited.set_clean(false);
-        let _ = self.union.unmounter.set(self.session.unmounter());
-        self.union.start_filling();
-        self.union.start_flushing();
+        self.union
+            .tree()
+            .passthrough()
+            .register_with(self.session.backings(), self.session.notifier());
+        self.union.durability().set_clean(false);
+        self.union.unmount_by(self.session.unmounter());
+        self.union.partials().start_filling();
+        self.union.durability().start_flushing();
         let served = self.session.run(around).await;
         self.is_over.set(true);
         let finish = async {
-            self.union.stop_filling().await;
-            self.union.stop_flushing().await;
+            self.union.partials().stop_filling().await;
+            self.union.durability().stop_flushing().await;
             let filled = self.fill_at_end().await;
-            (filled, self.union.sync_at_end().await)
+            (filled, self.union.durability().sync_at_end().await)
         };
-        let (finish, told) = (std::pin::pin!(finish), std::pin::pin!(self.tell_end()));
-        let (filled, finished) = match reactor::race(finish, told).await {
+        let (finish, logged) = (std::pin::pin!(finish), std::pin::pin!(self.log_end()));
+        let (filled, finished) = match reactor::race(finish, logged).await {
             reactor::Either::First(done) => done,
             reactor::Either::Second(never) => match never {},
         };
         if !self.is_cut_off.get() {
             served?;
         }
-        let upper = self.union.options.upper.clone().unwrap_or_default();
+        let upper = self.union.tree().options().upper.clone().unwrap_or_default();
         finished.map_err(|errno| UnionError::layer("upperdir", &upper, errno))?;
-        self.union.inherited.set_clean(self.union.options.sync != SyncMode::Volatile);
+        self.union.durability().set_clean(self.union.tree().options().sync != SyncMode::Volatile);
         filled
     }
 
-    /// Logs now and then that the end takes long, and what is left.
-    async fn tell_end(&self) -> std::convert::Infallible {
+    /// Logs at intervals that the end takes long, and the remaining work.
+    async fn log_end(&self) -> std::convert::Infallible {
         loop {
             reactor::time::sleep(END_STEP).await;
-            let partial = self.union.store.as_ref().map_or(0, |store| store.status().len());
+            let partial = self.union.tree().store().map_or(0, |store| store.status().len());
             tracing::warn!(
-                changed = self.union.dirty.borrow().len(),
+                changed = self.union.durability().dirty_count(),
                 partial,
                 "unmounted; what was written is being made durable"
             );
         }
     }
 
-    /// Ends the mount, as SIGTERM requests: its names are gone at once, and programs that still have a file
-    /// open after ten seconds are cut off. What such a program has written by then is kept.
+    /// Ends the mount, as SIGTERM requests: its names are gone at once, and programs that still
+    /// have a file open after ten seconds are cut off. What such a program has written by then is
+    /// kept.
     pub async fn end(&self) {
         let unmounter = self.session.unmounter();
         in_background("unmount", move || unmounter.unmount());
@@ -147,26 +154,26 @@ impl UnionMount {
         in_background("cut-off", move || unmounter.abort());
     }
 
-    /// Completes partial files, if that is to be done now.
+    /// Completes partial files, if the options request it at unmount.
     async fn fill_at_end(&self) -> Result<(), UnionError> {
-        let options = &self.union.options;
+        let options = &self.union.tree().options();
         if options.fill != FillMode::Unmount || options.read_only {
             return Ok(());
         }
         let upper = options.upper.clone().unwrap_or_default();
-        let completed = self.union.complete_all().await;
+        let completed = self.union.partials().complete_all().await;
         let (_, unfinished) =
             completed.map_err(|errno| UnionError::layer("upperdir", &upper, errno))?;
         UnionError::unfinished(&upper, &unfinished).map_or(Ok(()), Err)
     }
 
-    /// What ends the mount, from any thread.
+    /// Returns a handle that ends the mount, from any thread.
     pub fn unmounter(&self) -> Unmounter {
         self.session.unmounter()
     }
 }
 
-/// Runs what may wait for the serving thread on another one.
+/// Runs a call that may wait for the serving thread on a thread of its own.
 pub(crate) fn in_background(
     name: &str,
     call: impl FnOnce() -> Result<(), fuse::FuseError> + Send + 'static,
@@ -183,22 +190,23 @@ pub(crate) fn in_background(
 
 /// Opens the layers and finishes what an earlier process has left.
 pub(crate) fn open(options: Options) -> Result<Rc<Union>, UnionError> {
-    Ok(Ready::open(options)?.union(Rc::new(Shared::default())))
+    Ok(Ready::open(options)?.union(&Shared::default()))
 }
 
-/// What a union is made of, with all done that may take long or wait: another process that has the
-/// directories is waited for, the journal is recovered, and copies that waited have their names. None of
-/// it needs the thread that is to serve the union, and on that thread others would wait for it.
+/// The parts of a union, after all work that may take long: waiting for another process that has
+/// the directories, recovering the journal, and giving waiting copies their names. This work runs
+/// on another thread than the one that will serve the union, because the other unions of that
+/// thread would wait for it.
 #[derive(Debug)]
 pub(crate) struct Ready {
     options: Options,
     layers: Layers,
     journal: Option<Recovered>,
-    /// What an earlier process has left without making it durable.
+    /// Changes that an earlier process left without making them durable.
     sign: Option<Sign>,
     /// Attributes of the top layer's root.
     top: Stat,
-    /// Whether it could be recorded what the union is made of.
+    /// Whether the layers of the union could be recorded.
     recorded: Result<(), Errno>,
 }
 
@@ -211,7 +219,7 @@ impl Ready {
 
     /// Finishes what an earlier process has left in these layers.
     fn of(mut options: Options, layers: Layers) -> Result<Self, UnionError> {
-        // Lists would name other owners than the inode's attribute does.
+        // Access control lists would name other owners than the attribute of the inode.
         options.no_acl |= layers.owners().is_some();
         let (mut journal, mut sign) = (None, None);
         if let (Some(upper), Some(work)) = (&layers.upper, &options.work) {
@@ -221,7 +229,7 @@ impl Ready {
             let opened = Recovered::open(upper, &options, found.is_due)?;
             let is_filling = options.fill == FillMode::Background;
             let is_kept = |name: &[u8]| is_filling && opened.is_filling(name);
-            commit::recover(upper, is_kept)
+            durability::recover(upper, is_kept)
                 .map_err(|errno| UnionError::layer("workdir", work, errno))?;
             (journal, sign) = (Some(opened), Some(found));
         }
@@ -232,7 +240,7 @@ impl Ready {
         Ok(Self { options, layers, journal, sign, top, recorded: Ok(()) })
     }
 
-    /// The same, and records the layers of the mount.
+    /// Does the same, and records the layers of the mount.
     pub(crate) fn of_mount(options: Options, layers: Layers) -> Result<Self, UnionError> {
         let ready = Self::of(options, layers)?;
         let has_segments = ready.journal.as_ref().is_some_and(Recovered::has_segments);
@@ -241,16 +249,18 @@ impl Ready {
     }
 
     /// Makes the union, on the thread that it belongs to.
-    pub(crate) fn union(self, shared: Rc<Shared>) -> Rc<Union> {
+    pub(crate) fn union(self, shared: &Shared) -> Rc<Union> {
         let Self { options, layers, journal, sign, top, recorded } = self;
-        let store = journal.zip(layers.upper.as_ref()).map(|(journal, upper)| {
-            Rc::new(Store::new(journal, (upper, &options), &shared.committer.copier))
-        });
+        let opened = journal.zip(layers.upper.as_ref());
+        let opened =
+            opened.map(|(journal, upper)| Store::new(journal, upper, &options, shared.copier()));
+        let (store, ended) = opened.unzip();
         let inherited = sign.map(Inherited::of).unwrap_or_default();
-        let union = Union::new(options, (layers, &top), (store, inherited), shared);
+        let tree = Tree::new(options, layers, &top, store, Rc::clone(shared.kept()));
+        let union = Union::new(tree, shared, inherited, &ended.unwrap_or_default());
         let union = Rc::new(union);
         if let Err(errno) = recorded {
-            union.last_error.note("recording the layers for union status and complete", errno);
+            union.tree().note_error("recording the layers for union status and complete", errno);
         }
         union
     }
@@ -302,7 +312,8 @@ fn session_options(options: &Options, transport: TransportChoice) -> SessionOpti
 /// Waits until everything that was copied up in a mounted union has its name and is durable.
 ///
 /// # Errors
-/// What opening the mount point or the ioctl answers; `ENOTTY` if it is not a union of ours.
+/// Errors of opening the mount point and of the ioctl; `ENOTTY` if it is not a union of this
+/// program.
 pub fn sync_mount(mountpoint: &std::path::Path) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(mountpoint, flags, Mode::empty())?;

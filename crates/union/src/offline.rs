@@ -1,15 +1,17 @@
-//! Without a mount: what is partial in an upper directory, and making it whole.
+//! Commands without a mount: listing the partial files of an upper directory, and completing them.
 //!
-//! Both need the options of the mount, since a partial file needs its lower file: as they are given, or
-//! as the mount has recorded them ([`options_of_upper`]). They lock the directories as a mount does.
+//! Both need the options of the mount, since a partial file needs its lower file: as they are
+//! given, or as the mount has recorded them ([`options_of_upper`]). They lock the directories as a
+//! mount does.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::error::UnionError;
+use crate::ops::Union;
 use crate::options::{OptionError, Options, SyncMode};
-use crate::tree::{Union, join};
+use crate::sys::join;
 
 /// A partial file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,41 +20,46 @@ pub struct PartialFile {
     pub path: Option<PathBuf>,
     /// Its size.
     pub size_bytes: u64,
-    /// What is stored of it.
+    /// Bytes that are stored.
     pub stored_bytes: u64,
-    /// What only the lower file has.
+    /// Bytes that only the lower file has.
     pub unfilled_bytes: u64,
     /// Whether some of it was lost.
     pub is_damaged: bool,
-    /// Why what only the lower file has cannot be had; `None` if it can.
+    /// Why the bytes of the lower file cannot be read; `None` if they can.
     pub trouble: Option<String>,
 }
 
-/// The options of an upper directory's union, as its last mount has recorded them, with those of an
-/// option string over them. With lower layers and work directory in that no record is needed.
+/// Returns the options of an upper directory's union, as its last mount has recorded them, with
+/// those of an option string over them. With lower layers and work directory in that no record is
+/// needed.
 ///
 /// # Errors
-/// What of the union cannot be found, or is not what it was.
+/// If a part of the union cannot be found, or is another one.
 pub fn options_of_upper(upper: &Path, given: &[u8]) -> Result<Options, UnionError> {
     crate::record::find(upper, given)
 }
 
-/// The partial files of a union that is not mounted.
+/// Returns the partial files of a union that is not mounted.
 ///
 /// # Errors
 /// If the layers cannot be opened, or a union has them.
 pub fn partial_files(options: Options) -> Result<Vec<PartialFile>, UnionError> {
     let union = open(options)?;
-    let store = union.store.as_ref().filter(|store| !store.is_empty());
+    let store = union.tree().store().filter(|store| !store.is_empty());
     let Some(store) = store else { return Ok(Vec::new()) };
-    let directories = union.directories_by_key().map_err(|errno| upper_error(&union, errno))?;
+    let directories =
+        union.tree().directories_by_key().map_err(|errno| upper_error(&union, errno))?;
     let files = store.status().into_iter().map(|file| {
         let path = file.names.first().and_then(|name| {
             let path = join(directories.get(&name.parent)?, &name.name);
             Some(path.to_vec())
         });
         let is_needed = file.unfilled_bytes > 0;
-        let trouble = path.as_deref().filter(|_| is_needed).and_then(|path| union.trouble_at(path));
+        let trouble = path
+            .as_deref()
+            .filter(|_| is_needed)
+            .and_then(|path| union.partials().trouble_at(path));
         PartialFile {
             path: path.map(|path| std::ffi::OsString::from_vec(path).into()),
             size_bytes: file.size_bytes,
@@ -65,8 +72,8 @@ pub fn partial_files(options: Options) -> Result<Vec<PartialFile>, UnionError> {
     Ok(files.collect())
 }
 
-/// Makes every partial file of a union that is not mounted a whole one. Answers how many there were. Of the
-/// files in `accepted`, from the union's root, the lower file is taken as it is now, although it was changed.
+/// Completes every partial file of a union that is not mounted. Returns how many there were. For
+/// the files in `accepted` (paths from the union's root) a changed lower file is accepted.
 ///
 /// # Errors
 /// As [`partial_files`]; and if one of them could not be made whole: then the others are.
@@ -77,21 +84,23 @@ pub async fn complete_partial_files(
     let union = open(options)?;
     for path in accepted {
         let path = path.strip_prefix("/").unwrap_or(path).as_os_str().as_bytes();
-        let is_partial = union.node_at(path).is_ok_and(|node| node.partial().is_some());
+        let is_partial = union.tree().node_at(path).is_ok_and(|node| node.partial().is_some());
         if !is_partial {
-            let upper = union.options.upper.clone().unwrap_or_default();
+            let upper = union.tree().options().upper.clone().unwrap_or_default();
             let files = format!("{} (no such partial file)", String::from_utf8_lossy(path));
             return Err(UnionError::Unfinished { upper, files });
         }
-        union.accepted.borrow_mut().insert(path.to_vec());
+        union.tree().accept(path.to_vec());
     }
-    union.inherited.set_clean(false);
-    let completed = union.complete_all().await;
-    let synced = union.sync_at_end().await;
-    union.inherited.set_clean(synced.is_ok() && union.options.sync != SyncMode::Volatile);
+    union.durability().set_clean(false);
+    let completed = union.partials().complete_all().await;
+    let synced = union.durability().sync_at_end().await;
+    union
+        .durability()
+        .set_clean(synced.is_ok() && union.tree().options().sync != SyncMode::Volatile);
     let completed = completed.and_then(|done| synced.map(|()| done));
     let (count, unfinished) = completed.map_err(|errno| upper_error(&union, errno))?;
-    let upper = union.options.upper.clone().unwrap_or_default();
+    let upper = union.tree().options().upper.clone().unwrap_or_default();
     UnionError::unfinished(&upper, &unfinished).map_or(Ok(count), Err)
 }
 
@@ -104,6 +113,6 @@ fn open(options: Options) -> Result<Rc<Union>, UnionError> {
 }
 
 fn upper_error(union: &Union, errno: rustix::io::Errno) -> UnionError {
-    let upper = union.options.upper.clone().unwrap_or_default();
+    let upper = union.tree().options().upper.clone().unwrap_or_default();
     UnionError::layer("upperdir", &upper, errno)
 }

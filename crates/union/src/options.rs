@@ -1,8 +1,8 @@
 //! The options of a union: those of `mount -t overlay` and of fuse-overlayfs, and what mount(8),
 //! Podman and fstab pass along.
 //!
-//! Everything is either carried out, or known to change nothing here, or refused by name: an option
-//! that is silently ignored is a promise broken later.
+//! Each option is either carried out, or known to change nothing here, or refused by name: an
+//! option that is silently ignored breaks a promise later.
 
 mod keys;
 mod split;
@@ -26,7 +26,7 @@ pub enum XattrClass {
     User,
 }
 
-/// What is done about directories that were renamed (`redirect_dir`).
+/// How renamed directories are handled (`redirect_dir`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RedirectMode {
     /// Renames of merged directories are recorded.
@@ -46,7 +46,7 @@ pub enum SyncMode {
     Auto,
     /// As `Auto`, and directories and copies of metadata too.
     Strict,
-    /// Never, not even when an application asks (`volatile`).
+    /// Never, not even when an application requests it (`volatile`).
     Volatile,
 }
 
@@ -72,7 +72,7 @@ pub struct IdRange {
     pub count: u32,
 }
 
-/// Which files of lower layers the kernel reads itself ([`crate::passthrough`]).
+/// Which files of lower layers the kernel reads itself (passthrough).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pass {
     /// None.
@@ -80,24 +80,24 @@ pub enum Pass {
     /// Executable files; in a union without an upper layer, all files.
     #[default]
     Programs,
-    /// All: a handle that is open for reading goes on reading the lower file after a copy-up, as on the kernel's
-    /// overlayfs.
+    /// All: a handle that is open for reading goes on reading the lower file after a copy-up, as on
+    /// the kernel's overlayfs.
     Lower,
 }
 
-/// When what was not copied up yet is filled from the lower file.
+/// When partial files are completed from their lower files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FillMode {
     /// In the background, at idle priority.
     #[default]
     Background,
-    /// Never by itself.
+    /// Only on request.
     Keep,
     /// When the union is unmounted.
     Unmount,
 }
 
-/// Everything that can be said of a union.
+/// All options of a union.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// Lower layers, the topmost first; at least one.
@@ -150,7 +150,7 @@ pub struct Options {
     pub no_exec: bool,
     /// Keep no access times.
     pub no_atime: bool,
-    /// Let others than the mounting user in.
+    /// Allow access to other users than the mounting one.
     pub allow_other: bool,
     /// What the mount table shows as source.
     pub source: Option<String>,
@@ -158,7 +158,7 @@ pub struct Options {
     pub batch_files_max: usize,
     /// Bytes of a commit, at most.
     pub batch_bytes_max: u64,
-    /// How long a copy waits for company before it is committed.
+    /// How long a copy waits for other copies before it is committed.
     pub batch_time: Duration,
     /// Bytes of a chunk of a partial copy; 0 copies whole files.
     pub chunk_bytes: u32,
@@ -166,7 +166,7 @@ pub struct Options {
     pub fill: FillMode,
     /// Bytes a second that filling in the background copies, at most; 0 for no bound.
     pub fill_rate_bytes: u64,
-    /// Of a hundred parts of the upper file system, how many that filling leaves free.
+    /// The percentage of the upper file system that filling leaves free.
     pub fill_free_percent: u8,
     /// Use a journal of partial copies whose durable records are missing.
     pub accept_damage: bool,
@@ -221,7 +221,7 @@ pub enum OptionError {
     /// An unknown option.
     #[error("unknown option {0:?} (see `tsumugi union --help` for the list)")]
     Unknown(String),
-    /// An option that means something elsewhere and cannot be had here.
+    /// An option that has a meaning elsewhere and is not supported here.
     #[error("option {option}: {reason}")]
     Unsupported {
         /// The option.
@@ -234,12 +234,12 @@ pub enum OptionError {
     Value {
         /// The option.
         option: String,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         expected: &'static str,
     },
-    /// Options that must be given, or not, with others.
+    /// Options that need, or exclude, others.
     #[error("{0}")]
     Combination(&'static str),
 }
@@ -268,7 +268,7 @@ impl Options {
         Ok(())
     }
 
-    /// Refuses what does not go together.
+    /// Refuses options that exclude each other.
     pub fn check(&self) -> Result<(), OptionError> {
         let error = |text| Err(OptionError::Combination(text));
         if self.lower.len() == self.data_only_count {
@@ -290,13 +290,14 @@ impl Options {
         }
     }
 
-    /// Whether redirects are followed: never those that ordinary users may write, as in the kernel.
+    /// Returns whether redirects are followed: never those that ordinary users may write, as in the
+    /// kernel.
     pub(crate) fn follows_redirects(&self) -> bool {
         self.redirect != RedirectMode::NoFollow && self.xattrs != XattrClass::User
     }
 }
 
-/// Whether an option names a layer or the work directory.
+/// Returns whether an option names a layer or the work directory.
 fn is_layer_key(key: &str) -> bool {
     matches!(key, "lowerdir" | "upperdir" | "workdir" | "lowerdir+" | "datadir+")
 }

@@ -1,14 +1,16 @@
 //! The record of a union's layers, for commands that get its upper directory alone (`tsumugi union
 //! status|complete`).
 //!
-//! Each mount leaves two things: `WORKDIR/tsumugi/union` with its options and with what its directories
-//! are known by ([`Record`]), and in an attribute of the upper directory the way to the work directory
-//! ([`Way`]). The attribute is among overlayfs's own (`trusted.overlay.tsumugi`), so that neither the
-//! kernel nor fuse-overlayfs shows it or takes it along; the rest is a file, since options with 500
-//! layers do not fit into an attribute. Both survive a kill at once, and a loss of power from the first
-//! partial file's flush on, which they are made durable with ([`crate::journal::Directory`]).
+//! Each mount leaves two things: `WORKDIR/tsumugi/union` with its options and the identities of its
+//! directories ([`Record`]), and in an attribute of the upper directory the path of the work
+//! directory ([`WorkPath`]). The attribute is among overlayfs's own (`trusted.overlay.tsumugi`), so
+//! that neither the kernel nor fuse-overlayfs shows it or takes it along; the rest is a file, since
+//! options with 500 layers do not fit into an attribute. Both survive a kill immediately. They
+//! survive a loss of power from the first flush of a partial file on, which makes them durable
+//! ([`crate::journal::Directory`]).
 //!
-//! [`find`] accepts a record only if the calling user wrote it, and only if it belongs to this upper directory.
+//! [`find()`] accepts a record only if the calling user wrote it, and only if it belongs to this
+//! upper directory.
 
 mod codec;
 mod find;
@@ -25,19 +27,19 @@ use crate::journal::RECORD as FILE;
 use crate::layers::{Layers, OWN, Upper};
 use crate::options::Options;
 use crate::sys;
-use codec::{Identity, Record, Way};
+use codec::{Identity, Record, WorkPath};
 
 pub(crate) use find::{check_record, find, work_of};
 
 /// The attribute behind the prefix of the overlay's own.
 const ATTRIBUTE: &[u8] = b"tsumugi";
-/// What becomes the record.
+/// The file that becomes the record.
 const NEW_FILE: &str = "union.new";
 /// Records are not longer: 500 layers with the longest paths, escaped.
 const RECORD_BYTES_MAX: u64 = 8 << 20;
 
 impl Identity {
-    /// What an open directory is known by.
+    /// Returns the identity of an open directory.
     fn of(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
         let inode = sys::stat_at(directory, b"")?.inode;
         let uuid = reactor::file::file_system_uuid(directory).unwrap_or_default();
@@ -46,13 +48,14 @@ impl Identity {
     }
 }
 
-/// Records what a union is made of. That it could not be hinders nothing but finishing without the
-/// options.
+/// Records the layers of a union. A failure only prevents commands that get the upper directory
+/// alone.
 pub(crate) fn write(options: &Options, layers: &Layers, has_segments: bool) -> Result<(), Errno> {
     let Some(upper) = layers.upper.as_ref().filter(|_| !options.read_only) else { return Ok(()) };
-    let recorded = write_record(options, layers, (upper, has_segments));
-    let recorded = recorded
-        .and_then(|()| write_way(options, &layers.prefix.name(ATTRIBUTE), (upper, has_segments)));
+    let recorded = write_record(options, layers, upper, has_segments);
+    let recorded = recorded.and_then(|()| {
+        write_work_path(options, &layers.prefix.name(ATTRIBUTE), upper, has_segments)
+    });
     recorded.inspect_err(|errno| {
         tracing::warn!(%errno, "the layers of a union could not be recorded: `tsumugi union \
             status` and `complete` will need its options");
@@ -63,7 +66,8 @@ pub(crate) fn write(options: &Options, layers: &Layers, has_segments: bool) -> R
 fn write_record(
     options: &Options,
     layers: &Layers,
-    (upper, has_segments): (&Upper, bool),
+    upper: &Upper,
+    has_segments: bool,
 ) -> Result<(), Errno> {
     let mut lower = Vec::with_capacity(layers.lower.len());
     for layer in &layers.lower {
@@ -81,7 +85,7 @@ fn write_record(
         return Ok(());
     }
     replace(own.as_fd(), &bytes).inspect_err(|_| {
-        // What is left of an older one would be wrong.
+        // An older record would be wrong.
         let _ = rustix::fs::unlinkat(&own, FILE, AtFlags::empty());
     })?;
     if has_segments {
@@ -91,18 +95,19 @@ fn write_record(
     Ok(())
 }
 
-fn write_way(
+fn write_work_path(
     options: &Options,
     name: &[u8],
-    (upper, has_segments): (&Upper, bool),
+    upper: &Upper,
+    has_segments: bool,
 ) -> Result<(), Errno> {
     let (Some(path), Some(work)) = (&options.upper, &options.work) else { return Ok(()) };
-    let way = Way { relative: relative(path, work), absolute: work.clone() }.encode();
+    let work_path = WorkPath { relative: relative(path, work), absolute: work.clone() }.encode();
     let root = upper.root.as_fd();
-    if sys::xattr(root, name)?.is_some_and(|found| found == way) {
+    if sys::xattr(root, name)?.is_some_and(|found| found == work_path) {
         return Ok(());
     }
-    sys::set_xattr(root, name, &way, XattrFlags::empty()).inspect_err(|_| {
+    sys::set_xattr(root, name, &work_path, XattrFlags::empty()).inspect_err(|_| {
         let _ = sys::remove_xattr(root, name);
     })?;
     if has_segments { rustix::fs::fsync(root) } else { Ok(()) }
@@ -155,15 +160,15 @@ fn replace(own: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
     rustix::fs::renameat(own, NEW_FILE, own, FILE)
 }
 
-/// The way from one directory to another, both absolute and without symbolic links.
+/// Returns the way from one directory to another, both absolute and without symbolic links.
 fn relative(from: &Path, to: &Path) -> PathBuf {
     let common = from.components().zip(to.components()).take_while(|(a, b)| a == b).count();
     let up = from.components().skip(common).map(|_| Component::ParentDir);
     up.chain(to.components().skip(common)).collect()
 }
 
-/// The way to the work directory that an upper directory names.
-fn way_of(upper: BorrowedFd<'_>) -> Result<Option<Vec<u8>>, Errno> {
+/// Returns the way to the work directory that an upper directory names.
+fn work_path_of(upper: BorrowedFd<'_>) -> Result<Option<Vec<u8>>, Errno> {
     for prefix in [Prefix::TRUSTED, Prefix::USER] {
         let found = sys::xattr(upper, &prefix.name(ATTRIBUTE))?;
         if found.is_some() {
@@ -179,13 +184,13 @@ mod tests {
 
     /// Goal: the way leads from the one to the other, also where one lies above the other's place.
     #[test]
-    fn ways_lead_there() {
-        for (from, to, way) in [
+    fn work_paths_lead_there() {
+        for (from, to, work_path) in [
             ("/a/upper", "/a/work", "../work"),
             ("/a/b/c", "/d", "../../../d"),
             ("/up", "/work/x", "../work/x"),
         ] {
-            assert_eq!(relative(Path::new(from), Path::new(to)), Path::new(way));
+            assert_eq!(relative(Path::new(from), Path::new(to)), Path::new(work_path));
         }
     }
 }

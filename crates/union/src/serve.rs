@@ -2,13 +2,14 @@
 //!
 //! `tsumugi union` opens the layers, mounts, and passes both (open directories and the open device)
 //! to the user's server, so that rights and mount namespace are the caller's. The server has one
-//! thread a core; a union belongs to one of them for its life, which is all the locking that there
-//! is (see `tree.rs`), and the unions of a thread share its committer. Long work (data of copies, flushes) goes
-//! through the thread's reactor and blocks no other request.
+//! thread a core; a union belongs to one of them for its life, so it needs no locks (see
+//! `tree.rs`), and the unions of a thread share its committer. Long work (data of copies, flushes)
+//! goes through the thread's reactor and blocks no other request.
 //!
-//! A keeper started the server. It holds what cannot be recreated: the devices, the layers, and a book per
-//! mount with the kernel's knowledge (`book.rs`). When the server is killed, the kernel's connections stay up,
-//! the keeper starts another server and gives it all of this, and the kernel sends unanswered requests again.
+//! A keeper started the server. It holds what cannot be recreated: the devices, the layers, and a
+//! book per mount with the kernel's knowledge (`book.rs`). When the server is killed, the kernel's
+//! connections stay up, the keeper starts another server and gives it all of this, and the kernel
+//! sends unanswered requests again.
 //!
 //! - [`hand_over`]: the caller's side (`client.rs`).
 //! - [`run_server`]: the server (`server.rs`, `worker.rs`).
@@ -23,7 +24,6 @@ mod server;
 mod wire;
 mod worker;
 
-pub(crate) use book::Book;
 pub use client::{HandOver, hand_over};
 pub use keeper::run_keeper;
 pub use server::{Command, Ending, run_server};

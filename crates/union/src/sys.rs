@@ -1,9 +1,9 @@
-//! System calls on layers, by descriptor, in this crate's words.
+//! System calls on layers, by descriptor.
 //!
-//! Extended attributes and modes of files behind an `O_PATH` descriptor are reached through `/proc/self/fd/N`:
-//! no other interface of the kernel takes such descriptors. Fully open files are asked directly, which saves a
-//! walk through /proc. Everything here is a short call on metadata and blocks no longer than a local file
-//! system does.
+//! Extended attributes and modes of files behind an `O_PATH` descriptor are reached through
+//! `/proc/self/fd/N`: no other interface of the kernel takes such descriptors. Fully open files are
+//! asked directly, which saves a walk through /proc. All calls here are short calls on metadata,
+//! and block no longer than a local file system does.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -21,7 +21,7 @@ const XATTR_BYTES_FIRST: usize = 256;
 /// A path that is opened in one step; longer ones are walked in several (`PATH_MAX` is 4096).
 const PATH_BYTES_MAX: usize = 3800;
 
-/// What the file system says of an inode.
+/// The attributes of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) device: u64,
@@ -53,14 +53,14 @@ impl Stat {
         self.kind() == libc::S_IFREG
     }
 
-    /// A character device 0:0.
+    /// Returns a character device 0:0.
     pub(crate) fn is_whiteout_device(&self) -> bool {
         self.kind() == libc::S_IFCHR && self.rdev == (0, 0)
     }
 }
 
-/// Attributes of `name` in a directory, not following a symbolic link; of the descriptor itself if
-/// the name is empty.
+/// Returns the attributes of `name` in a directory, not following a symbolic link; of the
+/// descriptor itself if the name is empty.
 pub(crate) fn stat_at(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Stat, Errno> {
     let mut flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     if name.is_empty() {
@@ -132,17 +132,18 @@ pub(crate) fn open_below(
     open(held.as_ref().map_or(directory, AsFd::as_fd), rest, flags)
 }
 
-/// The name by which the kernel knows a descriptor of ours; follows to the object itself.
+/// Returns the name by which the kernel knows a descriptor of ours; follows to the object itself.
 pub(crate) fn proc_path(object: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", object.as_raw_fd())
 }
 
-/// Opens an object anew with other flags.
+/// Opens an object again with other flags.
 pub(crate) fn reopen(object: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     rustix::fs::open(proc_path(object), flags | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// An extended attribute of an object; `None` if it has none of this name or cannot have any.
+/// Returns an extended attribute of an object; `None` if it has none of this name or cannot have
+/// any.
 ///
 /// By its name in /proc, as most objects are open with `O_PATH`, which fgetxattr(2) refuses.
 pub(crate) fn xattr(object: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
@@ -150,14 +151,14 @@ pub(crate) fn xattr(object: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Vec<u8
     or_none(read_growing(|buffer| rustix::fs::getxattr(&path, name, buffer)))
 }
 
-/// The names of an object's extended attributes.
+/// Returns the names of an object's extended attributes.
 pub(crate) fn xattr_names(object: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
     let path = proc_path(object);
     names_of_list(read_growing(|buffer| rustix::fs::listxattr(&path, buffer)))
 }
 
-/// As [`xattr_names`], of a name in a directory, not following a symbolic link: one call, where opening the name
-/// first would take four.
+/// As [`xattr_names`], of a name in a directory, not following a symbolic link: one call, where
+/// opening the name first would take four.
 pub(crate) fn xattr_names_at(
     directory: BorrowedFd<'_>,
     name: &[u8],
@@ -176,12 +177,12 @@ pub(crate) fn xattr_at(
     or_none(read_growing(|buffer| rustix::fs::lgetxattr(&path[..], attribute, buffer)))
 }
 
-/// The name by which the kernel knows a name in a directory that we have open.
+/// Returns the name by which the kernel knows a name in a directory that we have open.
 fn proc_path_of(directory: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
     [proc_path(directory).as_bytes(), b"/", name].concat()
 }
 
-/// Takes an attribute that is not there, or cannot be, for none.
+/// Turns the error of a missing or unsupported attribute into `None`.
 fn or_none(value: Result<Option<Vec<u8>>, Errno>) -> Result<Option<Vec<u8>>, Errno> {
     match value {
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
@@ -281,7 +282,7 @@ pub(crate) fn write_all_at(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> R
     Ok(())
 }
 
-/// All names of a directory but `.` and `..`.
+/// Returns all names of a directory but `.` and `..`.
 pub(crate) fn list(directory: BorrowedFd<'_>) -> Result<Vec<Listed>, Errno> {
     let open = open_below(directory, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut names = Vec::new();
@@ -302,3 +303,28 @@ pub(crate) fn list(directory: BorrowedFd<'_>) -> Result<Vec<Listed>, Errno> {
 
 /// A shared descriptor.
 pub(crate) type Fd = Rc<OwnedFd>;
+
+/// Returns the system's number of an error of the reactor.
+#[allow(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
+pub(crate) fn errno_of(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+/// Makes a change in a directory that must not show in its times.
+pub(crate) fn keeping_times<T>(
+    directory: BorrowedFd<'_>,
+    change: impl FnOnce() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let before = stat_at(directory, b"")?;
+    let done = change()?;
+    set_times(directory, Some(before.atime), Some(before.mtime))?;
+    Ok(done)
+}
+
+/// Returns a name below a path.
+pub(crate) fn join(path: &[u8], name: &[u8]) -> Rc<[u8]> {
+    if path.is_empty() {
+        return name.into();
+    }
+    [path, b"/", name].concat().into()
+}

@@ -1,168 +1,94 @@
 //! The merged tree: nodes, where their parts are, and how names are found.
 //!
-//! [`Union`] is one mount's state. It belongs to one thread; every method that does not wait runs
-//! to its end before another operation is looked at, and that is all the locking there is. What
-//! waits (copying data, making it durable) must look at the tree anew afterwards.
+//! [`Tree`] belongs to one thread; every method that does not wait runs to its end before another
+//! operation is looked at, and that is all the locking there is. An operation that waits (for
+//! copied data, for durability) must look at the tree again afterwards.
 
+mod copies;
+mod files;
+mod index;
+mod kept;
+mod last_error;
 mod listing;
 mod lookup;
+mod lower;
+mod node;
+mod owners;
+mod partial;
+mod passthrough;
+mod pending;
 
-use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::rc::{Rc, Weak};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use slab::Slab;
 
-use crate::commit::{Committer, Inherited, errno_of};
-use crate::copier::Copier;
-use crate::descriptors::Descriptors;
-use crate::files::OpenFile;
-use crate::free_run::FreeRun;
-use crate::index::Index;
+use crate::journal::ParentKey;
 use crate::layers::{Layers, Upper};
-use crate::node::{LowerPart, Node, Place};
 use crate::options::Options;
-use crate::partial::{OpenLowers, Store};
-use crate::passthrough::Passthrough;
-use crate::privileges::is_kept_on_disk;
-use crate::sys::{self, Fd, Stat};
+use crate::store::{Store, directories_below};
+use crate::sys::{self, Fd, Stat, errno_of};
 
+pub(crate) use copies::{CAPABILITY, Original, is_protective};
+pub(crate) use files::OpenFile;
+pub(crate) use index::Index;
+pub(crate) use kept::KeptOpen;
 pub(crate) use listing::Listing;
 pub(crate) use lookup::Found;
+pub(crate) use node::{FileState, Link, LowerPart, Node, Place};
+pub(crate) use passthrough::{HandleMode, Passed};
+pub(crate) use pending::Pending;
 
-/// The file system's number is put above so many bits of an inode number.
+use last_error::LastError;
+use passthrough::Passthrough;
+
+/// The number of the file system goes above this many bits of an inode number.
 const INODE_BITS: u32 = 56;
 
-/// Directories with open parts, the oldest first.
-#[derive(Debug, Default)]
-pub(crate) struct OpenDirectories(RefCell<VecDeque<Weak<Node>>>);
+/// Records what the kernel knows of the tree, where it survives this process.
+pub(crate) trait Observer: std::fmt::Debug {
+    /// Notes the names of a node as they are now, instead of earlier ones.
+    fn note_names(&self, node: &Node);
 
-impl OpenDirectories {
-    /// Closes all.
-    fn close(&self) {
-        for node in self.0.take() {
-            if let Some(node) = node.upgrade()
-                && let Some(directory) = node.directory()
-            {
-                directory.parts.borrow_mut().clear();
-            }
-        }
-    }
-
-    /// Notes a directory that has just been given an open part, and closes the oldest ones.
-    fn note(&self, node: &Rc<Node>, most: usize) {
-        let mut queue = self.0.borrow_mut();
-        queue.push_back(Rc::downgrade(node));
-        while queue.len() > most {
-            let oldest = queue.pop_front().and_then(|node| node.upgrade());
-            if let Some(oldest) = oldest.filter(|oldest| !Rc::ptr_eq(oldest, node))
-                && let Some(directory) = oldest.directory()
-            {
-                directory.parts.borrow_mut().clear();
-            }
-        }
-    }
+    /// The kernel has given its last reference to a number back.
+    fn forget(&self, id: u64);
 }
 
-/// What the unions of one thread share.
+/// The merged tree of one union.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) descriptors: Descriptors,
-    pub(crate) open_directories: OpenDirectories,
-    pub(crate) open_lowers: OpenLowers,
-    pub(crate) committer: Rc<Committer>,
-    pub(crate) free_run: FreeRun,
-    /// Whether this process's writes leave set-user-ID and set-group-ID on disk.
-    pub(crate) keeps_privileges: bool,
-}
-
-impl Default for Shared {
-    fn default() -> Self {
-        Self {
-            descriptors: Descriptors::default(),
-            open_directories: OpenDirectories::default(),
-            open_lowers: OpenLowers::default(),
-            committer: Rc::default(),
-            free_run: FreeRun::default(),
-            keeps_privileges: is_kept_on_disk(),
-        }
-    }
-}
-
-impl Shared {
-    /// Of unions whose files a thread copies.
-    pub(crate) fn with_copier(copier: Copier) -> Self {
-        let committer = Rc::new(Committer::with_copier(copier));
-        Self { committer, ..Self::default() }
-    }
-
-    /// Closes what is open only to be fast.
-    pub(crate) fn close_kept(&self) {
-        self.open_directories.close();
-        self.open_lowers.close();
-    }
-
-    /// Most directories that are kept open.
-    fn directories_max(self: &Rc<Self>) -> usize {
-        // Each union has a reference, and whoever makes them.
-        self.descriptors.directories_max(Rc::strong_count(self))
-    }
-
-    /// Most lower files of partial copies that are kept open.
-    pub(crate) fn lowers_max(self: &Rc<Self>) -> usize {
-        self.descriptors.lowers_max(Rc::strong_count(self))
-    }
-}
-
-/// One mounted union.
-#[derive(Debug)]
-pub(crate) struct Union {
-    /// Dropped before the layers, which hold the locks.
-    pub(crate) inherited: Inherited,
-    pub(crate) options: Options,
-    pub(crate) layers: Layers,
+pub(crate) struct Tree {
+    options: Options,
+    layers: Layers,
     /// The index of hard links; none without `index=on`.
-    pub(crate) index: Option<Index>,
-    pub(crate) passthrough: Passthrough,
-    pub(crate) shared: Rc<Shared>,
-    pub(crate) root: Rc<Node>,
-    pub(crate) nodes: RefCell<HashMap<u64, Rc<Node>>>,
+    index: Option<Index>,
+    passthrough: Passthrough,
+    kept: Rc<KeptOpen>,
+    root: Rc<Node>,
+    nodes: RefCell<HashMap<u64, Rc<Node>>>,
     /// Nodes with several names, by device and inode of their upper part.
-    pub(crate) linked: RefCell<HashMap<(u64, u64), Weak<Node>>>,
-    pub(crate) files: RefCell<Slab<Rc<OpenFile>>>,
-    pub(crate) listings: RefCell<Slab<Rc<RefCell<Listing>>>>,
-    /// Copies that wait for their names.
-    pub(crate) waiting: crate::commit::WaitingCopies,
-    /// What was changed and is not known to be durable, by node.
-    pub(crate) dirty: RefCell<HashMap<u64, Rc<Node>>>,
-    pub(crate) is_flushing: Cell<bool>,
-    /// Paths of partial files whose lower files are taken as they are.
-    pub(crate) accepted: RefCell<HashSet<Vec<u8>>>,
-    /// Whether the kernel's requests say which opens take privileges (Linux 5.11).
-    pub(crate) is_told_of_privileges: Cell<bool>,
-    /// Whether the kernel enforces labels of `SELinux`.
-    pub(crate) has_labels: bool,
-    /// What takes the mount away, once it is served.
-    pub(crate) unmounter: std::cell::OnceCell<fuse::Unmounter>,
+    linked: RefCell<HashMap<(u64, u64), Weak<Node>>>,
+    /// Paths of partial files whose lower files are accepted although they were changed.
+    accepted: RefCell<HashSet<Vec<u8>>>,
     /// Partial copies; none without an upper layer.
-    pub(crate) store: Option<Rc<Store>>,
-    /// The state that survives the server, if there is a keeper.
-    pub(crate) book: std::cell::OnceCell<crate::serve::Book>,
+    store: Option<Rc<Store>>,
+    observer: OnceCell<Rc<dyn Observer>>,
     /// Errors that no caller waited for.
-    pub(crate) last_error: crate::status::LastError,
+    last_error: LastError,
     next_node: Cell<u64>,
     next_work_name: Cell<u64>,
 }
 
-impl Union {
+impl Tree {
+    /// Makes the tree of these layers; `top` has the attributes of the top layer's root.
     pub(crate) fn new(
         options: Options,
-        (mut layers, top): (Layers, &Stat),
-        (store, inherited): (Option<Rc<Store>>, Inherited),
-        shared: Rc<Shared>,
+        mut layers: Layers,
+        top: &Stat,
+        store: Option<Rc<Store>>,
+        kept: Rc<KeptOpen>,
     ) -> Self {
         let place = if layers.upper.is_some() { Place::Upper } else { Place::Lower };
         let root = Node::new(fuse::NodeId::ROOT.0, libc::S_IFDIR, top.inode, place);
@@ -177,38 +103,105 @@ impl Union {
         let root = Rc::new(root);
         let nodes = HashMap::from([(root.id.get(), Rc::clone(&root))]);
         Self {
-            inherited,
             options,
             index: layers.index.take().map(Index::new),
             passthrough: Passthrough::default(),
             layers,
-            shared,
+            kept,
             root,
             nodes: RefCell::new(nodes),
             linked: RefCell::default(),
-            files: RefCell::default(),
-            listings: RefCell::default(),
-            waiting: crate::commit::WaitingCopies::default(),
-            dirty: RefCell::default(),
-            is_flushing: Cell::new(false),
             accepted: RefCell::default(),
-            is_told_of_privileges: Cell::new(true),
             store,
-            book: std::cell::OnceCell::new(),
-            has_labels: crate::ops::has_labels(),
-            unmounter: std::cell::OnceCell::new(),
-            last_error: crate::status::LastError::default(),
+            observer: OnceCell::new(),
+            last_error: LastError::default(),
             next_node: Cell::new(fuse::NodeId::ROOT.0 + 1),
             next_work_name: Cell::new(0),
         }
     }
 
-    /// The upper layer; `EROFS` without one.
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    pub(crate) fn layers(&self) -> &Layers {
+        &self.layers
+    }
+
+    /// Returns the index of hard links; none without `index=on`.
+    pub(crate) fn index(&self) -> Option<&Index> {
+        self.index.as_ref()
+    }
+
+    /// Partial copies; none without an upper layer.
+    pub(crate) fn store(&self) -> Option<&Rc<Store>> {
+        self.store.as_ref()
+    }
+
+    pub(crate) fn root(&self) -> &Rc<Node> {
+        &self.root
+    }
+
+    /// Returns the files that the thread keeps open, and its bounds.
+    pub(crate) fn kept(&self) -> &Rc<KeptOpen> {
+        &self.kept
+    }
+
+    /// Returns the state of passthrough.
+    pub(crate) fn passthrough(&self) -> &Passthrough {
+        &self.passthrough
+    }
+
+    /// Sets the observer. A union is served once.
+    pub(crate) fn observe_by(&self, observer: Rc<dyn Observer>) {
+        let _ = self.observer.set(observer);
+    }
+
+    pub(crate) fn is_observed(&self) -> bool {
+        self.observer.get().is_some()
+    }
+
+    /// Accepts the lower file of the partial file at this path, although it was changed.
+    pub(crate) fn accept(&self, path: Vec<u8>) {
+        self.accepted.borrow_mut().insert(path);
+    }
+
+    /// Notes an error that no caller waited for.
+    pub(crate) fn note_error(&self, what: &str, errno: Errno) {
+        self.last_error.note(what, errno);
+    }
+
+    /// Returns the last error that no caller waited for.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.last_error.text()
+    }
+
+    /// Returns how many nodes the kernel knows.
+    pub(crate) fn node_count(&self) -> usize {
+        self.nodes.borrow().len()
+    }
+
+    /// Returns the nodes that the kernel knows.
+    pub(crate) fn nodes(&self) -> Vec<Rc<Node>> {
+        self.nodes.borrow().values().cloned().collect()
+    }
+
+    /// Adds a node under the number that an earlier server gave it.
+    pub(crate) fn restore_node(&self, id: u64, node: Rc<Node>) {
+        self.nodes.borrow_mut().insert(id, node);
+    }
+
+    /// Notes a node that may be found under other names too.
+    pub(crate) fn note_linked(&self, stat: &Stat, node: &Rc<Node>) {
+        self.linked.borrow_mut().insert((stat.device, stat.inode), Rc::downgrade(node));
+    }
+
+    /// Returns the upper layer; `EROFS` without one.
     pub(crate) fn upper(&self) -> Result<&Upper, Errno> {
         self.layers.upper.as_ref().ok_or(Errno::ROFS)
     }
 
-    /// A node that the kernel knows.
+    /// Returns a node that the kernel knows.
     pub(crate) fn node(&self, id: fuse::NodeId) -> Result<Rc<Node>, Errno> {
         let known = self.nodes.borrow().get(&id.0).cloned();
         known.or_else(|| self.passthrough.former(id)).ok_or(Errno::STALE)
@@ -219,14 +212,14 @@ impl Union {
         Node::new(self.new_number(), kind, inode, place)
     }
 
-    /// A number that no node had.
+    /// Returns a number that no node had.
     pub(crate) fn new_number(&self) -> u64 {
         let id = self.next_node.get();
         self.next_node.set(id + 1);
         id
     }
 
-    /// The number that the next node gets.
+    /// Sets the number of the next node.
     pub(crate) fn set_next_node(&self, id: u64) {
         self.next_node.set(id);
     }
@@ -237,13 +230,13 @@ impl Union {
         node.lookups.set(lookups + 1);
         if lookups == 0 {
             self.nodes.borrow_mut().insert(node.id.get(), Rc::clone(node));
-            if let Some(book) = self.book.get() {
-                book.note_names(node);
+            if let Some(observer) = self.observer.get() {
+                observer.note_names(node);
             }
         }
     }
 
-    /// Takes references of the kernel back.
+    /// Removes references that the kernel has given back.
     pub(crate) fn forget(&self, id: fuse::NodeId, count: u64) {
         let mut nodes = self.nodes.borrow_mut();
         let Some(node) = nodes.get(&id.0) else {
@@ -255,15 +248,15 @@ impl Union {
         if left == 0 && id.0 != fuse::NodeId::ROOT.0 {
             let node = nodes.remove(&id.0);
             drop(nodes);
-            if let Some(book) = self.book.get() {
-                book.forget(id.0);
+            if let Some(observer) = self.observer.get() {
+                observer.forget(id.0);
             }
             drop(node);
             self.tidy();
         }
     }
 
-    /// Drops what points to nodes that are gone, now and then.
+    /// Removes references to dropped nodes, once in a while.
     fn tidy(&self) {
         let mut linked = self.linked.borrow_mut();
         if linked.len() >= 64 && linked.len().is_power_of_two() {
@@ -275,7 +268,7 @@ impl Union {
         }
     }
 
-    /// The inode number that is shown for one of a layer's file system.
+    /// Returns the inode number that is shown for one of a layer's file system.
     pub(crate) fn shown_inode(&self, file_system: u8, inode: u64) -> u64 {
         if file_system == 0 || !self.options.xino {
             return inode;
@@ -283,25 +276,25 @@ impl Union {
         inode ^ (u64::from(file_system) << INODE_BITS)
     }
 
-    /// As [`Union::shown_inode`], of a file just looked at.
+    /// As [`Tree::shown_inode`], of a file just looked at.
     pub(crate) fn shown_inode_of(&self, stat: &Stat) -> u64 {
         self.shown_inode(self.layers.file_system_of(stat.device), stat.inode)
     }
 
-    /// A name that nothing in the work directory has.
+    /// Returns a name that nothing in the work directory has.
     pub(crate) fn work_name(&self) -> Vec<u8> {
         let number = self.next_work_name.get();
         self.next_work_name.set(number + 1);
         format!("#{number:x}").into_bytes()
     }
 
-    /// The upper part of a directory, open.
+    /// Returns the upper part of a directory, open.
     pub(crate) fn upper_part(&self, node: &Rc<Node>) -> Result<Fd, Errno> {
         self.part(node, 0)?.ok_or(Errno::IO)
     }
 
-    /// A part of a directory, open: 0 for the upper one (`None` if there is none yet), then the
-    /// lower ones in order.
+    /// Returns a part of a directory, open: 0 for the upper one (`None` if there is none yet), then
+    /// the lower ones in order.
     pub(crate) fn part(&self, node: &Rc<Node>, index: usize) -> Result<Option<Fd>, Errno> {
         let directory = node.directory().ok_or(Errno::NOTDIR)?;
         if index == 0 {
@@ -329,22 +322,22 @@ impl Union {
         }
         parts[index] = Some(Rc::clone(&fd));
         drop(parts);
-        self.shared.open_directories.note(node, self.shared.directories_max());
+        self.kept.note_directory(node);
         Ok(Some(fd))
     }
 
-    /// The root of the layer that a part lies in.
+    /// Returns the root of the layer that a part lies in.
     pub(crate) fn lower_root(&self, part: &LowerPart) -> std::os::fd::BorrowedFd<'_> {
         self.layers.lower[usize::from(part.layer)].root.as_fd()
     }
 
-    /// A descriptor (`O_PATH`, or of an open file) of the inode that now carries a node's
+    /// Returns a descriptor (`O_PATH`, or of an open file) of the inode that now carries a node's
     /// attributes.
     pub(crate) fn object(&self, node: &Rc<Node>) -> Result<Fd, Errno> {
         let place = node.place.borrow().clone();
         match place {
             Place::Gone { fd, .. } => Ok(fd),
-            Place::Pending(pending) => Ok(Rc::clone(&pending.file)),
+            Place::Pending(pending) => Ok(Rc::clone(pending.file())),
             // The lower file has the extended attributes.
             Place::Partial(partial) => {
                 let lower = self.lower_of(node, &partial)?;
@@ -364,8 +357,8 @@ impl Union {
         }
     }
 
-    /// Attributes of the inode that [`Union::object`] would open, without opening it where that is
-    /// possible.
+    /// Returns the attributes of the inode that [`Tree::object`] would open, without opening it
+    /// where that is possible.
     pub(crate) fn stat(&self, node: &Rc<Node>) -> Result<Stat, Errno> {
         let mut stat = self.stat_itself(node)?;
         if let Some(indexed) = node.indexed.get() {
@@ -374,8 +367,8 @@ impl Union {
         Ok(if node.has_data_apart() { self.with_blocks_of_data(node, stat) } else { stat })
     }
 
-    /// What a file takes is what its data takes, wherever that is. In layers that hold data only it
-    /// is not looked for, as in the kernel.
+    /// Returns attributes with the blocks of the data, in any merged layer. As in the kernel,
+    /// layers that hold data only are not searched for it.
     pub(crate) fn with_blocks_of_data(&self, node: &Node, stat: Stat) -> Stat {
         let lower = node.lower.borrow();
         let data = lower.last().filter(|part| usize::from(part.layer) < self.layers.merged_count);
@@ -386,6 +379,19 @@ impl Union {
         });
         let rounded = stat.size.next_multiple_of(u64::from(stat.block_size).max(1)) / 512;
         Stat { blocks: found.map_or(rounded, |found| found.blocks), ..stat }
+    }
+
+    /// Returns the upper directories by their keys, as paths from the root.
+    pub(crate) fn directories_by_key(&self) -> Result<HashMap<ParentKey, Box<[u8]>>, Errno> {
+        directories_below(self.upper()?.root.as_fd())
+    }
+
+    pub(crate) fn node_at(&self, path: &[u8]) -> Result<Rc<Node>, Errno> {
+        let mut node = Rc::clone(&self.root);
+        for name in path.split(|&byte| byte == b'/') {
+            node = self.lookup(&node, name)?.ok_or(Errno::NOENT)?.0;
+        }
+        Ok(node)
     }
 
     fn stat_itself(&self, node: &Rc<Node>) -> Result<Stat, Errno> {
@@ -401,7 +407,7 @@ impl Union {
     }
 }
 
-/// A node's path from the root, without a leading slash.
+/// Returns a node's path from the root, without a leading slash.
 pub(crate) fn path_of(node: &Rc<Node>) -> Vec<u8> {
     let mut names: Vec<Box<[u8]>> = Vec::new();
     let mut link = node.link();
@@ -411,12 +417,4 @@ pub(crate) fn path_of(node: &Rc<Node>) -> Vec<u8> {
     }
     names.reverse();
     names.join(&b'/')
-}
-
-/// A name below a path.
-pub(crate) fn join(path: &[u8], name: &[u8]) -> Rc<[u8]> {
-    if path.is_empty() {
-        return name.into();
-    }
-    [path, b"/", name].concat().into()
 }

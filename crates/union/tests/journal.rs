@@ -18,7 +18,7 @@ fn seeds(default: u64) -> u64 {
     std::env::var("JOURNAL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(default)
 }
 
-// Goal: whatever is done, the store shows what plain arrays show, at once and after a kill, with
+// Goal: after any operations the store shows what plain arrays show, at once and after a kill, with
 // cleaning in between; and cleaning keeps the log within a small multiple of what lives.
 #[test]
 fn equals_the_model() {

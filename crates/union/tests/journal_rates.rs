@@ -45,7 +45,7 @@ fn create(journal: &mut Journal<Directory>, number: u64) -> FileId {
     journal.create(creation).unwrap()
 }
 
-/// Bytes that all programs have written to the disk of `path`.
+/// Returns the bytes that all programs have written to the disk of `path`.
 fn device_bytes(path: &Path) -> u64 {
     let device = path.metadata().unwrap().dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

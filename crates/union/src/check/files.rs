@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use super::{Check, Severity};
 use crate::journal::{FileId, FileStatus, Inspection, Stage};
 use crate::layers::{OWN, PENDING};
-use crate::partial::directories_below;
+use crate::store::directories_below;
 use crate::sys;
-use crate::tree::join;
+use crate::sys::join;
 
 /// Where a partial file is.
 struct Located<'a> {
@@ -118,7 +118,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Whether something lies at a path below the work directory.
+    /// Returns whether something lies at a path below the work directory.
     pub(super) fn has(&self, path: &str) -> Result<bool, Errno> {
         match rustix::fs::statat(&self.work, path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(true),
@@ -127,7 +127,7 @@ impl Check<'_> {
         }
     }
 
-    /// The entries of a directory below the work directory; none if it is not there.
+    /// Returns the entries of a directory below the work directory; none if it is not there.
     pub(super) fn entries(&self, path: &str) -> Result<Vec<Vec<u8>>, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
         match sys::open_below(self.work.as_fd(), path.as_bytes(), flags) {

@@ -1,4 +1,4 @@
-//! The rest of the work directory: marks, copies that wait for their names, and what is half done.
+//! The rest of the work directory: marks, copies that wait for their names, and half-made objects.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -8,10 +8,10 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::{Check, Severity};
-use crate::commit;
+use crate::durability;
 use crate::journal::{Inspection, Kind, Stage};
 use crate::layers::{INCOMPATIBLE, MOUNTED, OWN, PENDING, WORK};
-use crate::partial::FILL_PREFIX;
+use crate::store::FILL_PREFIX;
 use crate::sys;
 
 impl Check<'_> {
@@ -52,8 +52,8 @@ impl Check<'_> {
     /// The signs of a union that did not end by itself.
     fn sign(&mut self) -> Result<(), Errno> {
         let mounted = format!("{WORK}/{INCOMPATIBLE}/{MOUNTED}");
-        if self.has(commit::RUNNING)? || self.has(&mounted)? {
-            let path = self.work_path.join(commit::RUNNING);
+        if self.has(durability::RUNNING)? || self.has(&mounted)? {
+            let path = self.work_path.join(durability::RUNNING);
             self.add(
                 Severity::Leftover,
                 path,
@@ -73,7 +73,7 @@ impl Check<'_> {
             return Ok(());
         }
         let directory = sys::open_below(self.work.as_fd(), pending.as_bytes(), flags)?;
-        let waiting = commit::waiting_copies(self.work.as_fd(), directory.as_fd())?;
+        let waiting = durability::waiting_copies(self.work.as_fd(), directory.as_fd())?;
         for name in names {
             let is_published = inspection.files.iter().any(|file| match &file.stage {
                 Stage::Publishing(work) => **work == *name,
@@ -102,7 +102,7 @@ impl Check<'_> {
     }
 }
 
-/// Whether a name is that of a work file with which filling goes on.
+/// Returns whether a name is that of a work file with which filling goes on.
 fn is_filling(name: &[u8], inspection: &Inspection) -> bool {
     let text = String::from_utf8_lossy(name);
     let number = text.strip_prefix(FILL_PREFIX).and_then(|text| text.split_once('-'));

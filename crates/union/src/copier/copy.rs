@@ -1,9 +1,9 @@
 //! One file's copy: making the file, and its bytes.
 //!
 //! A clone of the whole file first: it takes no space and no time. Else the kernel copies from page
-//! cache to page cache, in steps, skipping holes. What was copied is on its way to the disk while the
-//! next step goes on, so that the sync that follows is short; the last part only when the next copy is done,
-//! since the requester is about to write to it.
+//! cache to page cache, in steps, skipping holes. Write-back of each step starts while the next
+//! step runs, so that the sync that follows is short. Write-back of the last part starts only when
+//! the next copy is done, because the requester is about to write to it.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -14,23 +14,23 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::copy_range;
-use crate::commit::errno_of;
 use crate::sys;
+use crate::sys::errno_of;
 
-/// Bytes of a step: what others may have to wait for.
+/// Bytes of a step: others may have to wait for one.
 const STEP_BYTES: u64 = 1 << 20;
-/// Largest file that the requesting thread copies by itself, if it need not wait for anything: handing it to
-/// another thread and waiting for the answer takes as long.
+/// Largest file that the requesting thread copies by itself, if it need not wait for anything:
+/// handing it to another thread and waiting for the answer takes as long.
 const AT_ONCE_BYTES_MAX: u64 = 64 << 10;
 
 /// A lower file's bytes to be copied.
 #[derive(Debug)]
 pub(crate) struct Copy {
     from: File,
-    /// How many of its bytes, from the start.
+    /// Number of bytes to copy, from the start.
     length: u64,
     to: To,
-    /// Whether what was copied is to go to the disk early.
+    /// Whether write-back starts early.
     pub(super) writes_back: bool,
     progress: Option<Progress>,
 }
@@ -66,17 +66,17 @@ pub(crate) struct Copied {
     pub(crate) is_clone: bool,
 }
 
-/// What a turn has come to.
+/// The outcome of a turn.
 #[derive(Debug)]
 pub(super) enum Step {
     /// This part of the copy has been made.
     More(File, Range<u64>),
-    /// It is done.
+    /// The copy is complete.
     Done(Copied),
 }
 
 impl Copy {
-    /// Of the first `length` bytes.
+    /// Makes a copy of the first `length` bytes.
     pub(crate) fn new(from: File, length: u64, to: To, writes_back: bool) -> Self {
         Self { from, length, to, writes_back, progress: None }
     }
@@ -179,8 +179,9 @@ mod tests {
         Copy::new(from, length, to, true)
     }
 
-    // Goal: a small file whose bytes are in memory is copied in one call, up to where it is asked for; a
-    // larger one, or nothing, is left to the steps; one that became shorter, too, which then tell.
+    // Goal: a small file whose bytes are in memory is copied in one call, up to where it is asked
+    // for; a larger one, or nothing, is left to the steps; so is one that became shorter, and the
+    // steps report that.
     #[test]
     fn small_files_are_copied_at_once() {
         let bytes: Vec<u8> = (0..=AT_ONCE_BYTES_MAX).map(|at| at as u8).collect();

@@ -11,10 +11,10 @@ use crate::sys;
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Copies a range, or the first part of it: at most up to the next hole of the source if
-/// `keeps_holes`, since these are left out. Answers how many bytes of the range were dealt with.
+/// `keeps_holes`, since these are left out. Returns how many bytes of the range were dealt with.
 ///
 /// # Errors
-/// What the file systems answer; `EIO` if the source ends before the range does.
+/// Errors of the file systems; `EIO` if the source ends before the range does.
 pub(crate) fn copy_range(
     from: BorrowedFd<'_>,
     position: u64,

@@ -1,14 +1,15 @@
 //! Making files durable, many at a time.
 //!
-//! In general each file has its own sync: first all data goes to the device, with no commit of the file
-//! system's journal between; then all sync at once, so that they end up in one commit and wait for the same
-//! flush of the disk. They go in rounds: a request that arrives during a round waits for the next one, over all
-//! unions. Otherwise a flush would always be in progress, and data would have to wait for it.
+//! In general each file has its own sync: first all data goes to the device, with no commit of the
+//! file system's journal between; then all sync at once, so that they end up in one commit and wait
+//! for the same flush of the disk. They go in rounds: a request that arrives during a round waits
+//! for the next one, over all unions. Otherwise a flush would always be in progress, and data would
+//! have to wait for it.
 //!
 //! Where it is known that a commit of the file system's journal makes everything durable that came
-//! before it ([`Way::Commit`]; [`crate::layers`] says which file systems these are), data is written to
-//! the device and waited for, and then one commit covers all files and the names in all directories. A request
-//! that arrives during a commit waits for the next one, over all unions.
+//! before it ([`SyncMethod::Commit`]; [`crate::layers`] says which file systems these are), data is
+//! written to the device and waited for, and then one commit covers all files and the names in all
+//! directories. A request that arrives during a commit waits for the next one, over all unions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,17 +20,17 @@ use reactor::{File, Op};
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 
-use crate::commit::errno_of;
+use crate::sys::errno_of;
 
 /// Syncs of files that are in flight at a time over all orders.
 const SYNCS_MAX: usize = 512;
 
-/// What is to be durable of a file.
+/// The part of a file that must become durable.
 #[derive(Debug, Clone)]
 pub(crate) enum ToSync {
     /// A file's data and attributes.
     File(File),
-    /// A file's data, with what is needed to read it.
+    /// A file's data, with the metadata that reading it needs.
     Data(File),
     /// The names in a directory.
     Names(File),
@@ -39,7 +40,7 @@ pub(crate) enum ToSync {
 
 /// How files of a file system become durable.
 #[derive(Debug, Clone)]
-pub(crate) enum Way {
+pub(crate) enum SyncMethod {
     /// Each by its own sync.
     Each {
         /// The file system's device number.
@@ -54,8 +55,8 @@ pub(crate) enum Way {
     },
 }
 
-impl Way {
-    /// Whether files of both become durable together.
+impl SyncMethod {
+    /// Returns whether files of both become durable together.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Each { device }, Self::Each { device: other })
@@ -65,13 +66,13 @@ impl Way {
     }
 }
 
-/// How far it is to go.
+/// The goal of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// Until a name that is given afterwards can only be durable together with the file: where a commit
-    /// of the journal stands for all before it, the data need only have been written.
+    /// A name that is given afterwards becomes durable only together with the file. Where a commit
+    /// of the journal covers everything before it, the data need only be written.
     Nameable,
-    /// Until it is durable.
+    /// The file is durable.
     Durable,
 }
 
@@ -111,19 +112,19 @@ impl Syncs {
     pub(super) async fn sync(
         &self,
         files: &[ToSync],
-        way: &Way,
+        method: &SyncMethod,
         goal: Goal,
     ) -> Vec<Result<(), Errno>> {
         let permit = self.room.acquire(files.len().min(SYNCS_MAX)).await;
-        let (device, mark) = match way {
-            Way::Each { device } => {
+        let (device, mark) = match method {
+            SyncMethod::Each { device } => {
                 let file_system = self.file_system(*device);
                 if let [ToSync::FileSystem(root)] = files {
                     return vec![file_system.wholes.commit(async || sync_whole(root).await).await];
                 }
                 return sync_each(files, &file_system.rounds).await;
             }
-            Way::Commit { device, mark } => (device, mark),
+            SyncMethod::Commit { device, mark } => (device, mark),
         };
         let mut results = finish(files.iter().map(ToSync::write_back).collect()).await;
         drop(permit);
@@ -173,7 +174,7 @@ async fn finish(operations: Vec<Option<Op<std::io::Result<()>>>>) -> Vec<Result<
     results
 }
 
-/// Syncs that each stand for one file only.
+/// Rounds of syncs, where each sync covers one file only.
 #[derive(Default)]
 struct Rounds {
     is_running: Cell<bool>,
@@ -182,7 +183,7 @@ struct Rounds {
     ended: Notify,
 }
 
-/// Files that are synced at once, and what it came to.
+/// Files that are synced together, and the outcome.
 #[derive(Default)]
 struct Round {
     files: RefCell<Vec<File>>,
@@ -226,7 +227,7 @@ struct Commits {
     ended: Notify,
 }
 
-/// A commit, and what it came to.
+/// A commit and its outcome.
 #[derive(Default)]
 struct Commit {
     outcome: Cell<Option<Result<(), Errno>>>,
@@ -244,7 +245,7 @@ impl Commits {
                 self.ended.notified().await;
                 continue;
             }
-            // Who comes from now on waits for the one after this.
+            // Callers that come from now on wait for the next commit.
             self.next.replace(Rc::default());
             round.outcome.set(Some(act().await));
             self.is_running.set(false);
@@ -262,8 +263,8 @@ async fn sync_whole(root: &File) -> Result<(), Errno> {
     thread.await.unwrap_or(Err(Errno::IO))
 }
 
-/// Has the journal committed: a directory that was changed just now belongs to the transaction that is
-/// open, and so its sync waits for that one, which comes after all others.
+/// Forces a commit of the journal. A directory that was changed just now belongs to the open
+/// transaction, so its sync waits for the commit of that transaction, which follows all others.
 async fn commit_by(mark: &File) -> Result<(), Errno> {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     let times = Timestamps { last_access: now, last_modification: now };
@@ -276,10 +277,10 @@ mod tests {
     use super::*;
     use reactor::{Config, Handle, Runtime};
 
-    // Goal: a commit stands for those who came before it began, and for nobody who came later: these
-    // share the next one.
+    // Goal: a commit covers the callers that came before it began, and no later ones; these share
+    // the next one.
     #[test]
-    fn who_comes_later_waits_for_the_next_commit() {
+    fn later_callers_wait_for_the_next_commit() {
         let directory = tempfile::tempdir().unwrap();
         let mark = std::fs::File::open(directory.path()).unwrap();
         let mark = File::from_handle(Handle::from_fd(mark.into()));
@@ -306,10 +307,10 @@ mod tests {
         });
     }
 
-    // Goal: files that come while others are being synced go out together, and each caller hears of
-    // its own: an error is told to whose file it was.
+    // Goal: files that come during a round are synced together in the next one, and each caller
+    // gets the errors of its own files.
     #[test]
-    fn who_comes_while_a_round_goes_on_shares_the_next_one() {
+    fn callers_during_a_round_share_the_next_one() {
         let file = || File::from_handle(Handle::from_fd(tempfile::tempfile().unwrap().into()));
         // A pipe cannot be synced.
         let pipe = || File::from_handle(Handle::from_fd(rustix::pipe::pipe().unwrap().0));

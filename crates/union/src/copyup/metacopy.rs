@@ -1,8 +1,8 @@
 //! Bringing its data to an upper inode that has attributes only, as the kernel leaves it with
 //! `metacopy=on`.
 //!
-//! It may have several names and be open, so the same inode gets the data. Its mark is removed only when the
-//! data is durable: until then all readers, after a crash too, get the lower file.
+//! It may have several names and be open, so the same inode gets the data. Its mark is removed only
+//! when the data is durable: until then all readers, after a crash too, get the lower file.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -12,23 +12,19 @@ use rustix::io::Errno;
 
 use reactor::{File, Handle};
 
-use super::Keep;
-use crate::commit::errno_of;
+use super::{CopyUp, Keep};
+use crate::backing::Backing;
 use crate::copier::{Copy, To};
-use crate::files::{self, Backing};
 use crate::format::suffix;
-use crate::node::{FileState, Node, Place};
 use crate::options::SyncMode;
 use crate::sys;
-use crate::tree::Union;
+use crate::sys::errno_of;
+use crate::tree::{CAPABILITY, FileState, Node, Place};
 
-/// What every write takes away.
-const CAPABILITY: &[u8] = b"security.capability";
-
-impl Union {
+impl CopyUp {
     /// Gives a node's upper inode the data of the lower file.
     pub(super) async fn bring_data(
-        self: &Rc<Self>,
+        &self,
         node: &Rc<Node>,
         state: &FileState,
         keep: Keep,
@@ -36,7 +32,7 @@ impl Union {
     ) -> Result<(), Errno> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW;
         let upper =
-            self.at_upper(node, |directory, name| sys::open_below(directory, name, flags))?;
+            self.tree.at_upper(node, |directory, name| sys::open_below(directory, name, flags))?;
         let backing = Backing::new(upper, true);
         let (stat, capability) = backing
             .with(|upper| Ok((sys::stat_at(upper, b"")?, sys::xattr(upper, CAPABILITY)?)))?;
@@ -44,10 +40,10 @@ impl Union {
             Keep::All | Keep::Written => stat.size,
             Keep::First(length) => stat.size.min(length),
         };
-        let writes_back = self.options.sync != SyncMode::Volatile;
+        let writes_back = self.tree.options().sync != SyncMode::Volatile;
         let source = File::from_handle(Handle::from_fd(lower));
         let copy = Copy::new(source, length, To::Existing(backing.file.clone()), writes_back);
-        self.shared.committer.copier.copy(copy, None).await?;
+        self.durability.copier().copy(copy, None).await?;
         backing.with(|upper| {
             if let Some(value) = capability {
                 sys::set_xattr(upper, CAPABILITY, &value, XattrFlags::empty())?;
@@ -57,23 +53,23 @@ impl Union {
             }
             sys::set_times(upper, Some(stat.atime), Some(stat.mtime))
         })?;
-        if length > 0 && self.options.sync != SyncMode::Volatile {
+        if length > 0 && self.tree.options().sync != SyncMode::Volatile {
             backing.file.sync_all().await.map_err(errno_of)?;
         }
 
-        // Waiting is over: from here on the tree is as it is.
+        // Nothing waits from here on: the tree does not change.
         backing.with(|upper| {
             if length < stat.size {
                 rustix::fs::ftruncate(upper, length)?;
             }
-            sys::remove_xattr(upper, &self.layers.prefix.name(suffix::METACOPY))
+            sys::remove_xattr(upper, &self.tree.layers().prefix.name(suffix::METACOPY))
         })?;
         state.lacks_data.set(false);
         let place = node.place.borrow().clone();
         if let Place::Gone { fd, .. } = place {
             node.set_place(Place::Gone { fd, is_own: true });
         }
-        files::moved(state);
+        state.note_move();
         *state.writable.borrow_mut() = Rc::downgrade(&backing);
         Ok(())
     }

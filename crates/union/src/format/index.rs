@@ -1,10 +1,10 @@
 //! How the index names inodes and counts their links, as the kernel does (`ovl_get_index_name`,
 //! `ovl_get_nlink`).
 //!
-//! An entry of the index is named by its origin: the `origin` attribute's value in hexadecimal. What
-//! it is a copy of has further names in the lower layers, so that the links of both together are
-//! kept in the attribute `nlink`, as the difference to those of the upper (`U`) or the lower (`L`)
-//! inode: whichever does not change while the other one does.
+//! An entry of the index is named by its origin: the `origin` attribute's value in hexadecimal. The
+//! original has further names in the lower layers. So the attribute `nlink` keeps the links of both
+//! together, as the difference to the links of the upper (`U`) or the lower (`L`) inode: of the one
+//! that does not change while the other one does.
 
 /// The inode whose link count is the base of the difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,14 +15,14 @@ pub(crate) enum LinksOf {
     Lower,
 }
 
-/// The name of an origin's entry.
+/// Returns the name of an origin's entry.
 pub(crate) fn name_of(origin: &[u8]) -> Box<[u8]> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = |byte: &u8| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
     origin.iter().flat_map(digits).collect()
 }
 
-/// The value of the attribute `nlink` of an inode with so many links in the union.
+/// Returns the value of the attribute `nlink` of an inode with this number of links in the union.
 pub(crate) fn links_value(of: LinksOf, union: u32, there: u32) -> Vec<u8> {
     let letter = match of {
         LinksOf::Upper => 'U',
@@ -31,8 +31,8 @@ pub(crate) fn links_value(of: LinksOf, union: u32, there: u32) -> Vec<u8> {
     format!("{letter}{:+}", i64::from(union) - i64::from(there)).into_bytes()
 }
 
-/// The links in the union, of an upper and a lower inode with so many; `None` if the value says
-/// nothing that can be.
+/// Returns the links in the union, from the link counts of an upper and a lower inode; `None` if
+/// the value is invalid.
 pub(crate) fn links(value: &[u8], upper: u32, lower: u32) -> Option<u32> {
     let (&letter, difference) = value.split_first()?;
     let there = match letter {

@@ -1,8 +1,9 @@
-//! The `origin` attribute: which lower inode a copy was made of (`struct ovl_fb` of
-//! `fs/overlayfs/overlayfs.h`). The index's `upper` attribute names the upper directory so.
+//! The `origin` attribute: the lower inode that a copy was made from (`struct ovl_fb` of
+//! `fs/overlayfs/overlayfs.h`). The `upper` attribute of the index names the upper directory in the
+//! same form.
 //!
-//! Bytes: version 0, magic 0xfb, length of all, flags, handle type, the file system's UUID (16), the
-//! handle. An empty value says that there is an origin which could not be named.
+//! Bytes: version 0, magic 0xfb, length of all, flags, handle type, the file system's UUID (16),
+//! the handle. An empty value means that there is an origin that could not be named.
 
 use reactor::file::FileHandle;
 
@@ -25,7 +26,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// The attribute's value; `None` if the handle does not fit into the format.
+    /// Returns the attribute's value; `None` if the handle does not fit into the format.
     pub(crate) fn value(&self) -> Option<Vec<u8>> {
         self.flagged(FLAG_HERE)
     }
@@ -44,7 +45,7 @@ impl Origin {
         Some(value)
     }
 
-    /// Reads the attribute's value; `None` for one that names nothing which we can find.
+    /// Reads the attribute's value; `None` if it names no inode that can be found here.
     pub(crate) fn parse(value: &[u8]) -> Option<Self> {
         let (head, handle) = value.split_at_checked(HEAD_BYTES)?;
         let &[VERSION, MAGIC, len, flags, kind, ref uuid @ ..] = head else { return None };

@@ -1,18 +1,18 @@
-//! Owner and mode in an extended attribute, as fuse-overlayfs and containers/storage keep them where
-//! those of the inode itself cannot be what is wanted (`xattr_permissions`): `UID:GID:MODE[:TYPE]`,
+//! Owner and mode in an extended attribute, as fuse-overlayfs and containers/storage keep them
+//! where the inode itself cannot have the wanted ones (`xattr_permissions`): `UID:GID:MODE[:TYPE]`,
 //! the mode octal. Only directories and regular files have it.
 
 use crate::options::OwnerXattr;
 use crate::sys::Stat;
 
-/// In the form for containers, what stands before names that only the privileged may set.
+/// In the form for containers, the prefix of names that only privileged users may set.
 const CONTAINERS_ESCAPE: &[u8] = b"user.containers.override_";
 const SECURITY: &[u8] = b"security.";
 
 impl OwnerXattr {
     const ALL: [Self; 3] = [Self::Security, Self::Containers, Self::FuseOverlayfs];
 
-    /// The attribute's name.
+    /// Returns the attribute's name.
     pub(crate) fn attribute(self) -> &'static [u8] {
         match self {
             Self::Security => b"security.fuseoverlayfs.override_stat",
@@ -21,7 +21,8 @@ impl OwnerXattr {
         }
     }
 
-    /// The form that a layer's root has, found by asking for attributes; the privileged one first.
+    /// Returns the form that a layer's root has, found by asking for attributes; the privileged one
+    /// first.
     pub(crate) fn detect<E>(has: impl Fn(&[u8]) -> Result<bool, E>) -> Result<Option<Self>, E> {
         for form in Self::ALL {
             if has(form.attribute())? {
@@ -31,38 +32,38 @@ impl OwnerXattr {
         Ok(None)
     }
 
-    /// How a name is stored; `None` if it is not escaped.
+    /// Returns how a name is stored; `None` if it is not escaped.
     pub(crate) fn escaped(self, name: &[u8]) -> Option<Vec<u8>> {
         let is_escaped = self == Self::Containers && name.starts_with(SECURITY);
         is_escaped.then(|| [CONTAINERS_ESCAPE, name].concat())
     }
 
-    /// What an escaped name stands for.
+    /// Returns what an escaped name stands for.
     pub(crate) fn unescaped(self, name: &[u8]) -> Option<&[u8]> {
         let rest = name.strip_prefix(CONTAINERS_ESCAPE)?;
         (self == Self::Containers && rest.starts_with(SECURITY)).then_some(rest)
     }
 
-    /// Whether a stored name is not to be seen: the record itself, and what would be mistaken for an
+    /// Returns whether a stored name is hidden: the record itself, and names that look like an
     /// escaped one.
     pub(crate) fn hides(self, name: &[u8]) -> bool {
         name == self.attribute() || (self == Self::Containers && name.starts_with(SECURITY))
     }
 }
 
-/// What the attribute says.
+/// The content of the attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StatOverride {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     /// Twelve bits.
     pub(crate) mode: u32,
-    /// File type (`S_IFMT` bits), if it is said.
+    /// File type (`S_IFMT` bits), if the attribute has one.
     kind: Option<u32>,
 }
 
 impl StatOverride {
-    /// Of an inode as it is to be shown.
+    /// Takes owner and mode of an inode as it is shown.
     pub(crate) fn of(stat: &Stat) -> Self {
         Self { uid: stat.uid, gid: stat.gid, mode: stat.mode & 0o7777, kind: None }
     }
@@ -85,12 +86,12 @@ impl StatOverride {
         is_mode.then_some(Self { uid, gid, mode: mode & 0o7777, kind })
     }
 
-    /// The value.
+    /// Returns the value.
     pub(crate) fn value(&self) -> Vec<u8> {
         format!("{}:{}:{:o}", self.uid, self.gid, self.mode).into_bytes()
     }
 
-    /// An inode's attributes with these; `None` if the types differ.
+    /// Returns an inode's attributes with these; `None` if the types differ.
     pub(crate) fn apply(&self, stat: Stat) -> Option<Stat> {
         let is_alike = self.kind.is_none_or(|kind| kind == stat.kind());
         let mode = stat.kind() | self.mode;
@@ -126,7 +127,8 @@ mod tests {
         }
     }
 
-    /// Goal: what only the privileged may set is stored under a name that all may.
+    /// Goal: an attribute that only privileged users may set is stored under a name that all users
+    /// may set.
     #[test]
     fn security_names_are_escaped_for_containers() {
         let form = OwnerXattr::Containers;

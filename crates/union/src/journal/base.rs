@@ -25,7 +25,7 @@ pub(super) struct Base {
 }
 
 impl Base {
-    /// What a creation starts as.
+    /// Returns the initial state of a copy-up.
     pub(super) fn new(creation: Creation) -> Result<Self, JournalError> {
         let Creation { lower, kind, size_bytes, attributes, xattrs, names } = creation;
         check_size(size_bytes)?;

@@ -1,21 +1,21 @@
 //! Giving space back: dead segments are deleted, and the oldest one is emptied when too little of
 //! the log lives.
 //!
-//! Always the oldest: then every record behind the cleaned segment is still there, so what is moved
-//! needs only what it is now and no history, and the log stays one run of segments. The segment is
-//! read record by record, so each piece is checked before it is moved, and a step is bounded. What
-//! was emptied is deleted only when all that was appended until then is durable.
+//! Always the oldest: every record behind the cleaned segment still exists, so a moved record needs
+//! only its present state and no history, and the log stays one run of segments. The segment is
+//! read record by record, so each piece is checked before it is moved, and a step is bounded. An
+//! emptied segment is deleted only when everything that was appended until then is durable.
 
 use super::Journal;
 use super::error::JournalError;
-use super::map::Place;
+use super::map::Content;
 use super::record::{RANGES_MAX, Record};
 use super::scan::{Found, Scanner};
 use super::segment::HEADER_BYTES;
 use super::storage::Storage;
 use super::types::{FILE_BYTES_MAX, FileId, SegmentId, Sequence};
 
-/// What a file's metadata is taken to cost in the log.
+/// The assumed size of a file's metadata in the log.
 const BASE_BYTES: u64 = 512;
 
 /// How far the cleaning of the oldest segment has come.
@@ -23,15 +23,15 @@ const BASE_BYTES: u64 = 512;
 pub(super) struct Cleaner {
     /// The segment that is being emptied, and the position of the next record in it.
     at: Option<(SegmentId, u64)>,
-    /// A segment that is dead once all up to this record is durable. That it goes is recorded in the other one:
-    /// the newest, where recovery looks for it.
+    /// A segment that is dead once all up to this record is durable. Its deletion is recorded in
+    /// the other one: the newest, where recovery looks for it.
     dead: Option<(SegmentId, Sequence, SegmentId)>,
 }
 
-/// What a step did.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cleaned {
-    /// Bytes of records that were written anew.
+    /// Bytes of records that were written again.
     pub moved_bytes: u64,
     /// Segments that were deleted: one or none.
     pub segments_deleted: usize,
@@ -40,8 +40,8 @@ pub struct Cleaned {
 }
 
 impl<S: Storage> Journal<S> {
-    /// One step: deletes the oldest segment if it is dead, else moves up to about `budget_bytes` out of the oldest
-    /// segment if less than half of the log lives.
+    /// One step: deletes the oldest segment if it is dead, else moves up to about `budget_bytes`
+    /// out of the oldest segment if less than half of the log lives.
     pub fn clean(&mut self, budget_bytes: u64) -> Result<Cleaned, JournalError> {
         let mut cleaned = Cleaned::default();
         // One at a time: the unlink of a large file takes the file system a while.
@@ -67,7 +67,7 @@ impl<S: Storage> Journal<S> {
     fn delete_dead(&mut self) -> Result<bool, JournalError> {
         let Some((&oldest, segment)) = self.log.segments.iter().next() else { return Ok(false) };
         // A later segment carries the log on only when a record in it, and so its header, is
-        // durable: without it the log would begin anew.
+        // durable: without it the log would begin again.
         let is_followed = self.log.durable > segment.last;
         if !is_followed || !self.state.is_dead(oldest) {
             self.cleaner.dead = None;
@@ -101,7 +101,7 @@ impl<S: Storage> Journal<S> {
         Ok(true)
     }
 
-    /// The oldest segment, if it is worth to empty it.
+    /// Returns the oldest segment, if it is worth to empty it.
     fn wants_cleaning(&self) -> Option<SegmentId> {
         let (&oldest, _) = self.log.segments.iter().next()?;
         let newest = *self.log.segments.keys().next_back()?;
@@ -143,7 +143,7 @@ impl<S: Storage> Journal<S> {
         Ok(())
     }
 
-    /// Writes anew what of a record is still needed.
+    /// Writes again what of a record is still needed.
     fn move_record(&mut self, oldest: SegmentId, found: &Found) -> Result<(), JournalError> {
         let file = found.head.file;
         let Some(state) = self.state.files.get(&file) else { return Ok(()) };
@@ -168,8 +168,8 @@ impl<S: Storage> Journal<S> {
         let file = found.head.file;
         let data = found.data();
         let end = offset.saturating_add(data.end - data.start).min(FILE_BYTES_MAX);
-        let is_this = |place: Place, start: u64| match place {
-            Place::Stored { segment, position } => {
+        let is_this = |content: Content, start: u64| match content {
+            Content::Stored { segment, position } => {
                 segment == oldest && u64::from(position) == data.start + (start - offset)
             }
             _ => false,
@@ -177,7 +177,7 @@ impl<S: Storage> Journal<S> {
         let Some(state) = self.state.files.get(&file) else { return Ok(()) };
         let runs = state.map.overlapping(offset..end);
         let live: Vec<_> =
-            runs.filter(|run| is_this(run.place, run.range.start)).map(|run| run.range).collect();
+            runs.filter(|run| is_this(run.content, run.range.start)).map(|run| run.range).collect();
         if live.is_empty() {
             return Ok(());
         }
@@ -199,11 +199,11 @@ impl<S: Storage> Journal<S> {
     pub(super) fn snapshot(&mut self, file: FileId) -> Result<(), JournalError> {
         let state = self.get(file)?;
         let base = state.base.clone();
-        let of = |wanted: Place| -> Vec<(u64, u64)> {
-            let runs = state.map.overlapping(0..FILE_BYTES_MAX).filter(|run| run.place == wanted);
+        let of = |wanted: Content| -> Vec<(u64, u64)> {
+            let runs = state.map.overlapping(0..FILE_BYTES_MAX).filter(|run| run.content == wanted);
             runs.map(|run| (run.range.start, run.range.end)).collect()
         };
-        let (zero, lost) = (of(Place::Zero), of(Place::Damaged));
+        let (zero, lost) = (of(Content::Zero), of(Content::Damaged));
         self.append(file, Record::Snapshot(base), &[])?;
         for ranges in zero.chunks(RANGES_MAX) {
             self.append(file, Record::Zero { ranges: ranges.to_vec(), mtime: None }, &[])?;
@@ -218,15 +218,15 @@ impl<S: Storage> Journal<S> {
         Ok(())
     }
 
-    /// After the last record that can be read: what is still named in the segment is lost.
+    /// Records as lost the ranges that still lie in the segment behind the last readable record.
     fn lose_rest(&mut self, oldest: SegmentId) -> Result<(), JournalError> {
         let ids: Vec<_> = self.state.files.keys().copied().collect();
         for file in ids {
             let state = self.get(file)?;
             let in_oldest =
-                |place| matches!(place, Place::Stored { segment, .. } if segment == oldest);
+                |content| matches!(content, Content::Stored { segment, .. } if segment == oldest);
             let runs = state.map.overlapping(0..FILE_BYTES_MAX);
-            let lost = runs.filter(|run| in_oldest(run.place));
+            let lost = runs.filter(|run| in_oldest(run.content));
             let lost: Vec<_> = lost.map(|run| (run.range.start, run.range.end)).collect();
             let is_home = state.home == Some(oldest);
             self.lose(file, &lost)?;

@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
         (nanoseconds < 1_000_000_000).then_some(Time { seconds, nanoseconds })
     }
 
-    /// A blob of at most `limit` bytes.
+    /// Returns a blob of at most `limit` bytes.
     pub(super) fn blob(&mut self, limit: usize) -> Option<&'a [u8]> {
         let count = self.u32()? as usize;
         if count > limit {
@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
         self.take(count)
     }
 
-    /// The end: only zeros up to the next multiple of 8 may be left.
+    /// Checks that the body ends here: only zeros up to the next multiple of 8 may be left.
     pub(super) fn padding(&self) -> Option<()> {
         (self.bytes.len() < 8 && self.bytes.iter().all(|&byte| byte == 0)).then_some(())
     }

@@ -1,4 +1,4 @@
-//! Durable records that are missing: where, and in words.
+//! Durable records that are missing: their place, and a description.
 
 use std::fmt;
 

@@ -2,8 +2,8 @@
 //! `WORKDIR/work/incompat/tsumugi`.
 //!
 //! Segments get their space when they are made (`fallocate`), so that a full disk shows there and
-//! not in the middle of a record. An unused segment is deleted, not used again: on the disk this was
-//! measured on a flush costs the same in both, and fresh space reads as zeros.
+//! not in the middle of a record. An unused segment is deleted, not used again: on the disk this
+//! was measured on a flush costs the same in both, and fresh space reads as zeros.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -21,7 +21,8 @@ use super::types::SegmentId;
 const DIRECTORY: &str = "tsumugi";
 const MARKER: &str = "tsumugi";
 const SUFFIX: &str = ".log";
-/// What a user of the store may keep beside the segments; it becomes durable with the marker.
+/// A file that a user of the store may keep beside the segments. It becomes durable with the
+/// marker.
 pub(crate) const RECORD: &str = "union";
 /// `STATX_MNT_ID_UNIQUE` (Linux 6.8): the number of a mount, never used again until reboot.
 const MOUNT_ID_UNIQUE: u32 = 0x4000;
@@ -79,7 +80,8 @@ impl Directory {
         Self { upper: Some(Arc::new(upper)), ..self }
     }
 
-    /// Opens the store for reading only; `None` if there is none. Nothing can be changed through it.
+    /// Opens the store for reading only; `None` if there is none. Nothing can be changed through
+    /// it.
     pub fn inspect(work: OwnedFd) -> Result<Option<Self>, JournalError> {
         let failed = |error: Errno| JournalError::io("opening the copy-up store", error.into());
         let directory = match open_directory(&work, DIRECTORY) {
@@ -103,7 +105,7 @@ impl Directory {
         Ok(Some(store))
     }
 
-    /// Whether the store of this work directory exists, without making it.
+    /// Returns whether the store of this work directory exists, without making it.
     pub fn exists(work: impl AsFd) -> io::Result<bool> {
         match fs::statat(work, DIRECTORY, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(true),
@@ -162,7 +164,7 @@ fn read_full(file: &OwnedFd, buffer: &mut [u8], offset: u64) -> io::Result<usize
     Ok(filled)
 }
 
-/// The name of a segment's file.
+/// Returns the name of a segment's file.
 fn name(segment: SegmentId) -> String {
     format!("{segment}{SUFFIX}")
 }
@@ -185,9 +187,9 @@ fn make_directory(parent: impl AsFd, name: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// Boot and mount of a directory, as one number; 0 if the kernel does not report them. While that mount lives,
-/// so does the page cache of its files: equal numbers prove that only a process ended. The boot alone proves
-/// nothing for a detachable disk, or a file system that was shut down.
+/// Boot and mount of a directory, as one number; 0 if the kernel does not report them. While that
+/// mount lives, so does the page cache of its files: equal numbers prove that only a process ended.
+/// The boot alone proves nothing for a detachable disk, or a file system that was shut down.
 pub fn witness(directory: impl AsFd) -> u64 {
     let flags = StatxFlags::from_bits_retain(MOUNT_ID_UNIQUE);
     let statx = fs::statx(directory, "", AtFlags::EMPTY_PATH, flags);

@@ -1,4 +1,4 @@
-//! What can go wrong in the store of copy-ups, each error saying what, where and what to do.
+//! Errors of the store of copy-ups. Each states what failed, where, and what to do.
 
 use std::io;
 
@@ -63,7 +63,7 @@ pub enum JournalError {
         /// The first of the lost bytes.
         offset: u64,
     },
-    /// Durable records are missing, so it is not known what the files are. Nothing was changed.
+    /// Durable records are missing, so the content of files is unknown. Nothing was changed.
     #[error(
         "durable records are missing: {}. Nothing was changed. Restore upper and work directory from a backup. \
          `tsumugi union check UPPERDIR` says which files are concerned; with -o accept_damage these give \
@@ -81,7 +81,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// The errno that a caller of the mount sees.
+    /// Returns the errno that a caller of the mount sees.
     pub fn errno(&self) -> rustix::io::Errno {
         use rustix::io::Errno;
         match self {

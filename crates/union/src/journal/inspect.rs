@@ -1,4 +1,5 @@
-//! A whole check of a store that is not in use: everything that opening looks at, and all stored data.
+//! A whole check of a store that is not in use: everything that opening looks at, and all stored
+//! data.
 
 use super::Journal;
 use super::damage::{Damage, DamageKind};
@@ -15,7 +16,7 @@ use super::types::{FILE_BYTES_MAX, FileId, Kind, SegmentId};
 /// Bytes that are read at once.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// What a check has found.
+/// The findings of a check.
 #[derive(Debug)]
 pub struct Inspection {
     /// Every copy-up.
@@ -84,8 +85,8 @@ impl<S: Storage> Journal<S> {
             for at in (start..end).step_by(STEP_BYTES as usize) {
                 let step_end = end.min(at + STEP_BYTES);
                 buffer.resize((step_end - at) as usize, 0);
-                let from = (segment, position + (at - start));
-                if !self.read_stored(from, &verifier, &mut buffer)? {
+                let from = position + (at - start);
+                if !self.read_stored(segment, from, &verifier, &mut buffer)? {
                     add(&mut inspection.rotten, (file, at, step_end));
                 }
             }
@@ -108,13 +109,14 @@ impl Inspection {
         &self.recovery.damage
     }
 
-    /// Whether a slot of the file of marks is destroyed, and that is all that is wrong with it.
+    /// Returns whether a slot of the file of marks is destroyed, and that is all that is wrong with
+    /// it.
     pub fn has_damaged_mark(&self) -> bool {
         let is_reported = |damage: &Damage| damage.kind == DamageKind::Marks;
         self.damaged_marks > 0 && !self.recovery.damage.iter().any(is_reported)
     }
 
-    /// The file of marks' name, beside the segments.
+    /// Returns the file of marks' name, beside the segments.
     pub fn marks_name() -> &'static str {
         mark::NAME
     }

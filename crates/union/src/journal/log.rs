@@ -30,7 +30,7 @@ pub(super) struct Segment {
     pub(super) has_durable_header: bool,
 }
 
-/// What of the directory was changed and not synced.
+/// Changes of the directory that are not synced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Dirt {
     /// Counts changes of the segments' names.
@@ -105,13 +105,19 @@ impl<S: Storage> Log<S> {
         let id = self.segment_with_room(room + u64::from(!is_spare) * SPARE_BYTES, next_file)?;
         let Some(segment) = self.segments.get_mut(&id) else { return Err(JournalError::Poisoned) };
         let sequence = Sequence(self.appended.0 + 1);
-        let bytes =
-            record::encode(segment.key, sequence, self.durable, file, record, (data, &sums))
-                .ok_or(JournalError::TooLarge {
-                    what: "record",
-                    found: room,
-                    limit: record::BODY_BYTES_MAX as u64,
-                })?;
+        let bytes = record::encode(
+            segment.key,
+            sequence,
+            self.durable,
+            file,
+            record,
+            record::Payload { data, sums: &sums },
+        )
+        .ok_or(JournalError::TooLarge {
+            what: "record",
+            found: room,
+            limit: record::BODY_BYTES_MAX as u64,
+        })?;
         let data_position = segment.end + bytes.len() as u64;
         let end = (data_position + data.len() as u64).next_multiple_of(8);
         assert!(
@@ -147,8 +153,8 @@ impl<S: Storage> Log<S> {
 
     /// Makes the next segment, as large as the log suggests or as the disk has room for.
     fn roll(&mut self, room: u64, next_file: u64) -> Result<SegmentId, JournalError> {
-        // Recovery takes a missing segment for a deleted one, and one without a header for the last,
-        // so both become durable in order. Usually a ticket has done it by now.
+        // Recovery takes a missing segment for a deleted one, and one without a header for the
+        // last, so both become durable in order. Usually a ticket has done it by now.
         if let Some((&newest, segment)) = self.segments.iter().next_back()
             && !segment.has_durable_header
         {
@@ -243,7 +249,7 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Takes note of the headers of all segments up to `newest`.
+    /// Notes the headers of all segments up to `newest`.
     pub(super) fn headers_durable(&mut self, newest: SegmentId) {
         for segment in self.segments.range_mut(..=newest).rev().map(|(_, segment)| segment) {
             if segment.has_durable_header {
@@ -293,7 +299,7 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Segments that are not known to be durable, newest first.
+    /// Returns the segments that are not known to be durable, newest first.
     pub(super) fn dirty(&self) -> impl Iterator<Item = SegmentId> + '_ {
         let durable = self.durable;
         let is_dirty =
@@ -301,12 +307,12 @@ impl<S: Storage> Log<S> {
         self.segments.iter().rev().take_while(move |(_, s)| is_dirty(s)).map(|(&id, _)| id)
     }
 
-    /// Bytes of all records.
+    /// Returns the bytes of all records.
     pub(super) fn used_bytes(&self) -> u64 {
         self.segments.values().map(|segment| segment.end).sum()
     }
 
-    /// Bytes of all segment files.
+    /// Returns the bytes of all segment files.
     pub(super) fn size_bytes(&self) -> u64 {
         self.segments.values().map(|segment| segment.size_bytes).sum()
     }

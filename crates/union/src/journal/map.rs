@@ -2,16 +2,16 @@
 //!
 //! Ordered runs instead of a bitmap or a pointer per chunk: the memory follows what was touched,
 //! not the file's size, and runs have byte precision, so a write need not be rounded to chunks.
-//! What is not mapped is the lower's below the file's lower limit, and zero from there on.
+//! Bytes that are not mapped are the lower file's below the lower limit, and zero from there on.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::types::SegmentId;
 
-/// What a run of bytes is.
+/// The content of a run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Content {
     /// Bytes of a segment, from this position on.
     Stored { segment: SegmentId, position: u32 },
     /// Zeros that hide the lower's bytes.
@@ -20,8 +20,8 @@ pub(super) enum Place {
     Damaged,
 }
 
-impl Place {
-    /// The place of the byte `skip` bytes later.
+impl Content {
+    /// Returns the content that begins `skip` bytes later.
     fn skip(self, skip: u64) -> Self {
         match self {
             Self::Stored { segment, position } => {
@@ -35,14 +35,14 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     end: u64,
-    place: Place,
+    content: Content,
 }
 
 /// A run of a file as [`RunMap::overlapping`] gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mapped {
     pub(super) range: Range<u64>,
-    pub(super) place: Place,
+    pub(super) content: Content,
 }
 
 /// The runs of one file, ordered and disjoint.
@@ -52,7 +52,7 @@ pub(super) struct RunMap {
 }
 
 impl RunMap {
-    /// Number of runs, to bound memory by.
+    /// Returns the number of runs, to bound memory by.
     pub(super) fn len(&self) -> usize {
         self.runs.len()
     }
@@ -61,7 +61,7 @@ impl RunMap {
     pub(super) fn set(
         &mut self,
         range: Range<u64>,
-        place: Option<Place>,
+        content: Option<Content>,
         mut freed: impl FnMut(SegmentId, u64),
     ) {
         if range.is_empty() {
@@ -71,32 +71,32 @@ impl RunMap {
         self.split(range.end);
         while let Some((&start, &run)) = self.runs.range(range.clone()).next() {
             assert!(run.end <= range.end, "{run:?} at {start} reaches out of {range:?}");
-            if let Place::Stored { segment, .. } = run.place {
+            if let Content::Stored { segment, .. } = run.content {
                 freed(segment, run.end - start);
             }
             self.runs.remove(&start);
         }
         let mapped = self.overlapping(range.clone()).next();
         assert!(mapped.is_none(), "{mapped:?} is left where {range:?} was cleared");
-        if let Some(place) = place {
-            self.insert(range, place);
+        if let Some(content) = content {
+            self.insert(range, content);
         }
     }
 
     /// Adds a run where nothing is mapped; joins it to a like neighbour on the left.
-    fn insert(&mut self, range: Range<u64>, place: Place) {
+    fn insert(&mut self, range: Range<u64>, content: Content) {
         if let Some((&start, run)) = self.runs.range_mut(..range.start).next_back() {
             assert!(
                 start < run.end && run.end <= range.start,
                 "{run:?} at {start} reaches into {range:?}"
             );
-            let continues = run.place.skip_wide(range.start - start) == Some(place);
+            let continues = run.content.skip_wide(range.start - start) == Some(content);
             if run.end == range.start && continues {
                 run.end = range.end;
                 return;
             }
         }
-        self.runs.insert(range.start, Run { end: range.end, place });
+        self.runs.insert(range.start, Run { end: range.end, content });
     }
 
     /// Makes a run border at `at`.
@@ -105,13 +105,13 @@ impl RunMap {
             && run.end > at
         {
             assert!(start < at, "{run:?} at {start} is cut at {at}");
-            let rest = Run { end: run.end, place: run.place.skip(at - start) };
+            let rest = Run { end: run.end, content: run.content.skip(at - start) };
             run.end = at;
             self.runs.insert(at, rest);
         }
     }
 
-    /// The runs that touch `range`, cut to it, in order.
+    /// Returns the runs that touch `range`, cut to it, in order.
     pub(super) fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = Mapped> + '_ {
         let first = self
             .runs
@@ -122,11 +122,11 @@ impl RunMap {
         let until = range.end.max(first);
         self.runs.range(first..until).map(move |(&start, run)| {
             let from = start.max(range.start);
-            Mapped { range: from..run.end.min(range.end), place: run.place.skip(from - start) }
+            Mapped { range: from..run.end.min(range.end), content: run.content.skip(from - start) }
         })
     }
 
-    /// The parts of `range` that no run covers.
+    /// Returns the parts of `range` that no run covers.
     pub(super) fn gaps(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut at = range.start;
@@ -143,7 +143,7 @@ impl RunMap {
     }
 }
 
-impl Place {
+impl Content {
     /// As [`Self::skip`], or `None` where the position would leave the segment.
     fn skip_wide(self, skip: u64) -> Option<Self> {
         match self {
@@ -170,46 +170,46 @@ mod tests {
         #[test]
         fn equals_an_array(ops in prop::collection::vec((0u64..200, 0u64..60, 0u8..4), 1..60)) {
             let mut map = RunMap::default();
-            let mut array: Vec<Option<Place>> = vec![None; 300];
+            let mut array: Vec<Option<Content>> = vec![None; 300];
             let mut live: HashMap<u32, i64> = HashMap::new();
             for (number, (start, len, kind)) in ops.into_iter().enumerate() {
                 let segment = SegmentId(number as u32);
-                let place = match kind {
+                let content = match kind {
                     0 => None,
-                    1 => Some(Place::Zero),
-                    _ => Some(Place::Stored { segment, position: 1000 }),
+                    1 => Some(Content::Zero),
+                    _ => Some(Content::Stored { segment, position: 1000 }),
                 };
                 if kind > 1 {
                     live.insert(segment.0, len as i64);
                 }
                 let range = start..start + len;
-                map.set(range.clone(), place, |segment, bytes| {
+                map.set(range.clone(), content, |segment, bytes| {
                     *live.get_mut(&segment.0).unwrap() -= bytes as i64;
                 });
                 for at in range {
-                    array[at as usize] = place.map(|place| place.skip(at - start));
+                    array[at as usize] = content.map(|content| content.skip(at - start));
                 }
                 check(&map, &array);
             }
             for (segment, bytes) in live {
                 let named = array.iter().flatten().filter(
-                    |place| matches!(place, Place::Stored { segment: s, .. } if s.0 == segment));
+                    |content| matches!(content, Content::Stored { segment: s, .. } if s.0 == segment));
                 prop_assert_eq!(named.count() as i64, bytes);
             }
         }
     }
 
-    fn check(map: &RunMap, array: &[Option<Place>]) {
-        let mut seen: Vec<Option<Place>> = vec![None; array.len()];
+    fn check(map: &RunMap, array: &[Option<Content>]) {
+        let mut seen: Vec<Option<Content>> = vec![None; array.len()];
         for mapped in map.overlapping(0..array.len() as u64) {
             for at in mapped.range.clone() {
                 assert!(seen[at as usize].is_none());
-                seen[at as usize] = Some(mapped.place.skip(at - mapped.range.start));
+                seen[at as usize] = Some(mapped.content.skip(at - mapped.range.start));
             }
         }
         assert_eq!(&seen, array);
         let holes: u64 =
             map.gaps(0..array.len() as u64).iter().map(|gap| gap.end - gap.start).sum();
-        assert_eq!(holes as usize, array.iter().filter(|place| place.is_none()).count());
+        assert_eq!(holes as usize, array.iter().filter(|content| content.is_none()).count());
     }
 }

@@ -1,10 +1,11 @@
-//! What is known to be durable, noted outside of the log: the file `synced`.
+//! A note, outside of the log, of how far the log is durable: the file `synced`.
 //!
-//! The log alone cannot tell its end from damage: a power loss may take what was not synced, so records
-//! that cannot be read at the end look as if they had never been synced. The mark says how far the log
-//! was durable. It is written after each flush and not flushed itself, which costs a write to the page
-//! cache: what it says is true of the disk before it gets there, so an old mark promises less, but
-//! nothing wrong. Two slots are written in turn, so that one is whole at any time.
+//! The log alone cannot distinguish its end from damage: a power loss may destroy unsynced records,
+//! so unreadable records at the end look as if they had never been synced. The mark records how far
+//! the log was durable. It is written after each flush and not flushed itself, which costs a write
+//! to the page cache. Its statement is true of the disk before the mark itself reaches it, so an
+//! old mark promises less, but nothing wrong. Two slots are written in turn, so that one is whole
+//! at any time.
 
 use super::codec::{Reader, Writer};
 use super::record::crc;
@@ -33,7 +34,7 @@ pub(super) struct Mark {
     pub(super) durable: Sequence,
 }
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     /// The newest mark.
@@ -75,7 +76,7 @@ impl Mark {
         (mark.durable.0 < u64::MAX / 2 && count < u64::MAX / 2).then_some(mark)
     }
 
-    /// Where it goes.
+    /// Returns where it goes.
     pub(super) fn position(&self) -> u64 {
         (self.count % 2) * SLOT_BYTES as u64
     }

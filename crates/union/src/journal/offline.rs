@@ -1,5 +1,6 @@
-//! Without a mount: what is partial, and whole files out of chunks and lower, for
-//! `tsumugi union status|complete UPPER` (and for the background filler, which does the same).
+//! Operations without a mount: the list of partial files, and whole files from stored and lower
+//! bytes, for `tsumugi union status|complete UPPER` (and for the background filler, which does the
+//! same).
 
 use std::io;
 use std::ops::Range;
@@ -37,7 +38,7 @@ pub struct FileStatus {
     pub is_damaged: bool,
 }
 
-/// What the store uses.
+/// The space that the store uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Copy-ups.
@@ -55,7 +56,7 @@ pub struct Usage {
 }
 
 impl<S: Storage> Journal<S> {
-    /// Every copy-up that is not in the upper yet.
+    /// Returns every copy-up that is not in the upper yet.
     pub fn status(&self) -> Vec<FileStatus> {
         let status = |(file, copy_up): (FileId, super::CopyUp<'_>)| FileStatus {
             file,
@@ -71,7 +72,7 @@ impl<S: Storage> Journal<S> {
         self.files().map(status).collect()
     }
 
-    /// What the store uses.
+    /// Returns the space that the store uses.
     pub fn usage(&self) -> Usage {
         Usage {
             files: self.state.files.len(),
@@ -84,8 +85,8 @@ impl<S: Storage> Journal<S> {
     }
 
     /// Reads `buffer.len()` bytes from `offset`, or up to the file's end; what is not stored comes
-    /// from `lower`, which fills its buffer from that offset of the lower file or fails. Returns the
-    /// number of bytes. The caller has checked that the lower is the recorded one.
+    /// from `lower`, which fills its buffer from that offset of the lower file or fails. Returns
+    /// the number of bytes. The caller has checked that the lower is the recorded one.
     pub fn read(
         &self,
         file: FileId,
@@ -106,7 +107,7 @@ impl<S: Storage> Journal<S> {
                 Source::Lower => lower(piece.range.start, part)
                     .map_err(|error| JournalError::io("reading the lower file", error))?,
                 Source::Stored { segment, position, verifier, .. } => {
-                    if !self.read_stored((segment, position), &verifier, part)? {
+                    if !self.read_stored(segment, position, &verifier, part)? {
                         return Err(JournalError::Damaged { file, offset: piece.range.start });
                     }
                 }
@@ -119,7 +120,8 @@ impl<S: Storage> Journal<S> {
     /// Reads stored bytes; `false` if they are not what was written.
     pub(super) fn read_stored(
         &self,
-        (segment, position): (SegmentId, u64),
+        segment: SegmentId,
+        position: u64,
         verifier: &Verifier,
         part: &mut [u8],
     ) -> Result<bool, JournalError> {

@@ -108,9 +108,9 @@ impl<S: Storage> Journal<S> {
         self.append(file, Record::RemoveXattr(name.into()), &[])
     }
 
-    /// Adds and removes names, all or none. Removals come first. The record is durable with any next ticket: a
-    /// removal may be recorded only when the upper directory durably shows that the name is gone; otherwise a
-    /// crash could leave neither the file nor its end.
+    /// Adds and removes names, all or none. Removals come first. The record is durable with any
+    /// next ticket: a removal may be recorded only when the upper directory durably shows that the
+    /// name is gone; otherwise a crash could leave neither the file nor its end.
     pub fn change_names(&mut self, changes: Vec<NameChange>) -> Result<(), JournalError> {
         if changes.is_empty() {
             return Ok(());
@@ -219,7 +219,7 @@ impl<S: Storage> Journal<S> {
         self.state.files.get(&file).ok_or(JournalError::NoSuchFile(file))
     }
 
-    /// The file, if it takes changes.
+    /// Returns the file, if it takes changes.
     fn open_file(&self, file: FileId) -> Result<&FileState, JournalError> {
         let state = self.get(file)?;
         match state.base.stage {

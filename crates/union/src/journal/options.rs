@@ -1,4 +1,4 @@
-//! What can be chosen about the store.
+//! The options of the store.
 
 use super::error::JournalError;
 use super::record::{BODY_BYTES_MAX, DATA_BYTES_MAX};
@@ -15,16 +15,18 @@ pub struct Options {
     pub chunk_bytes: u64,
     /// Whether a write stores the whole chunks that it touches, or only its own bytes.
     pub has_whole_chunks: bool,
-    /// A chunk in more pieces than this is stored anew in one at the next write to it.
+    /// A chunk in more pieces than this is stored again in one at the next write to it.
     pub runs_per_chunk_max: usize,
-    /// Most runs in the maps of all files; one takes about 90 bytes of memory, with the checksums of its data.
+    /// Most runs in the maps of all files; one takes about 90 bytes of memory, with the checksums
+    /// of its data.
     pub runs_max: usize,
     /// Size of the first segments; later ones grow with the log.
     pub segment_bytes_min: u64,
     /// Size of the largest segments.
     pub segment_bytes_max: u64,
-    /// Whether a store is opened although durable records are missing. What they may have concerned gives errors,
-    /// as far as that is known; a file that only they told of shows as the lower one.
+    /// Whether a store is opened although durable records are missing. Reads of files that they may
+    /// have concerned give errors, as far as these are known. A file that only the missing records
+    /// named shows as the lower one.
     pub accepts_damage: bool,
 }
 

@@ -1,10 +1,11 @@
-//! What the store shows: files, names, where their bytes are, and what a write must store.
+//! Queries of the store: files, names, the places of their bytes, and the range that a write must
+//! store.
 
 use std::ops::Range;
 
 use super::Journal;
 use super::error::JournalError;
-use super::map::Place;
+use super::map::Content;
 use super::state::FileState;
 use super::storage::Storage;
 use super::sums::Verifier;
@@ -23,69 +24,69 @@ impl<'a> CopyUp<'a> {
         Self { state }
     }
 
-    /// The lower file that unfilled bytes come from.
+    /// Returns the lower file that unfilled bytes come from.
     pub fn lower(&self) -> Option<&'a LowerIdentity> {
         self.state.base.lower.as_ref()
     }
 
-    /// Where its data is.
+    /// Returns where its data is.
     pub fn kind(&self) -> &'a Kind {
         &self.state.base.kind
     }
 
-    /// How far it has come.
+    /// Returns how far it has come.
     pub fn stage(&self) -> &'a Stage {
         &self.state.base.stage
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.state.base.size_bytes
     }
 
-    /// Mode, owner and times.
+    /// Returns mode, owner and times.
     pub fn attributes(&self) -> Attributes {
         self.state.base.attributes
     }
 
-    /// The extended attributes.
+    /// Returns the extended attributes.
     pub fn xattrs(&self) -> &'a [Xattr] {
         &self.state.base.xattrs
     }
 
-    /// The names.
+    /// Returns the names.
     pub fn names(&self) -> &'a [Name] {
         &self.state.base.names
     }
 
-    /// Of a pending copy-up: whether its work file was recorded as durable.
+    /// Returns whether the work file of a pending copy-up was recorded as durable.
     pub fn is_data_durable(&self) -> bool {
         self.state.base.is_data_durable
     }
 
-    /// Whether a durable record that may have concerned it was lost; its bytes give errors.
+    /// Returns whether a durable record that may have concerned it was lost; its bytes give errors.
     pub fn is_damaged(&self) -> bool {
         self.state.base.is_suspect
     }
 
-    /// The ranges that are the lower's still.
+    /// Returns the ranges that are the lower's still.
     pub fn unfilled(&self) -> Vec<Range<u64>> {
         self.state.unfilled(0..self.size_bytes())
     }
 
-    /// Bytes that are the lower's still.
+    /// Returns the bytes that are the lower's still.
     pub fn unfilled_bytes(&self) -> u64 {
         self.unfilled().iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Bytes that are stored in segments.
+    /// Returns the bytes that are stored in segments.
     pub fn stored_bytes(&self) -> u64 {
-        let stored = |place| matches!(place, Place::Stored { .. });
+        let stored = |content| matches!(content, Content::Stored { .. });
         let runs = self.state.map.overlapping(0..self.size_bytes());
-        runs.filter(|run| stored(run.place)).map(|run| run.range.end - run.range.start).sum()
+        runs.filter(|run| stored(run.content)).map(|run| run.range.end - run.range.start).sum()
     }
 
-    /// Number of runs in its map.
+    /// Returns the number of runs in its map.
     pub fn runs(&self) -> usize {
         self.state.map.len()
     }
@@ -123,12 +124,12 @@ pub enum Source<H> {
 }
 
 impl<S: Storage> Journal<S> {
-    /// The copy-up of that name.
+    /// Returns the copy-up of that name.
     pub fn lookup(&self, parent: &ParentKey, name: &[u8]) -> Option<FileId> {
         self.state.names.get(parent)?.get(name).copied()
     }
 
-    /// The copy-ups of a directory, by name.
+    /// Returns the copy-ups of a directory, by name.
     pub fn children(&self, parent: &ParentKey) -> impl Iterator<Item = (&[u8], FileId)> + '_ {
         let entries = self.state.names.get(parent);
         entries.into_iter().flatten().map(|(name, &file)| (&**name, file))
@@ -139,12 +140,12 @@ impl<S: Storage> Journal<S> {
         self.state.files.get(&file).map(CopyUp::new)
     }
 
-    /// All copy-ups, oldest first.
+    /// Returns all copy-ups, oldest first.
     pub fn files(&self) -> impl Iterator<Item = (FileId, CopyUp<'_>)> + '_ {
         self.state.files.iter().map(|(&id, state)| (id, CopyUp::new(state)))
     }
 
-    /// Where the bytes of `range` are, in order and without gaps, up to the file's end.
+    /// Returns where the bytes of `range` are, in order and without gaps, up to the file's end.
     pub fn pieces(
         &self,
         file: FileId,
@@ -167,18 +168,18 @@ impl<S: Storage> Journal<S> {
         for run in state.map.overlapping(range.start..end) {
             unmapped(state, at..run.range.start, &mut pieces);
             at = run.range.end;
-            let source = self.source(run.place, run.range.end - run.range.start)?;
+            let source = self.source(run.content, run.range.end - run.range.start)?;
             pieces.push(Piece { range: run.range, source });
         }
         unmapped(state, at..end, &mut pieces);
         Ok(pieces)
     }
 
-    fn source(&self, place: Place, bytes: u64) -> Result<Source<S::Handle>, JournalError> {
-        Ok(match place {
-            Place::Zero => Source::Zero,
-            Place::Damaged => Source::Damaged,
-            Place::Stored { segment, position } => {
+    fn source(&self, content: Content, bytes: u64) -> Result<Source<S::Handle>, JournalError> {
+        Ok(match content {
+            Content::Zero => Source::Zero,
+            Content::Damaged => Source::Damaged,
+            Content::Stored { segment, position } => {
                 let verifier = self.state.verifier(segment, position);
                 let end = u64::from(position) + bytes;
                 let Some(verifier) = verifier.filter(|it| end <= it.start + it.bytes) else {
@@ -193,10 +194,10 @@ impl<S: Storage> Journal<S> {
         })
     }
 
-    /// The range that a write of `range` is to store, for which the caller puts the new bytes over
-    /// the present content: `range` itself, or more at its two ends where chunks are stored whole,
-    /// or where a chunk is in so many pieces that it is better stored anew. What lies between the
-    /// file's end and the write is zeros.
+    /// Returns the range that a write of `range` is to store, for which the caller puts the new
+    /// bytes over the present content: `range` itself, or more at its two ends where chunks are
+    /// stored whole, or where a chunk is in so many pieces that it is better stored again. What
+    /// lies between the file's end and the write is zeros.
     pub fn plan_write(&self, file: FileId, range: Range<u64>) -> Result<Range<u64>, JournalError> {
         let state = self.get(file)?;
         let chunk = self.log.options.chunk_bytes;
@@ -235,7 +236,7 @@ impl<S: Storage> Journal<S> {
         }
         let mut runs = 0;
         for run in state.map.overlapping(start..end) {
-            if run.place == Place::Damaged {
+            if run.content == Content::Damaged {
                 return false;
             }
             runs += 1;
@@ -244,7 +245,8 @@ impl<S: Storage> Journal<S> {
     }
 }
 
-/// What no run covers is the lower's below the limit, and zero from there on.
+/// Returns the source of bytes that no run covers: the lower file below the limit, zeros from there
+/// on.
 fn unmapped<H>(state: &FileState, range: Range<u64>, pieces: &mut Vec<Piece<H>>) {
     let border = state.base.lower_limit.clamp(range.start, range.end);
     for (range, source) in [(range.start..border, Source::Lower), (border..range.end, Source::Zero)]

@@ -11,10 +11,10 @@
 //!
 //! All little-endian; records begin at multiples of 8. `crc` covers the segment's key, the rest of
 //! the head and the body, so a record of another segment, or of an earlier life of the space, is no
-//! record here. The data has checksums of its own ([`Sums`]), because recovery reads heads without the data when
-//! they are known to have been synced: `data crc` if there is one for all of it, else one for each block, in the
-//! body behind the other fields (and `data crc` is 0). `unsynced` is the number of records before this one that
-//! were not known to be durable when it was written.
+//! record here. The data has checksums of its own ([`Sums`]), because recovery reads heads without
+//! the data when they are known to have been synced: `data crc` if there is one for all of it, else
+//! one for each block, in the body behind the other fields (and `data crc` is 0). `unsynced` is the
+//! number of records before this one that were not known to be durable when it was written.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -41,7 +41,7 @@ pub(super) const CHANGES_MAX: usize = 8;
 const WRITE_OF_BLOCKS: u8 = 17;
 const MOVE_OF_BLOCKS: u8 = 18;
 
-/// What makes a segment's records its own: the store's and the segment's random numbers.
+/// The key of the records of a segment: the random numbers of the store and of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) journal: u64,
@@ -101,12 +101,12 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Bytes from the head's start to the next record's.
+    /// Returns the bytes from the head's start to the next record's.
     pub(super) fn record_bytes(&self) -> u64 {
         (self.data_start() + self.data_bytes as u64).next_multiple_of(8)
     }
 
-    /// Bytes from the head's start to the data.
+    /// Returns the bytes from the head's start to the data.
     pub(super) fn data_start(&self) -> u64 {
         (HEAD_BYTES + self.body_bytes) as u64
     }
@@ -140,7 +140,7 @@ impl Head {
     }
 }
 
-/// A record's checksum.
+/// Returns a record's checksum.
 pub(super) fn crc(parts: &[&[u8]]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     for part in parts {
@@ -153,15 +153,22 @@ fn keyed_crc(key: Key, head: &[u8], body: &[u8]) -> u32 {
     crc(&[&key.journal.to_le_bytes(), &key.epoch.to_le_bytes(), &head[4..HEAD_BYTES], body])
 }
 
-/// Head and body of a record, in one piece, with the data and its checksums given. `None` if the body is longer
-/// than allowed.
+/// The data behind a record, and its checksums.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Payload<'a> {
+    pub(super) data: &'a [u8],
+    pub(super) sums: &'a Sums,
+}
+
+/// Head and body of a record, in one piece, with the data and its checksums given. `None` if the
+/// body is longer than allowed.
 pub(super) fn encode(
     key: Key,
     sequence: Sequence,
     synced: Sequence,
     file: FileId,
     record: &Record,
-    (data, sums): (&[u8], &Sums),
+    Payload { data, sums }: Payload<'_>,
 ) -> Option<Vec<u8>> {
     debug_assert!(
         data.len() <= DATA_BYTES_MAX && synced < sequence,
@@ -196,7 +203,8 @@ pub(super) fn encode(
     Some(bytes)
 }
 
-/// The record of a head and its body, and the checksums of its data; `None` if the checksum or the body is wrong.
+/// Returns the record of a head and its body, and the checksums of its data; `None` if the checksum
+/// or the body is wrong.
 pub(super) fn decode(key: Key, head: &Head, bytes: &[u8]) -> Option<(Record, Sums)> {
     let (head_bytes, body) = bytes.split_at_checked(HEAD_BYTES)?;
     let body = body.get(..head.body_bytes)?;
@@ -231,7 +239,7 @@ impl Record {
         }
     }
 
-    /// Length of the body; for the short kinds an upper bound.
+    /// Returns the length of the body; for the short kinds an upper bound.
     pub(super) fn body_bytes(&self, sums: &Sums) -> usize {
         let blocks = if let Sums::Blocks(sums) = sums { 4 * sums.len() } else { 0 };
         match self {

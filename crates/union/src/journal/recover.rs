@@ -1,10 +1,11 @@
-//! Opening: replays the log's longest intact prefix, and distinguishes damage from the tail that a crash may
-//! take.
+//! Opening: replays the log's longest intact prefix, and distinguishes damage from the tail that a
+//! crash may take.
 //!
-//! A record counts if it is whole and its number is one more than that of the record before it. Where that ends,
-//! the rest was not synced and goes, unless it is known that the missing records were durable ([`super::survey`]):
-//! then they are damaged. A store with damage is refused before anything is written. If it is to be opened
-//! nevertheless, everything that the missing records may have concerned gives errors.
+//! A record counts if it is whole and its number is one more than that of the record before it.
+//! Behind the last such record, the rest was not synced and is dropped, unless the missing records
+//! are known to have been durable ([`super::survey`]): then they are damage. A store with damage is
+//! refused before anything is written. If it is to be opened nevertheless, everything that the
+//! missing records may have concerned gives errors.
 
 use super::damage::{Damage, DamageKind};
 use super::error::JournalError;
@@ -18,7 +19,7 @@ use super::storage::Storage;
 use super::survey::{Candidate, Survey, survey};
 use super::types::{SegmentId, Sequence};
 
-/// What was found at opening.
+/// The findings of opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Records that were replayed.
@@ -112,7 +113,7 @@ pub(super) fn replay<S: Storage>(storage: &S) -> Result<Replayed, JournalError> 
     let Replay { mut state, mut recovery, last, .. } = replay;
     recovery.nameless = state.finish_replay();
     if !recovery.damage.is_empty() {
-        // What was lost may have had numbers that nothing else tells of.
+        // Lost records may have used numbers that no other record shows.
         state.next_file = state.next_file.saturating_add(NUMBERS_LOST_MAX).min(u64::MAX / 4);
     }
     let discarded = &survey.candidates[segments.len()..];
@@ -120,7 +121,7 @@ pub(super) fn replay<S: Storage>(storage: &S) -> Result<Replayed, JournalError> 
     Ok(Replayed { survey, segments, state, recovery, last })
 }
 
-/// Removes what was given up, newest first, so that no gap arises in between.
+/// Removes dropped segments, newest first, so that no gap arises in between.
 fn discard<S: Storage>(storage: &mut S, given_up: &[Candidate]) -> Result<(), JournalError> {
     for candidate in
         given_up.iter().rev().filter(|_| !reactor::mutant!("journal-torn-segment-kept"))
@@ -133,7 +134,8 @@ fn discard<S: Storage>(storage: &mut S, given_up: &[Candidate]) -> Result<(), Jo
     Ok(())
 }
 
-/// What is shown must not go in a later crash, when new records build upon it.
+/// Makes the recovered state durable: a later crash must not lose it when new records build upon
+/// it.
 fn make_durable<S: Storage>(log: &mut Log<S>) -> Result<(), JournalError> {
     let dirty: Vec<_> = log.dirty().collect();
     if reactor::mutant!("journal-recovered-volatile") {
@@ -192,7 +194,8 @@ impl<S: Storage> Replay<'_, S> {
                     let resumes_at = resumes.unwrap_or(Sequence(self.synced.0 + 1));
                     self.damaged(DamageKind::Records, candidate.segment, Some(resumes_at));
                 }
-                // New records go on behind what is lost, so that the next opening finds the hole too.
+                // New records go on behind what is lost, so that the next opening finds the hole
+                // too.
                 if resumes.is_none() && next.is_none() {
                     self.last = self.synced;
                 }
@@ -208,7 +211,8 @@ impl<S: Storage> Replay<'_, S> {
         Ok(Some(Segment { key, size_bytes, end: at, last, has_durable_header }))
     }
 
-    /// Takes note of a segment without a header. `None` if it was never durable: the log ends before it.
+    /// Notes a segment without a header. `None` if it was never durable: the log ends
+    /// before it.
     fn unreadable(&mut self, candidate: &Candidate, next: Option<&Header>) -> Option<Segment> {
         // A segment is followed by another only after its header is durable.
         let is_known = self.newest_durable.is_some_and(|newest| candidate.segment <= newest);
@@ -234,8 +238,8 @@ impl<S: Storage> Replay<'_, S> {
             data_bytes: found.head.data_bytes as u64,
             sums: found.sums,
         };
-        // Of a file that only a snapshot tells of, older bytes may lie in what was lost; and a snapshot that was
-        // written before the damage knows nothing of it.
+        // The lost records may hold older bytes of a file that only a snapshot describes, and a
+        // snapshot from before the damage does not know of it.
         let file = found.head.file;
         let known = self.state.files.get(&file).filter(|state| state.home.is_some());
         let is_suspect = known.map_or(!self.recovery.damage.is_empty(), |it| it.base.is_suspect);
@@ -246,7 +250,7 @@ impl<S: Storage> Replay<'_, S> {
         }
     }
 
-    /// Durable records are missing: whatever they concerned is not to be trusted.
+    /// Durable records are missing: marks everything that they may have concerned as not trusted.
     fn damaged(&mut self, kind: DamageKind, segment: SegmentId, resumes: Option<Sequence>) {
         for file in self.state.files.values_mut() {
             file.base.is_suspect = !reactor::mutant!("journal-damage-trusted");
@@ -257,7 +261,7 @@ impl<S: Storage> Replay<'_, S> {
         self.recovery.damage.push(Damage { kind, segment, after: self.last, resumes });
     }
 
-    /// Compares with the file of marks. That it is destroyed makes no file suspect by itself.
+    /// Compares with the file of marks. A destroyed file of marks alone makes no file suspect.
     fn check_marks(&mut self, survey: &Survey) {
         let kind = match (survey.lacks_marks, survey.is_mark_strange) {
             (true, _) => DamageKind::Marks,

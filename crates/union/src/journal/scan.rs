@@ -38,12 +38,12 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Where the next record begins.
+    /// Returns where the next record begins.
     pub(super) fn end(&self) -> u64 {
         self.position + self.head.record_bytes()
     }
 
-    /// Where its data is.
+    /// Returns where its data is.
     pub(super) fn data(&self) -> Range<u64> {
         let start = self.position + self.head.data_start();
         start..start + self.head.data_bytes as u64
@@ -56,7 +56,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
         Self { storage, segment, key, window, window_start, window_bytes: WINDOW_BYTES_MAX }
     }
 
-    /// The bytes at `at`: `len`, or fewer at the segment's end.
+    /// Returns the bytes at `at`: `len`, or fewer at the segment's end.
     fn bytes(&mut self, at: u64, len: usize) -> Result<&[u8], JournalError> {
         let held = self.window_start..self.window_start + self.window.len() as u64;
         if !(held.contains(&at) && at + len as u64 <= held.end) {
@@ -76,7 +76,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
         JournalError::io(format!("reading segment {}", self.segment), error)
     }
 
-    /// The whole record at `position`, or `None`.
+    /// Returns the whole record at `position`, or `None`.
     pub(super) fn record(&mut self, position: u64) -> Result<Option<Found>, JournalError> {
         let key = self.key;
         let Some(head) = Head::parse(self.bytes(position, HEAD_BYTES)?, key) else {
@@ -90,7 +90,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
         Ok(found)
     }
 
-    /// Whether the record's data is what was written.
+    /// Returns whether the record's data is what was written.
     pub(super) fn is_data_whole(&mut self, found: &Found) -> Result<bool, JournalError> {
         if found.head.data_bytes == 0 {
             return Ok(true);
@@ -98,14 +98,14 @@ impl<'a, S: Storage> Scanner<'a, S> {
         Ok(self.data(found)?.is_some())
     }
 
-    /// The record's data, or `None` if it is not what was written.
+    /// Returns the record's data, or `None` if it is not what was written.
     pub(super) fn data(&mut self, found: &Found) -> Result<Option<&[u8]>, JournalError> {
         let len = found.head.data_bytes;
         let data = self.bytes(found.data().start, len)?;
         Ok(Some(data).filter(|data| data.len() == len && found.sums.are_of(data)))
     }
 
-    /// The first whole record at or behind `position` with a number above `after`.
+    /// Returns the first whole record at or behind `position` with a number above `after`.
     pub(super) fn next_valid(
         &mut self,
         position: u64,

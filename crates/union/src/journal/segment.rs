@@ -23,8 +23,8 @@ pub(super) struct Header {
     pub(super) next_file: u64,
     /// [`Storage::witness`](super::Storage::witness) at the time of writing.
     pub(super) witness: u64,
-    /// The oldest segment that was there when this one was made; later ones say in a record what goes. None in
-    /// segments of older versions, which record nothing of that.
+    /// The oldest segment that was there when this one was made; later ones say in a record what
+    /// goes. None in segments of older versions, which record nothing of that.
     pub(super) oldest: Option<SegmentId>,
 }
 
@@ -47,7 +47,7 @@ impl Header {
         writer.bytes
     }
 
-    /// The header of segment `segment`; `None` if the bytes are not that.
+    /// Returns the header of segment `segment`; `None` if the bytes are not that.
     pub(super) fn decode(segment: SegmentId, bytes: &[u8]) -> Option<Self> {
         let bytes: [u8; HEADER_BYTES] = bytes.get(..HEADER_BYTES)?.try_into().ok()?;
         let mut reader = Reader::new(&bytes);

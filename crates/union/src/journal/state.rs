@@ -1,16 +1,17 @@
-//! What the log says: all copy-ups with their maps and names, and how much of each segment lives.
+//! The state that the log describes: all copy-ups with their maps and names, and the bytes of each
+//! segment that are still needed.
 //!
-//! One function applies a record, when it was appended and when it is replayed, so a recovered
-//! state cannot differ from the one that was there. It accepts any record in any order: a record of
-//! an unknown file makes a *provisional* one, because the record that created it may lie in a
-//! segment that was cleaned, and a snapshot of it comes later; what is still provisional at the
-//! end of a replay was dropped.
+//! One function applies a record, after it is appended and when it is replayed, so a recovered
+//! state cannot differ from the original one. It accepts any record in any order. A record of an
+//! unknown file makes a *provisional* file, because the record that created it may lie in a segment
+//! that was cleaned, and a snapshot of it comes later. A file that is still provisional at the end
+//! of a replay was dropped.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::base::Base;
-use super::map::{Place, RunMap};
+use super::map::{Content, RunMap};
 use super::record::Record;
 use super::sums::{Sums, Verifier};
 use super::types::{
@@ -37,7 +38,7 @@ pub(super) struct FileState {
     pub(super) home: Option<SegmentId>,
 }
 
-/// What of a segment is still needed.
+/// The part of a segment that is still needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Live {
     pub(super) data_bytes: u64,
@@ -50,7 +51,7 @@ pub(super) struct State {
     pub(super) files: BTreeMap<FileId, FileState>,
     pub(super) names: BTreeMap<ParentKey, BTreeMap<Box<[u8]>, FileId>>,
     pub(super) live: BTreeMap<SegmentId, Live>,
-    /// Of each segment, the data of its records by position: its length and its checksums.
+    /// The data of the records of each segment, by position: length and checksums.
     sums: BTreeMap<SegmentId, BTreeMap<u32, (u32, Sums)>>,
     pub(super) runs: usize,
     pub(super) next_file: u64,
@@ -73,7 +74,7 @@ impl FileState {
         Self { base, map: RunMap::default(), home: None }
     }
 
-    /// Bytes that are the lower's still.
+    /// Returns the bytes that are the lower's still.
     pub(super) fn unfilled(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let end = range.end.min(self.base.lower_limit);
         if range.start >= end { Vec::new() } else { self.map.gaps(range.start..end) }
@@ -109,7 +110,7 @@ impl State {
             Record::Zero { ranges, mtime } => return self.zero(file, ranges, mtime),
             Record::Lost { ranges } => {
                 for (start, end) in ranges {
-                    self.set(file, start..end, Some(Place::Damaged));
+                    self.set(file, start..end, Some(Content::Damaged));
                 }
                 return;
             }
@@ -192,7 +193,7 @@ impl State {
     }
 
     fn change_names(&mut self, changes: Vec<NameChange>) {
-        // All that goes goes first, so that an exchange may be told in any order.
+        // Removals come first, so that the two parts of an exchange may come in any order.
         for change in &changes {
             if let NameChange::Remove(file, parent, name) = change {
                 let names = &mut self.file_or_provisional(*file).base.names;
@@ -216,8 +217,8 @@ impl State {
             self.live.entry(at.segment).or_default().data_bytes += end - offset;
             let known = self.sums.entry(at.segment).or_default();
             known.insert(at.data_position, (at.data_bytes as u32, at.sums));
-            let place = Place::Stored { segment: at.segment, position: at.data_position };
-            self.set(file, offset..end, Some(place));
+            let content = Content::Stored { segment: at.segment, position: at.data_position };
+            self.set(file, offset..end, Some(content));
         }
         end
     }
@@ -225,7 +226,7 @@ impl State {
     fn zero(&mut self, file: FileId, ranges: Vec<(u64, u64)>, mtime: Option<Time>) {
         for (start, end) in ranges {
             let limit = self.file_or_provisional(file).base.lower_limit;
-            self.set(file, start..end.min(limit), Some(Place::Zero));
+            self.set(file, start..end.min(limit), Some(Content::Zero));
             self.set(file, start.max(limit)..end, None);
         }
         if let Some(mtime) = mtime {
@@ -234,12 +235,12 @@ impl State {
     }
 
     /// Changes a file's map and the accounts with it.
-    fn set(&mut self, file: FileId, range: Range<u64>, place: Option<Place>) {
+    fn set(&mut self, file: FileId, range: Range<u64>, content: Option<Content>) {
         self.file_or_provisional(file);
         let (Some(state), live) = (self.files.get_mut(&file), &mut self.live) else { return };
         let before = state.map.len();
         assert!(before <= self.runs, "{file:?} has {before} runs, and all files {}", self.runs);
-        state.map.set(range, place, |segment, bytes| {
+        state.map.set(range, content, |segment, bytes| {
             let live = live.entry(segment).or_default();
             assert!(
                 live.data_bytes >= bytes,
@@ -250,7 +251,7 @@ impl State {
         self.runs = self.runs - before + state.map.len();
     }
 
-    /// The record's data that holds a byte of a segment, and what verifies it.
+    /// Returns the record's data that holds a byte of a segment, and what verifies it.
     pub(super) fn verifier(&self, segment: SegmentId, position: u32) -> Option<Verifier> {
         let known = self.sums.get(&segment)?;
         let (&start, (bytes, sums)) = known.range(..=position).next_back()?;
@@ -264,15 +265,15 @@ impl State {
         self.sums.remove(&segment);
     }
 
-    /// Takes a file for damaged.
+    /// Marks a file as damaged.
     pub(super) fn suspect(&mut self, file: FileId) {
         if let Some(state) = self.files.get_mut(&file) {
             state.base.is_suspect = true;
         }
     }
 
-    /// Ends a replay: drops provisional files, whose end is in the log, and nameless ones, which no program can
-    /// open any more. Returns the number of nameless files.
+    /// Ends a replay: drops provisional files (their end is in the log) and nameless ones (no
+    /// program can open them any more). Returns the number of nameless files.
     pub(super) fn finish_replay(&mut self) -> usize {
         let gone = |state: &FileState| state.home.is_none() || state.base.names.is_empty();
         let ids: Vec<_> =
@@ -284,24 +285,24 @@ impl State {
         nameless
     }
 
-    /// Bytes of data that live in all segments.
+    /// Returns the bytes of data that live in all segments.
     pub(super) fn live_data_bytes(&self) -> u64 {
         self.live.values().map(|live| live.data_bytes).sum()
     }
 
-    /// Whether nothing of the segment is needed.
+    /// Returns whether nothing of the segment is needed.
     pub(super) fn is_dead(&self, segment: SegmentId) -> bool {
         self.live.get(&segment).is_none_or(|live| live.data_bytes == 0 && live.bases == 0)
     }
 }
 
-/// Whether `name` is that entry.
+/// Returns whether `name` is that entry.
 pub(super) fn is_at(name: &Name, parent: &ParentKey, entry: &[u8]) -> bool {
     name.parent == *parent && *name.name == *entry
 }
 
 impl Xattr {
-    /// Bytes that count against the limit of a file.
+    /// Returns the bytes that count against the limit of a file.
     pub(super) fn size(&self) -> usize {
         self.name.len() + self.value.len()
     }

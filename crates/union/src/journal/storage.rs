@@ -1,9 +1,9 @@
-//! What the store needs of the world: files of a directory, a marker, randomness.
+//! The environment of the store: files of a directory, a marker, randomness.
 //!
-//! A trait, so that the crash tests run the shipped code on memory that forgets, tears and reorders
-//! what was not synced; [`Directory`](super::Directory) is the real one. All calls are synchronous:
-//! writes go to the page cache, and the slow part, the flush, can be done by the caller through the
-//! handles of a [`Ticket`](super::Ticket).
+//! A trait, so that the crash tests run the shipped code on memory that loses, tears and reorders
+//! unsynced writes. [`Directory`](super::Directory) is the real one. All calls are synchronous:
+//! writes go to the page cache, and the caller can do the slow part, the flush, through the handles
+//! of a [`Ticket`](super::Ticket).
 
 use std::fmt;
 use std::io;
@@ -24,7 +24,7 @@ pub trait Storage {
     /// Keeps a segment's bytes readable, also after the segment was deleted.
     type Handle: Clone + fmt::Debug;
 
-    /// The segment files, in any order.
+    /// Returns the segment files, in any order.
     fn list(&self) -> io::Result<Vec<SegmentFile>>;
 
     /// Makes an empty segment file with `size_bytes` of space promised to it, so that later writes
@@ -49,20 +49,22 @@ pub trait Storage {
     /// Removes a segment file, if it is there; its handles stay readable.
     fn delete(&mut self, segment: SegmentId) -> io::Result<()>;
 
-    /// A handle for reading the segment and for syncing it (data only).
+    /// Returns a handle for reading the segment and for syncing it (data only).
     fn handle(&self, segment: SegmentId) -> io::Result<Self::Handle>;
 
-    /// Handles whose syncs (with metadata) do what [`Self::sync_directory`] does.
+    /// Returns handles whose syncs (with metadata) do what [`Self::sync_directory`] does.
     fn directory_handles(&self) -> io::Result<Vec<Self::Handle>>;
 
-    /// Writes into the file of marks, which [`Self::create`] makes with the first segment, filled with zeros and as
-    /// durable as the segment's name. Where there is none (a store of an older version), nothing happens.
+    /// Writes into the file of marks, which [`Self::create`] makes with the first segment, filled
+    /// with zeros and as durable as the segment's name. Where there is none (a store of an older
+    /// version), nothing happens.
     fn write_mark(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Handle of the file of marks, for making it durable (data only); `None` if there is none.
+    /// Returns the handle of the file of marks, for making it durable (data only); `None` if there
+    /// is none.
     fn marks_handle(&self) -> Option<Self::Handle>;
 
-    /// The content of the file of marks; `None` if there is none.
+    /// Returns the content of the file of marks; `None` if there is none.
     fn read_marks(&self) -> io::Result<Option<Vec<u8>>>;
 
     /// Makes the marker that keeps the kernel's overlayfs from these directories, or removes it.
@@ -71,21 +73,21 @@ pub trait Storage {
     /// Makes the marker durable.
     fn sync_marker(&mut self) -> io::Result<()>;
 
-    /// Handles whose syncs (with metadata) do what [`Self::sync_marker`] does.
+    /// Returns handles whose syncs (with metadata) do what [`Self::sync_marker`] does.
     fn marker_handles(&self) -> io::Result<Vec<Self::Handle>>;
 
-    /// Handles of files whose data is to be durable with the marker.
+    /// Returns handles of files whose data is to be durable with the marker.
     fn marker_data(&self) -> io::Result<Vec<Self::Handle>> {
         Ok(Vec::new())
     }
 
-    /// Whether the marker is there.
+    /// Returns whether the marker is there.
     fn marker(&self) -> io::Result<bool>;
 
     /// Something that changes whenever written but unsynced bytes may have been lost: equal
     /// witnesses prove that the page cache has lived on in between. 0 proves nothing.
     fn witness(&self) -> u64;
 
-    /// A random number.
+    /// Returns a random number.
     fn random(&mut self) -> u64;
 }

@@ -1,8 +1,8 @@
 //! Checksums of stored data, by which every read of it is verified.
 //!
-//! A record's data has one CRC-32C for each 4 KiB (records of more than that, since version 2 of the
-//! segments), or one in all. With blocks, a small read of a large record costs the checksums of the
-//! blocks that it touches, instead of the whole record.
+//! A record's data has one CRC-32C for each 4 KiB (records of more than that, since version 2 of
+//! the segments), or one in all. With blocks, a small read of a large record costs the checksums of
+//! the blocks that it touches, instead of the whole record.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Sums {
         }
     }
 
-    /// Whether `data` is all that they were made of.
+    /// Returns whether `data` is all that they were made of.
     pub(super) fn are_of(&self, data: &[u8]) -> bool {
         match self {
             Self::Whole(sum) => data.is_empty() || crc(&[data]) == *sum,
@@ -66,8 +66,8 @@ impl Verifier {
         self.start + first..(self.start + last).min(end)
     }
 
-    /// Returns whether `bytes`, read from the part `covered` that [`Self::cover`] returned, are those
-    /// that were written.
+    /// Returns whether `bytes`, read from the part `covered` that [`Self::cover`] returned, are
+    /// those that were written.
     pub fn is_intact(&self, covered: &Range<u64>, bytes: &[u8]) -> bool {
         if reactor::mutant!("journal-reads-unchecked") {
             return true;
@@ -91,8 +91,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        // Goal: any part of a record is verified by what has to be read for it, and a flipped bit in
-        // any byte of the part is found.
+        // Goal: any part of a record is verified by what has to be read for it, and a flipped bit
+        // in any byte of the part is found.
         #[test]
         fn every_flip_is_found(bytes in 1usize..20_000, from: u16, length: u16, bit in 0u32..8) {
             let data: Vec<u8> = (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect();

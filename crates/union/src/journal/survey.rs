@@ -1,8 +1,10 @@
-//! What of a log is there, and what should be: before anything is replayed, and without changing anything.
+//! Compares the segments that exist with those that should: before the replay, and without changing
+//! anything.
 //!
-//! Segments are made in order, each name durable before the next segment is made, and deleted from the oldest
-//! on. What must be there is known from three places: a segment's header names the oldest segment of its time,
-//! records of the newest segment say which have gone since, and the mark ([`super::mark`]) names the newest.
+//! Segments are made in order, each name durable before the next segment is made, and deleted from
+//! the oldest on. Three places show which segments must exist: a segment's header names the oldest
+//! segment of its time, records of the newest segment list those deleted since, and the mark
+//! ([`super::mark`]) names the newest.
 
 use super::error::JournalError;
 use super::mark;
@@ -22,7 +24,7 @@ pub(super) struct Candidate {
     pub(super) is_missing: bool,
 }
 
-/// What was found.
+/// The result.
 #[derive(Debug)]
 pub(super) struct Survey {
     /// The segments of the log, in order, and those after its end.
@@ -42,7 +44,7 @@ pub(super) struct Survey {
     pub(super) lacks_marks: bool,
 }
 
-/// What the newest segment says of the log.
+/// What the newest segment records about the log.
 struct Newest {
     synced: Sequence,
     /// The oldest segment that is needed.
@@ -81,7 +83,7 @@ pub(super) fn survey<S: Storage>(storage: &S) -> Result<Survey, JournalError> {
     let newest_is_new = header.is_some_and(|header| header.oldest.is_some());
     let is_proven = newest.as_ref().is_some_and(|newest| newest.is_durable)
         || candidates.iter().filter(is_new_form).count() > 1;
-    // A loss of power may take a young file of marks with it: then nothing is known, and nothing is wrong.
+    // A loss of power may destroy a new file of marks: this is no damage, and shows nothing.
     let witness = storage.witness();
     let has_lost_power = header.is_some_and(|it| witness == 0 || it.witness != witness);
     let has_no_mark =
@@ -116,9 +118,9 @@ fn arrange(
     newest: Option<SegmentId>,
 ) -> (Vec<Candidate>, Vec<SegmentId>) {
     let ids: Vec<u32> = found.iter().map(|candidate| candidate.segment.0).collect();
-    // The last run of consecutive numbers belongs to the log in any case: a record that something goes may have
-    // survived a loss of power without what goes before it. Older versions record nothing of deletions: there a
-    // gap is one that was cut short.
+    // The last run of consecutive numbers belongs to the log in any case: a record that something
+    // goes may have survived a loss of power without what goes before it. Older versions record
+    // nothing of deletions: there a gap is one that was cut short.
     let run = ids.windows(2).rposition(|pair| pair[0] + 1 != pair[1]).map_or(0, |index| index + 1);
     let run = ids.get(run).copied();
     let known = oldest.map(|oldest| oldest.0).into_iter().chain(run).min();
@@ -130,7 +132,8 @@ fn arrange(
     let mut candidates = Vec::new();
     let mut found =
         found.into_iter().skip_while(|candidate| candidate.segment.0 < first).peekable();
-    // A hostile number must not make millions of them: what is missing stands for all of its gap.
+    // A hostile number must not make millions of entries: one missing segment stands for its whole
+    // gap.
     let mut at = first;
     while at <= last {
         if let Some(candidate) = found.next_if(|candidate| candidate.segment.0 == at) {

@@ -1,12 +1,12 @@
-//! Durability: one ticket stands for everything appended before it.
+//! Durability: one ticket covers everything that was appended before it.
 
 use super::Journal;
 use super::error::JournalError;
 use super::storage::Storage;
 use super::types::{Kind, SegmentId, Sequence};
 
-/// What to flush, so that everything appended so far is durable. The flushes may run in any order
-/// and at once; all must succeed.
+/// The flushes that make everything durable that was appended so far. The flushes may run in any
+/// order and at once; all must succeed.
 #[derive(Debug)]
 pub struct Ticket<H> {
     /// The last record that the flushes cover.
@@ -21,14 +21,14 @@ pub struct Ticket<H> {
 }
 
 impl<H> Ticket<H> {
-    /// Whether there is nothing to flush.
+    /// Returns whether there is nothing to flush.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty() && self.names.is_empty()
     }
 }
 
 impl<S: Storage> Journal<S> {
-    /// What to flush now. The marker is made first, if a partial file is there.
+    /// Returns the flushes that are due now. The marker is made first, if a partial file is there.
     pub fn ticket(&mut self) -> Result<Ticket<S::Handle>, JournalError> {
         if self.log.is_poisoned {
             return Err(JournalError::Poisoned);
@@ -58,7 +58,7 @@ impl<S: Storage> Journal<S> {
         })
     }
 
-    /// Takes note that all of the ticket's flushes succeeded. The marker goes when the last partial
+    /// Notes that all flushes of the ticket succeeded. The marker is removed when the last partial
     /// file's end is durable.
     pub fn synced<H>(&mut self, ticket: &Ticket<H>) -> Result<(), JournalError> {
         if self.log.is_poisoned {
@@ -87,14 +87,14 @@ impl<S: Storage> Journal<S> {
         Ok(())
     }
 
-    /// Handle of the file that says how far the journal is durable. Nothing depends on its flush, but after it a
-    /// loss of power cannot hide how much a damaged journal lacks.
+    /// Returns the handle of the file that says how far the journal is durable. Nothing depends on
+    /// its flush, but after it a loss of power cannot hide how much a damaged journal lacks.
     pub fn marks_handle(&self) -> Option<S::Handle> {
         self.log.storage.marks_handle()
     }
 
-    /// Takes note that a flush failed: what was written since the last success may be lost, so
-    /// nothing is acknowledged any more.
+    /// Notes that a flush failed: bytes written since the last success may be lost, so nothing is
+    /// acknowledged any more.
     pub fn sync_failed(&mut self) {
         self.log.is_poisoned = true;
     }
@@ -125,7 +125,7 @@ impl<S: Storage> Journal<S> {
             marker.map_err(|error| JournalError::io("reading the marker", error))?;
         if self.has_partial() {
             self.log.mark()?;
-            // One that was found may have been made just before a kill, and not be durable.
+            // An existing marker may have been made just before a kill, and may not be durable.
             self.log.dirt.markers += 1;
         } else if self.log.has_marker {
             self.unmark()?;

@@ -1,4 +1,4 @@
-//! The words of the store: numbers, names, and what is kept of a lower and of the new upper inode.
+//! The terms of the store: numbers, names, and the attributes of lower and new upper inodes.
 
 use std::fmt;
 
@@ -65,13 +65,13 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 pub struct ParentKey(Box<[u8]>);
 
 impl ParentKey {
-    /// A key of 1..=[`KEY_BYTES_MAX`] bytes.
+    /// Returns a key of 1..=[`KEY_BYTES_MAX`] bytes.
     pub fn new(bytes: &[u8]) -> Result<Self, JournalError> {
         within("parent key", bytes.len(), KEY_BYTES_MAX)?;
         Ok(Self(bytes.into()))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -91,7 +91,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// A name that hides no upper entry.
+    /// Returns a name that hides no upper entry.
     pub fn new(parent: ParentKey, name: &[u8]) -> Result<Self, JournalError> {
         within("name", name.len(), NAME_BYTES_MAX)?;
         Ok(Self { parent, name: name.into(), covers: Box::default() })
@@ -125,21 +125,21 @@ pub struct LowerIdentity {
     pub mtime: Time,
     /// The time of its last change.
     pub ctime: Time,
-    /// What its data is known by, in a form of the caller's; empty if it is not (of stores of an older
-    /// version).
+    /// A digest of its data, in the caller's form; empty in stores of an older version, or if there
+    /// is none.
     pub digest: Box<[u8]>,
 }
 
 impl LowerIdentity {
-    /// Whether `found` is the same inode of the same size and mtime, so that its data was written only if
-    /// its mtime was set back.
+    /// Returns whether `found` is the same inode of the same size and mtime, so that its data was
+    /// written only if its mtime was set back.
     pub fn is_same_but_ctime(&self, found: &Self) -> bool {
         let now = Self { ctime: self.ctime, ..found.clone() };
         self.difference(&now).is_none()
     }
 
-    /// Describes the difference between `found` and this file as recorded; `None` if there is none. Where a
-    /// handle is missing, the other fields decide.
+    /// Describes the difference between `found` and this file as recorded; `None` if there is none.
+    /// Where a handle is missing, the other fields decide.
     pub fn difference(&self, found: &Self) -> Option<&'static str> {
         let other_handle =
             !self.handle.is_empty() && !found.handle.is_empty() && self.handle != found.handle;
@@ -202,7 +202,7 @@ pub enum Stage {
     Publishing(Box<[u8]>),
 }
 
-/// What a new copy-up starts as.
+/// The initial state of a copy-up.
 #[derive(Clone, Debug)]
 pub struct Creation {
     /// The lower file; `None` for one that needs none of its bytes.

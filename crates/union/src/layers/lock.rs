@@ -1,8 +1,8 @@
 //! One union at a time may have an upper or work directory.
 //!
-//! The lock is a flock(2) of the directory itself: it needs no file, ends with the process in any case, and
-//! `/proc/locks` names its holder. A new union waits for a process that is just ending (a container that
-//! restarts at once).
+//! The lock is a flock(2) of the directory itself: it needs no file, ends with the process in any
+//! case, and `/proc/locks` names its holder. A new union waits for a process that is just ending (a
+//! container that restarts at once).
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -55,7 +55,7 @@ impl DirectoryLock {
     }
 }
 
-/// The process that holds a flock of an inode, from a table in the form of `proc_locks(5)`.
+/// Returns the process that holds a flock of an inode, from a table in the form of `proc_locks(5)`.
 fn holder(table: &str, inode: u64) -> Option<u32> {
     table.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();

@@ -1,10 +1,11 @@
 //! Whether one commit of a file system's journal makes everything durable that was done before it.
 //!
 //! ext4 with a journal in the file system, ordered data, barriers and without fast commits: a
-//! transaction's commit follows all earlier ones, and the device is flushed before its last block is
-//! written, so that data which the device had taken is durable with it, as is every change of metadata
-//! made before. Fast commits take single files. All this is read from the kernel and the superblock; a process
-//! that may not read the superblock (it takes root) cannot know, and syncs each file.
+//! transaction's commit follows all earlier ones, and the device is flushed before its last block
+//! is written, so that data which the device had taken is durable with it, as is every change of
+//! metadata made before. Fast commits take single files. All this is read from the kernel and the
+//! superblock; a process that may not read the superblock (it takes root) cannot know, and syncs
+//! each file.
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
@@ -24,14 +25,15 @@ const S_JOURNAL_DEV: usize = 0xe4;
 const HAS_JOURNAL: u32 = 0x4;
 const FAST_COMMIT: u32 = 0x400;
 
-/// Whether that is known of the file system of a directory on this device.
+/// Returns whether this is known of the file system of a directory on this device.
 pub(super) fn is_proven(directory: BorrowedFd<'_>, device: u64) -> bool {
     read(directory, device).is_some_and(|(options, superblock, uuid)| {
         has_options(&options) && has_journal(&superblock, &uuid)
     })
 }
 
-/// The options that the kernel goes by, the superblock, and the number that the mounted file system has.
+/// Returns the options that the kernel goes by, the superblock, and the number that the mounted
+/// file system has.
 fn read(directory: BorrowedFd<'_>, device: u64) -> Option<(String, [u8; SUPERBLOCK.1], [u8; 16])> {
     let kind = rustix::fs::fstatfs(directory).ok()?.f_type;
     if kind as u64 != u64::from(MAGIC) {
@@ -84,7 +86,7 @@ mod tests {
         bytes
     }
 
-    // Goal: it is taken for proven with every condition fulfilled, and not with any one missing.
+    // Goal: it counts as proven if every condition holds, and not if any one fails.
     #[test]
     fn each_condition_counts() {
         assert!(has_options(OPTIONS) && has_journal(&superblock(), &[7; 16]));

@@ -1,8 +1,8 @@
 //! Making inodes.
 //!
-//! A new object is created in the work directory, gets its owner, mode and attributes there, and moves to its
-//! name in one step: no program, and no crash, sees it incomplete. Where a whiteout holds the name, the move
-//! replaces it.
+//! A new object is created in the work directory, gets its owner, mode and attributes there, and
+//! moves to its name in one step: no program, and no crash, sees it incomplete. Where a whiteout
+//! has the name, the move replaces it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
@@ -12,16 +12,16 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::Answer;
-use crate::acl;
-use crate::files::Backing;
+use super::Union;
+use super::acl;
+use super::privileges::{Caller, Opener};
+use crate::backing::Backing;
 use crate::format::suffix;
 use crate::layers;
-use crate::node::{Node, Place};
-use crate::privileges::Caller;
 use crate::sys::{self, Stat};
-use crate::tree::Union;
+use crate::tree::{Node, Place};
 
-/// What to make.
+/// The kind of inode to make.
 #[derive(Debug)]
 pub(super) enum Make<'a> {
     File,
@@ -31,7 +31,7 @@ pub(super) enum Make<'a> {
 }
 
 impl Make<'_> {
-    /// What MKNOD makes.
+    /// Returns the kind that MKNOD makes.
     pub(super) fn of(creation: &Creation, rdev: u32) -> Self {
         match creation.mode & libc::S_IFMT {
             0 | libc::S_IFREG => Make::File,
@@ -43,7 +43,7 @@ impl Make<'_> {
 /// A new node, its attributes and, of a file, the open file.
 type Made = (Rc<Node>, Stat, Option<Rc<Backing>>);
 
-/// Where a new inode is made, and what it gets beside its type.
+/// The directory of a new inode, and its attributes.
 #[derive(Debug)]
 pub(super) struct Setting<'a> {
     parent: NodeId,
@@ -61,7 +61,7 @@ impl<'a> Setting<'a> {
         Self { parent, mode: *mode, umask: *umask, uid, gid, extensions }
     }
 
-    /// Of a symbolic link, which has no mode of its own.
+    /// Returns the setting of a symbolic link, which has no mode of its own.
     pub(super) fn of_link(request: &Request, extensions: &'a Extensions) -> Self {
         let Request { node: parent, uid, gid, .. } = *request;
         Self { parent, mode: 0o777, umask: 0, uid, gid, extensions }
@@ -70,7 +70,7 @@ impl<'a> Setting<'a> {
 
 impl Union {
     pub(super) async fn make(&self, setting: &Setting<'_>, name: &Name, make: &Make<'_>) -> Answer {
-        let parent = self.node(setting.parent)?;
+        let parent = self.tree.node(setting.parent)?;
         let (node, stat, _) = self.make_named(&parent, name.as_bytes(), make, setting).await?;
         Ok(Response::Entry(self.entry(&node, &stat)))
     }
@@ -82,7 +82,7 @@ impl Union {
         creation: &Creation,
         flags: u32,
     ) -> Answer {
-        let (parent, name) = (&self.node(request.node)?, name.as_bytes());
+        let (parent, name) = (&self.tree.node(request.node)?, name.as_bytes());
         let setting = Setting::of(request, creation);
         match self.make_named(parent, name, &Make::File, &setting).await {
             Ok((node, stat, backing)) => {
@@ -90,17 +90,18 @@ impl Union {
                 let opened = self.opened(&node, backing, flags);
                 Ok(Response::Created(self.entry(&node, &stat), opened))
             }
-            // The kernel's knowledge was old, and it has not checked whether the caller may open what is
-            // there. It looks the name up anew and does.
+            // The kernel did not know the file, so it has not checked whether the caller may open
+            // it. It looks the name up again and checks.
             Err(Errno::EXIST) if flags & libc::O_EXCL as u32 == 0 && !request.is_resent => {
                 Err(Errno::STALE)
             }
             // An earlier server has made the file for this very request.
             Err(Errno::EXIST) if flags & libc::O_EXCL as u32 == 0 => {
-                let (node, _) = self.lookup(parent, name)?.ok_or(Errno::NOENT)?;
-                let backing = self.open(&node, flags, (Caller::of(request), false)).await?;
+                let (node, _) = self.tree.lookup(parent, name)?.ok_or(Errno::NOENT)?;
+                let backing =
+                    self.open(&node, flags, Opener::new(Caller::of(request), false)).await?;
                 let opened = self.keep_open(&node, backing, flags, false);
-                let stat = self.stat(&node)?;
+                let stat = self.tree.stat(&node)?;
                 Ok(Response::Created(self.entry(&node, &stat), opened))
             }
             Err(errno) => Err(errno),
@@ -123,29 +124,29 @@ impl Union {
         setting: &Setting<'_>,
     ) -> Result<Made, Errno> {
         Self::check_new_name(name)?;
-        if self.lookup(parent, name)?.is_some() {
+        if self.tree.lookup(parent, name)?.is_some() {
             return Err(Errno::EXIST);
         }
         // The kernel holds the directory: its names stay as they are while this waits.
-        self.copy_up_directory(parent).await?;
-        let upper = self.upper()?;
-        let directory = self.upper_part(parent)?;
-        let work_name = self.work_name();
+        self.copy_up.copy_up_directory(parent).await?;
+        let upper = self.tree.upper()?;
+        let directory = self.tree.upper_part(parent)?;
+        let work_name = self.tree.work_name();
         let made = (|| {
             let backing = self.make_in_work(&work_name, make)?;
             let flags = OFlags::PATH | OFlags::NOFOLLOW;
             let object = sys::open_below(upper.work.as_fd(), &work_name, flags)?;
             self.set_new(directory.as_fd(), object.as_fd(), make, setting)?;
             self.take_name(directory.as_fd(), name, &work_name, make)?;
-            let stat = self.upper_stat(object.as_fd())?;
+            let stat = self.tree.upper_stat(object.as_fd())?;
             Ok((stat, backing))
         })();
         if made.is_err() {
             let _ = layers::remove(upper.work.as_fd(), &work_name);
         }
         let (stat, backing) = made?;
-        self.note_new_name(parent);
-        let node = self.make_node(stat.kind(), self.shown_inode_of(&stat), Place::Upper);
+        self.durability.note_new_name(parent);
+        let node = self.tree.make_node(stat.kind(), self.tree.shown_inode_of(&stat), Place::Upper);
         let node = Rc::new(node);
         node.add_link(parent, name);
         // A directory that is made has no names yet, so none of whiteouts.
@@ -159,7 +160,7 @@ impl Union {
         work_name: &[u8],
         make: &Make<'_>,
     ) -> Result<Option<Rc<Backing>>, Errno> {
-        let work = &self.upper()?.work;
+        let work = &self.tree.upper()?.work;
         let private = Mode::RUSR | Mode::WUSR;
         match *make {
             Make::File => {
@@ -193,32 +194,33 @@ impl Union {
         make: &Make<'_>,
         setting: &Setting<'_>,
     ) -> Result<(), Errno> {
-        let above = self.upper_stat(parent)?;
+        let above = self.tree.upper_stat(parent)?;
         let found = sys::stat_at(object, b"")?;
         let is_directory = matches!(make, Make::Directory);
         let mut mode = setting.mode & 0o7777;
-        let mut gid = self.options.disk_gid(setting.gid);
+        let mut gid = self.tree.options().disk_gid(setting.gid);
         if above.mode & libc::S_ISGID != 0 {
             gid = above.gid;
             if is_directory {
                 mode |= libc::S_ISGID;
             }
         }
-        let uid = self.options.disk_uid(setting.uid);
+        let uid = self.tree.options().disk_uid(setting.uid);
         let wanted = |mode| Stat { uid, gid, mode: found.kind() | mode, ..found };
         for context in &setting.extensions.security_contexts {
-            let names = self.upper_xattr_names();
+            let names = self.tree.upper_xattr_names();
             let name = names.stored(&context.name).ok_or(Errno::PERM)?;
             sys::set_xattr(object, &name, &context.value, XattrFlags::empty())?;
         }
         if matches!(make, Make::Symlink(_)) {
-            return self.set_owner_and_mode(object, &wanted(0o777));
+            return self.tree.set_owner_and_mode(object, &wanted(0o777));
         }
-        let default = if self.options.no_acl { None } else { sys::xattr(parent, acl::DEFAULT)? };
+        let default =
+            if self.tree.options().no_acl { None } else { sys::xattr(parent, acl::DEFAULT)? };
         let inherited = default.as_deref().and_then(|list| acl::inherit(list, mode));
         match (inherited, default) {
             (Some(inherited), Some(default)) => {
-                self.set_owner_and_mode(object, &wanted((mode & 0o7000) | inherited.mode))?;
+                self.tree.set_owner_and_mode(object, &wanted((mode & 0o7000) | inherited.mode))?;
                 let none = XattrFlags::empty();
                 if let Some(access) = inherited.access {
                     sys::set_xattr(object, acl::ACCESS, &access, none)?;
@@ -229,7 +231,7 @@ impl Union {
                 Ok(())
             }
             (None, _) | (Some(_), None) => {
-                self.set_owner_and_mode(object, &wanted(mode & !setting.umask))
+                self.tree.set_owner_and_mode(object, &wanted(mode & !setting.umask))
             }
         }
     }
@@ -242,14 +244,14 @@ impl Union {
         work_name: &[u8],
         make: &Make<'_>,
     ) -> Result<(), Errno> {
-        let work = &self.upper()?.work;
+        let work = &self.tree.upper()?.work;
         if sys::find_at(directory, name)?.is_none() || !matches!(make, Make::Directory) {
             return rustix::fs::renameat(work, work_name, directory, name);
         }
-        // A directory does not replace a whiteout: they change places. What the whiteout has hidden
-        // must stay hidden.
+        // A directory does not replace a whiteout: they change places. Names that the whiteout has
+        // hidden must stay hidden.
         let object = sys::open_below(work.as_fd(), work_name, OFlags::PATH)?;
-        let opaque = self.layers.prefix.name(suffix::OPAQUE);
+        let opaque = self.tree.layers().prefix.name(suffix::OPAQUE);
         sys::set_xattr(object.as_fd(), &opaque, b"y", XattrFlags::empty())?;
         let exchange = RenameFlags::EXCHANGE;
         rustix::fs::renameat_with(work, work_name, directory, name, exchange)?;
@@ -258,18 +260,19 @@ impl Union {
     }
 
     pub(super) async fn make_nameless(&self, setting: &Setting<'_>, flags: u32) -> Answer {
-        let parent = self.node(setting.parent)?;
-        self.copy_up_directory(&parent).await?;
-        let upper = self.upper()?;
-        let directory = self.upper_part(&parent)?;
+        let parent = self.tree.node(setting.parent)?;
+        self.copy_up.copy_up_directory(&parent).await?;
+        let upper = self.tree.upper()?;
+        let directory = self.tree.upper_part(&parent)?;
         let open = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let private = Mode::RUSR | Mode::WUSR;
         let file = rustix::fs::openat(&upper.work, c".", open, private)?;
         self.set_new(directory.as_fd(), file.as_fd(), &Make::File, setting)?;
-        let stat = self.upper_stat(file.as_fd())?;
-        let object = Rc::new(file.try_clone().map_err(crate::commit::errno_of)?);
+        let stat = self.tree.upper_stat(file.as_fd())?;
+        let object = Rc::new(file.try_clone().map_err(crate::sys::errno_of)?);
         let place = Place::Gone { fd: object, is_own: true };
-        let node = Rc::new(self.make_node(stat.kind(), self.shown_inode_of(&stat), place));
+        let node =
+            Rc::new(self.tree.make_node(stat.kind(), self.tree.shown_inode_of(&stat), place));
         let opened = self.opened(&node, Backing::new(file, true), flags);
         Ok(Response::Created(self.entry(&node, &stat), opened))
     }

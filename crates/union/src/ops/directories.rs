@@ -1,6 +1,5 @@
 //! Listing directories.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use fuse::{
@@ -10,18 +9,17 @@ use fuse::{
 use rustix::io::Errno;
 
 use super::Answer;
-use crate::node::Node;
-use crate::tree::{Listing, Union};
+use super::Union;
+use crate::tree::Node;
 
 /// `.` and `..` come before all others.
 const DOTS: u64 = 2;
 
 impl Union {
     pub(super) fn open_directory(&self) -> Response {
-        let listing = Rc::new(RefCell::new(Listing::default()));
-        let handle = FileHandle(self.listings.borrow_mut().insert(listing) as u64);
+        let handle = self.handles.add_listing();
         // Names change through this mount only, so that a listing that is cached stays true.
-        let flags = if self.options.timeout.is_zero() {
+        let flags = if self.tree.options().timeout.is_zero() {
             OpenFlags::default()
         } else {
             OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE
@@ -30,9 +28,7 @@ impl Union {
     }
 
     pub(super) fn release_directory(&self, handle: FileHandle) -> Answer {
-        let mut listings = self.listings.borrow_mut();
-        listings.try_remove(handle.0 as usize).ok_or(Errno::BADF)?;
-        Ok(Response::Done)
+        self.handles.remove_listing(handle).map(|()| Response::Done)
     }
 
     pub(super) fn read_directory(
@@ -41,11 +37,10 @@ impl Union {
         read: &ReadDirectory,
         plus: bool,
     ) -> Answer {
-        let listing = self.listings.borrow().get(read.handle.0 as usize).cloned();
-        let listing = listing.ok_or(Errno::BADF)?;
+        let listing = self.handles.listing(read.handle)?;
         let mut listing = listing.borrow_mut();
         if read.offset == 0 || !listing.is_made {
-            listing.names = self.list(node)?;
+            listing.names = self.tree.list(node)?;
             listing.is_made = true;
         }
         let mut buffer = DirectoryBuffer::new(read.size);
@@ -76,13 +71,13 @@ impl Union {
         parent: &Rc<Node>,
         listed: &DirectoryEntry<'_>,
     ) -> Result<bool, Errno> {
-        let Some((node, stat)) = self.lookup(parent, listed.name)? else {
+        let Some((node, stat)) = self.tree.lookup(parent, listed.name)? else {
             return Ok(buffer.push_plus(None, listed));
         };
         let entry = self.entry(&node, &stat);
         let is_in = buffer.push_plus(Some(&entry), listed);
         if !is_in {
-            self.forget(fuse::NodeId(node.id.get()), 1);
+            self.tree.forget(fuse::NodeId(node.id.get()), 1);
         }
         Ok(is_in)
     }

@@ -7,14 +7,12 @@ use fuse::{FileSystemStatistics, Ioctl, NodeId, Response, SetAttributes, SetTime
 use rustix::io::Errno;
 
 use super::Answer;
-use crate::commit::errno_of;
+use super::Union;
+use super::privileges::{Announced, Caller, note_mode};
+use super::status::IOCTL_STATUS;
 use crate::copyup::Keep;
-use crate::node::Node;
-use crate::options::SyncMode;
-use crate::privileges::{Announced, Caller, note_mode};
-use crate::status::IOCTL_STATUS;
 use crate::sys;
-use crate::tree::Union;
+use crate::tree::Node;
 
 /// On the root: waits until everything that was copied up has its name and is durable.
 /// `_IO('u', 0x51)`
@@ -27,7 +25,8 @@ impl Union {
 
     pub(super) async fn on_set_attributes(
         self: &Rc<Self>,
-        (id, node): (NodeId, &Rc<Node>),
+        id: NodeId,
+        node: &Rc<Node>,
         set: &SetAttributes,
         caller: Caller,
     ) -> Answer {
@@ -36,12 +35,12 @@ impl Union {
         } else {
             self.set_attributes(node, set, caller).await?;
         }
-        self.tell_present_number(id, node);
+        self.tree.invalidate_present_number(id, node);
         self.attributes_answer(id, node)
     }
 
     pub(super) fn read_link(&self, node: &Rc<Node>) -> Answer {
-        let object = self.object(node)?;
+        let object = self.tree.object(node)?;
         let target = rustix::fs::readlinkat(&object, c"", Vec::new())?;
         Ok(Response::bytes(target.as_bytes()))
     }
@@ -49,7 +48,7 @@ impl Union {
     pub(super) async fn on_ioctl(self: &Rc<Self>, ioctl: &Ioctl) -> Answer {
         match ioctl.command {
             IOCTL_SYNC => {
-                self.sync_all().await?;
+                self.durability.sync_all().await?;
                 Ok(Response::Ioctl { result: 0, output: fuse::Chunks::new() })
             }
             IOCTL_STATUS => {
@@ -62,79 +61,8 @@ impl Union {
         }
     }
 
-    /// Makes everything durable: what waits for its name, and what was changed since.
-    pub(crate) async fn sync_all(self: &Rc<Self>) -> Result<(), Errno> {
-        let finished = self.shared.committer.finish_all(self).await;
-        let inherited = self.sync_inherited().await;
-        let committed = self.commit_partials().await;
-        let flushed = self.flush_dirty().await;
-        let ended = self.commit_ends().await;
-        let result = flushed.and(finished).and(committed).and(inherited).and(ended);
-        if let Err(errno) = result {
-            self.last_error.note("syncing everything", errno);
-        }
-        result
-    }
-
-    /// The same at the end of a union.
-    pub(crate) async fn sync_at_end(self: &Rc<Self>) -> Result<(), Errno> {
-        self.sync_all().await?;
-        match &self.store {
-            Some(store) => store.flush_mark().await,
-            None => Ok(()),
-        }
-    }
-
-    pub(super) async fn sync_file(
-        self: &Rc<Self>,
-        node: &Rc<Node>,
-        data_only: bool,
-    ) -> Result<(), Errno> {
-        if self.options.sync == SyncMode::Volatile || !node.is_changeable() {
-            return Ok(());
-        }
-        self.sync_inherited().await?;
-        if let Some(partial) = node.partial() {
-            partial.commit().await?;
-            return match node.link() {
-                Some(link) => self.sync_directories(vec![link.parent]).await,
-                None => Ok(()),
-            };
-        }
-        if let Some(pending) = node.pending() {
-            self.shared.committer.finish(&pending).await?;
-        }
-        self.flushed(node).await?;
-        let backing = self.backing(node, true)?;
-        let file = &backing.file;
-        let synced = if data_only {
-            file.sync_data().await
-        } else {
-            self.forget_dirty(node);
-            file.sync_all().await
-        };
-        synced.map_err(errno_of)?;
-        match node.link() {
-            Some(link) => self.sync_directories(vec![link.parent]).await,
-            None => Ok(()),
-        }
-    }
-
-    pub(super) async fn sync_directory(self: &Rc<Self>, node: &Rc<Node>) -> Result<(), Errno> {
-        if self.options.sync == SyncMode::Volatile {
-            return Ok(());
-        }
-        self.sync_inherited().await?;
-        self.shared.committer.finish_all(self).await?;
-        self.commit_partials().await?;
-        if node.is_in_upper() {
-            self.note_new_name(node);
-        }
-        self.sync_directories(vec![Rc::clone(node)]).await
-    }
-
     pub(super) fn statistics(&self) -> Answer {
-        let root = self.object(&self.root)?;
+        let root = self.tree.object(self.tree.root())?;
         let found = rustix::fs::fstatvfs(&root)?;
         Ok(Response::Statistics(FileSystemStatistics {
             blocks: found.f_blocks,
@@ -161,30 +89,30 @@ impl Union {
             None if is_inode_changed || !node.is_changeable() => Keep::All,
             None => Keep::Written,
         };
-        self.make_changeable(node, keep).await?;
+        self.copy_up.make_changeable(node, keep).await?;
         let is_done = self.set_partial(node, set, is_inode_changed).await?;
         if is_done {
             return Ok(());
         }
         if let Some(size) = set.size {
-            let backing = self.backing(node, true)?;
+            let backing = self.tree.backing(node, true)?;
             let announced = Announced::ByFlag(set.kill_suid_sgid);
-            backing.with(|fd| self.take_privileges(node, fd, (caller, announced)))?;
+            backing.with(|fd| self.take_privileges(node, fd, caller, announced))?;
             backing.with(|fd| rustix::fs::ftruncate(fd, size))?;
         }
-        self.note_dirty(node);
-        let object = self.object(node)?;
+        self.durability.note_dirty(node);
+        let object = self.tree.object(node)?;
         let object = object.as_fd();
         if set.uid.is_some() || set.gid.is_some() {
-            let uid = set.uid.map(|uid| self.options.disk_uid(uid));
-            let gid = set.gid.map(|gid| self.options.disk_gid(gid));
+            let uid = set.uid.map(|uid| self.tree.options().disk_uid(uid));
+            let gid = set.gid.map(|gid| self.tree.options().disk_gid(gid));
             let is_file = node.file().is_some();
             let lost = if is_file { self.lost_by_chown(node, caller)? } else { 0 };
-            self.set_owner(object, uid, gid)?;
+            self.tree.set_owner(object, uid, gid)?;
             self.take_left(object, lost)?;
         }
         if let Some(mode) = set.mode {
-            self.set_mode(object, mode)?;
+            self.tree.set_mode(object, mode)?;
             note_mode(node, mode);
         }
         if set.atime.is_some() || set.mtime.is_some() {

@@ -9,42 +9,42 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::Answer;
-use crate::commit::errno_of;
+use super::Union;
+use super::privileges::{Announced, Caller, Opener};
+use crate::backing::Backing;
 use crate::copyup::Keep;
-use crate::files::{Backing, OpenFile};
-use crate::node::Node;
-use crate::privileges::{Announced, Caller};
-use crate::tree::Union;
+use crate::sys::errno_of;
+use crate::tree::Node;
+use crate::tree::OpenFile;
 
 /// In an open's flags: execve(2) opens the file (`__FMODE_EXEC`).
 const FOR_EXECUTION: u32 = 0x20;
-/// Most bytes of one step of a copy within the union: a system call that others wait for.
+/// Most bytes of one step of a copy within the union: other requests wait for this system call.
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
 impl Union {
     pub(super) async fn on_open(
         self: &Rc<Self>,
-        (id, thread): (NodeId, u32),
+        id: NodeId,
+        thread: u32,
         flags: u32,
-        truncation: (Caller, bool),
+        opener: Opener,
     ) -> Answer {
-        let node = self.node(id)?;
+        let node = self.tree.node(id)?;
         let for_writing = flags as i32 & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY;
         let is_changing = for_writing || flags & FOR_EXECUTION != 0;
-        let is_direct = self.is_left_behind(id, thread, is_changing)?;
-        let open = async || self.open(&node, flags, truncation).await;
+        let is_direct = self.tree.is_left_behind(id, thread, is_changing)?;
+        let open = async || self.open(&node, flags, opener).await;
         let backing = self.insist(open).await?;
         if !is_direct && node.id.get() != id.0 {
-            // The kernel looks the name up anew and finds the number that the node has now.
+            // The kernel looks the name up again and finds the number that the node has now.
             return Err(Errno::STALE);
         }
         Ok(Response::Opened(self.keep_open(&node, backing, flags, is_direct)))
     }
 
     pub(super) fn release(self: &Rc<Self>, handle: FileHandle) -> Answer {
-        let mut files = self.files.borrow_mut();
-        let open = files.try_remove(handle.0 as usize).ok_or(Errno::BADF)?;
-        drop(files);
+        let open = self.handles.remove_file(handle)?;
         let node = Rc::clone(&open.node);
         drop(open);
         self.rearm(&node);
@@ -55,7 +55,8 @@ impl Union {
         self: &Rc<Self>,
         handle: FileHandle,
         mode: i32,
-        (offset, length): (u64, u64),
+        offset: u64,
+        length: u64,
         caller: Caller,
     ) -> Answer {
         let open = self.open_file(handle)?;
@@ -63,10 +64,9 @@ impl Union {
             return Ok(Response::Done);
         }
         let backing = self.writable_backing(&open)?;
-        let taken = (caller, Announced::Earlier);
-        backing.with(|fd| self.take_privileges(&open.node, fd, taken))?;
+        backing.with(|fd| self.take_privileges(&open.node, fd, caller, Announced::Earlier))?;
         let done = backing.file.fallocate(mode, offset, length).await;
-        self.note_dirty(&open.node);
+        self.durability.note_dirty(&open.node);
         done.map(|()| Response::Done).map_err(errno_of)
     }
 
@@ -79,33 +79,35 @@ impl Union {
         let open = self.open_file(handle)?;
         if let Some(partial) = open.node.partial() {
             let for_data = whence == libc::SEEK_DATA;
-            return partial.seek((&**self, &open.node), offset, for_data).map(Response::Offset);
+            return partial
+                .seek(&self.tree.lower_file(&open.node, &partial), offset, for_data)
+                .map(Response::Offset);
         }
-        let backing = self.backing_of(&open)?;
+        let backing = self.tree.backing_of(&open)?;
         backing.with(|fd| rustix::fs::seek(fd, to)).map(Response::Offset)
     }
 
-    /// Readies a node to be open with these flags.
+    /// Prepares a node for being open with these flags.
     pub(super) async fn open(
         self: &Rc<Self>,
         node: &Rc<Node>,
         flags: u32,
-        truncation: (Caller, bool),
+        opener: Opener,
     ) -> Result<Option<Rc<Backing>>, Errno> {
         let bits = flags as i32;
         let truncates = bits & libc::O_TRUNC != 0;
         let for_writing = bits & libc::O_ACCMODE != libc::O_RDONLY;
         if for_writing || truncates {
             let keep = if truncates { Keep::First(0) } else { Keep::Written };
-            self.make_changeable(node, keep).await?;
+            self.copy_up.make_changeable(node, keep).await?;
         }
         if truncates && self.truncate_partial(node, 0).await? {
-            return self.backing_to_open(node, for_writing);
+            return self.tree.backing_to_open(node, for_writing);
         }
-        let backing = self.backing_to_open(node, for_writing || truncates)?;
+        let backing = self.tree.backing_to_open(node, for_writing || truncates)?;
         if let Some(backing) = backing.as_ref().filter(|_| truncates) {
-            self.note_dirty(node);
-            backing.with(|fd| self.take_at_open(node, fd, truncation))?;
+            self.durability.note_dirty(node);
+            backing.with(|fd| self.take_at_open(node, fd, opener))?;
             backing.with(|fd| rustix::fs::ftruncate(fd, 0))?;
         }
         Ok(backing)
@@ -120,43 +122,45 @@ impl Union {
         is_direct: bool,
     ) -> Opened {
         let for_writing = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-        let way = self.way(node, backing.as_deref(), for_writing || is_direct);
-        let passed = way.backing_id();
-        let open = Rc::new(OpenFile::new(node, backing, for_writing, way));
-        let handle = FileHandle(self.files.borrow_mut().insert(Rc::clone(&open)) as u64);
+        let mode = self.tree.handle_mode(node, backing.as_deref(), for_writing || is_direct);
+        let passed = mode.backing_id();
+        let open = Rc::new(OpenFile::new(node, backing, for_writing, mode));
+        let handle = self.handles.add_file(Rc::clone(&open));
         let mut open_flags = if passed.is_some() {
             OpenFlags::PASSTHROUGH
         } else if is_direct || self.goes_past_cache(&open, flags) {
             OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
         } else {
-            // The data changes through this mount only, so that what is cached stays true.
+            // The data changes through this mount only, so cached pages stay valid.
             OpenFlags::KEEP_CACHE
         };
-        if !self.options.writeback {
+        if !self.tree.options().writeback {
             open_flags |= OpenFlags::NOFLUSH;
         }
         Opened { handle, flags: open_flags, backing: passed }
     }
 
     fn open_file(&self, handle: FileHandle) -> Result<Rc<OpenFile>, Errno> {
-        self.files.borrow().get(handle.0 as usize).cloned().ok_or(Errno::BADF)
+        self.handles.file(handle)
     }
 
-    /// The backing of a file that is about to be changed. That it was is to be noted when it has been:
-    /// a sync that began before does not stand for the change.
+    /// Returns the backing of a file that is about to be changed. The caller notes the change after
+    /// it is made, because a sync that began before does not cover it.
     fn writable_backing(self: &Rc<Self>, open: &OpenFile) -> Result<Rc<Backing>, Errno> {
-        let backing = self.backing_of(open)?;
-        if backing.is_writable() { Ok(backing) } else { self.backing(&open.node, true) }
+        let backing = self.tree.backing_of(open)?;
+        if backing.is_writable() { Ok(backing) } else { self.tree.backing(&open.node, true) }
     }
 
     pub(super) async fn read(&self, read: Read) -> Answer {
         let open = self.open_file(read.handle)?;
         let size = read.size as usize;
         if let Some(partial) = open.node.partial() {
-            let bytes = partial.read((self, &open.node), read.offset, size).await?;
+            let bytes = partial
+                .read(&self.tree.lower_file(&open.node, &partial), read.offset, size)
+                .await?;
             return Ok(Response::chunk(bytes));
         }
-        let backing = self.backing_of(&open)?;
+        let backing = self.tree.backing_of(&open)?;
         if let Some(destination) = read.destination {
             let part = destination.range(0, size);
             let segments = Segments::from_iter([Segment::Region(part.clone())]);
@@ -170,14 +174,14 @@ impl Union {
         Ok(Response::chunk(buffer))
     }
 
-    /// Writes. After a write past its cache (`O_DIRECT`) the kernel asks for no sync by itself, whatever
-    /// the file was opened with; after any other it does.
+    /// Writes. After a write past its cache (`O_DIRECT`) the kernel does not request a sync, even
+    /// if the file was opened with `O_SYNC` or `O_DSYNC`; after other writes it does.
     pub(super) async fn write_durably(self: &Rc<Self>, write: Write, caller: Caller) -> Answer {
         let (handle, flags) = (write.handle, write.flags as i32);
         let answer = self.write(write, caller).await?;
         if flags & libc::O_DIRECT != 0 && flags & libc::O_DSYNC != 0 {
             let node = Rc::clone(&self.open_file(handle)?.node);
-            self.sync_file(&node, flags & libc::O_SYNC != libc::O_SYNC).await?;
+            self.durability.sync_file(&node, flags & libc::O_SYNC != libc::O_SYNC).await?;
         }
         Ok(answer)
     }
@@ -188,17 +192,17 @@ impl Union {
             return Ok(Response::Written(count as u32));
         }
         let backing = self.writable_backing(&open)?;
-        let taken = (caller, Announced::ByFlag(write.kill_suid_sgid));
-        backing.with(|fd| self.take_privileges(&open.node, fd, taken))?;
+        let announced = Announced::ByFlag(write.kill_suid_sgid);
+        backing.with(|fd| self.take_privileges(&open.node, fd, caller, announced))?;
         let length = write.data.len() as u32;
-        let result = if let Some(_run) = self.shared.free_run.begin_at(write.offset, length) {
+        let result = if let Some(_run) = self.mount.free_run.begin_at(write.offset, length) {
             backing.with(|fd| write.data.write_all_at(fd, write.offset).map_err(errno_of))
         } else {
             let (result, data) = backing.file.write_at(write.data, write.offset).await;
             drop(data);
             result.map(drop).map_err(errno_of)
         };
-        self.note_dirty(&open.node);
+        self.durability.note_dirty(&open.node);
         result?;
         Ok(Response::Written(length))
     }
@@ -209,11 +213,11 @@ impl Union {
             // The kernel reads and writes instead.
             return Err(Errno::OPNOTSUPP);
         }
-        let from = self.backing_of(&from)?;
-        self.note_dirty(&to.node);
+        let from = self.tree.backing_of(&from)?;
+        self.durability.note_dirty(&to.node);
         let node = Rc::clone(&to.node);
         let to = self.writable_backing(&to)?;
-        to.with(|fd| self.take_privileges(&node, fd, (caller, Announced::Earlier)))?;
+        to.with(|fd| self.take_privileges(&node, fd, caller, Announced::Earlier))?;
         let (mut offset_in, mut offset_out) = (copy.offset_in, copy.offset_out);
         let length = copy.length.min(COPY_STEP_BYTES) as usize;
         let from = from.file.handle().as_fd().map_err(errno_of)?;

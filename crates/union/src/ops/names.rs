@@ -8,49 +8,49 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 
 use super::Answer;
+use super::Union;
 use crate::copyup::Keep;
 use crate::format::index::LinksOf;
 use crate::layers;
-use crate::node::{Node, Place};
 use crate::sys;
-use crate::tree::Union;
+use crate::tree::{Node, Place};
 
 impl Union {
     pub(super) async fn on_lookup(&self, parent: &Rc<Node>, name: &[u8]) -> Answer {
-        match self.insist(async || self.lookup(parent, name)).await? {
+        match self.insist(async || self.tree.lookup(parent, name)).await? {
             Some((node, stat)) => Ok(Response::Entry(self.entry(&node, &stat))),
             None => Ok(self.no_entry()),
         }
     }
 
     pub(super) async fn on_unlink(self: &Rc<Self>, parent: &Rc<Node>, name: &[u8]) -> Answer {
-        self.prepare_link(parent, name).await?;
+        self.copy_up.prepare_link(parent, name).await?;
         self.settle_partial(parent, name).await?;
         self.unlink(parent, name).await?;
         Ok(Response::Done)
     }
 
     async fn unlink(&self, parent: &Rc<Node>, name: &[u8]) -> Result<(), Errno> {
-        let (node, _) = self.lookup(parent, name)?.ok_or(Errno::NOENT)?;
+        let (node, _) = self.tree.lookup(parent, name)?.ok_or(Errno::NOENT)?;
         if node.is_directory() {
             return Err(Errno::ISDIR);
         }
         // The kernel holds both inodes: names in them stay as they are while this waits.
-        self.copy_up_directory(parent).await?;
-        let directory = self.upper_part(parent)?;
-        let object = self.object(&node)?;
+        self.copy_up.copy_up_directory(parent).await?;
+        let directory = self.tree.upper_part(parent)?;
+        let object = self.tree.object(&node)?;
         let is_own = node.is_changeable();
         let is_in_upper = node.is_in_upper();
-        let leaves_whiteout = self.shows_below(parent, name)?;
+        let leaves_whiteout = self.tree.shows_below(parent, name)?;
         if leaves_whiteout {
             self.place_whiteout(directory.as_fd(), name, RenameFlags::empty())?;
         } else if is_in_upper {
             rustix::fs::unlinkat(&directory, name, AtFlags::empty())?;
         }
-        self.note_new_name(parent);
+        self.durability.note_new_name(parent);
         self.lose_name(&node, parent, name, object, is_own);
         if leaves_whiteout && is_in_upper {
-            self.sync_whiteout(parent).await;
+            self.durability.sync_whiteout(parent).await;
         }
         Ok(())
     }
@@ -65,30 +65,30 @@ impl Union {
         is_own: bool,
     ) {
         node.remove_link(parent, name);
-        if let Some(store) = self.store.as_ref().filter(|_| node.is_directory()) {
-            store.lose_directory(node, parent);
+        if node.is_directory() {
+            self.durability.lose_directory(node, parent);
         }
-        if self.lose_link(node) || node.link().is_some() {
+        if self.tree.lose_link(node) || node.link().is_some() {
             return;
         }
         if let Some(partial) = node.partial() {
-            return Self::lose_partial_name(&partial, parent);
+            return self.durability.lose_partial_name(&partial, parent);
         }
-        if let Some(pending) = node.pending() {
-            pending.cancel();
+        if let (Some(pending), Ok(upper)) = (node.pending(), self.tree.upper()) {
+            pending.cancel(upper);
         }
         node.set_place(Place::Gone { fd: object, is_own });
     }
 
-    /// Puts a whiteout where a name is. With `EXCHANGE` what was there is removed afterwards.
+    /// Puts a whiteout where a name is. With `EXCHANGE` the replaced object is removed afterwards.
     pub(super) fn place_whiteout(
         &self,
         directory: std::os::fd::BorrowedFd<'_>,
         name: &[u8],
         flags: RenameFlags,
     ) -> Result<(), Errno> {
-        let upper = self.upper()?;
-        let work_name = self.work_name();
+        let upper = self.tree.upper()?;
+        let work_name = self.tree.work_name();
         rustix::fs::mknodat(
             &upper.work,
             &work_name,
@@ -105,34 +105,34 @@ impl Union {
     }
 
     pub(super) async fn on_rmdir(&self, parent: &Rc<Node>, name: &[u8]) -> Answer {
-        let (node, _) = self.lookup(parent, name)?.ok_or(Errno::NOENT)?;
+        let (node, _) = self.tree.lookup(parent, name)?.ok_or(Errno::NOENT)?;
         if !node.is_directory() {
             return Err(Errno::NOTDIR);
         }
-        if !self.list(&node)?.is_empty() {
+        if !self.tree.list(&node)?.is_empty() {
             return Err(Errno::NOTEMPTY);
         }
         // The kernel holds both inodes: names in them stay as they are while this waits.
-        self.copy_up_directory(parent).await?;
-        let directory = self.upper_part(parent)?;
-        let object = self.object(&node)?;
+        self.copy_up.copy_up_directory(parent).await?;
+        let directory = self.tree.upper_part(parent)?;
+        let object = self.tree.object(&node)?;
         let is_own = node.is_changeable();
         let is_in_upper = node.is_in_upper();
-        let leaves_whiteout = self.shows_below(parent, name)?;
+        let leaves_whiteout = self.tree.shows_below(parent, name)?;
         if leaves_whiteout {
             let flags = if is_in_upper { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
             self.place_whiteout(directory.as_fd(), name, flags)?;
         } else if is_in_upper {
-            // It may hold whiteouts: out of sight first, as one step.
-            let upper = self.upper()?;
-            let work_name = self.work_name();
+            // It may hold whiteouts, so one step moves it away first.
+            let upper = self.tree.upper()?;
+            let work_name = self.tree.work_name();
             rustix::fs::renameat(&directory, name, &upper.work, &work_name)?;
             let _ = layers::remove(upper.work.as_fd(), &work_name);
         }
-        self.note_new_name(parent);
+        self.durability.note_new_name(parent);
         self.lose_name(&node, parent, name, object, is_own);
         if leaves_whiteout && is_in_upper {
-            self.sync_whiteout(parent).await;
+            self.durability.sync_whiteout(parent).await;
         }
         Ok(Response::Done)
     }
@@ -143,24 +143,24 @@ impl Union {
         parent: NodeId,
         new_name: &Name,
     ) -> Answer {
-        let (node, parent) = (&self.node(linked)?, &self.node(parent)?);
+        let (node, parent) = (&self.tree.node(linked)?, &self.tree.node(parent)?);
         let name = new_name.as_bytes();
         Self::check_new_name(name)?;
-        self.make_changeable(node, Keep::All).await?;
+        self.copy_up.make_changeable(node, Keep::All).await?;
         if let Some(pending) = node.pending() {
-            self.shared.committer.finish(&pending).await?;
+            self.durability.finish(&pending).await?;
         }
-        if self.lookup(parent, name)?.is_some() {
+        if self.tree.lookup(parent, name)?.is_some() {
             return Err(Errno::EXIST);
         }
-        self.copy_up_directory(parent).await?;
-        self.note_links(node, LinksOf::Upper)?;
-        let upper = self.upper()?;
-        let directory = self.upper_part(parent)?;
-        let work_name = self.work_name();
+        self.copy_up.copy_up_directory(parent).await?;
+        self.tree.note_links(node, LinksOf::Upper)?;
+        let upper = self.tree.upper()?;
+        let directory = self.tree.upper_part(parent)?;
+        let work_name = self.tree.work_name();
         let place = node.place.borrow().clone();
         match place {
-            Place::Upper => self.at_upper(node, |from, name| {
+            Place::Upper => self.tree.at_upper(node, |from, name| {
                 rustix::fs::linkat(from, name, &upper.work, &work_name, AtFlags::empty())
             })?,
             Place::Gone { fd, is_own: true } => {
@@ -182,12 +182,12 @@ impl Union {
         if !node.is_in_upper() {
             node.set_place(Place::Upper);
         }
-        self.note_new_name(parent);
+        self.durability.note_new_name(parent);
         if node.has_lower() {
-            self.set_impure(parent)?;
+            self.tree.set_impure(parent)?;
         }
-        let stat = self.stat(node)?;
-        self.linked.borrow_mut().insert((stat.device, stat.inode), Rc::downgrade(node));
+        let stat = self.tree.stat(node)?;
+        self.tree.note_linked(&stat, node);
         Ok(Response::Entry(self.entry(node, &stat)))
     }
 }

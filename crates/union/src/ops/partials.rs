@@ -1,4 +1,4 @@
-//! What operations do differently with partial files.
+//! Operations on partial files.
 
 use std::rc::Rc;
 
@@ -6,9 +6,9 @@ use fuse::SetAttributes;
 use reactor::Chunk;
 use rustix::io::Errno;
 
+use super::Union;
 use super::inodes;
-use crate::node::Node;
-use crate::tree::Union;
+use crate::tree::Node;
 
 impl Union {
     /// Writes to a partial file. `None` if it is none, or none any more.
@@ -23,11 +23,13 @@ impl Union {
             if node.partial().is_none() {
                 break;
             }
-            if let Some(count) = partial.write((self, node), offset, &data.to_bytes())? {
-                self.note_partial_change();
+            if let Some(count) =
+                partial.write(&self.tree.lower_file(node, &partial), offset, &data.to_bytes())?
+            {
+                self.durability.note_partial_change();
                 return Ok(Some(count));
             }
-            self.complete(node).await?;
+            self.partials.complete(node).await?;
         }
         Ok(None)
     }
@@ -44,7 +46,7 @@ impl Union {
             return Ok(false);
         }
         partial.truncate(size_bytes)?;
-        self.note_partial_change();
+        self.durability.note_partial_change();
         Ok(true)
     }
 
@@ -62,15 +64,15 @@ impl Union {
                 break;
             }
             if partial.fallocate(mode, offset, length)? {
-                self.note_partial_change();
+                self.durability.note_partial_change();
                 return Ok(true);
             }
-            self.complete(node).await?;
+            self.partials.complete(node).await?;
         }
         Ok(false)
     }
 
-    /// Sets size and times of a partial file. What else is to be set makes it a whole one. `false`
+    /// Sets size and times of a partial file. Other changes complete it first. `false`
     /// if it is none any more: then nothing was set.
     pub(super) async fn set_partial(
         self: &Rc<Self>,
@@ -79,7 +81,7 @@ impl Union {
         is_inode_changed: bool,
     ) -> Result<bool, Errno> {
         if is_inode_changed {
-            self.complete(node).await?;
+            self.partials.complete(node).await?;
         }
         let Some(partial) = node.partial() else { return Ok(false) };
         partial.settled().await;
@@ -92,7 +94,7 @@ impl Union {
         if set.atime.is_some() || set.mtime.is_some() {
             partial.set_times(set.atime.map(inodes::time), set.mtime.map(inodes::time))?;
         }
-        self.note_partial_change();
+        self.durability.note_partial_change();
         Ok(true)
     }
 
@@ -100,7 +102,7 @@ impl Union {
     /// about to be taken from it.
     pub(super) async fn settle_partial(&self, parent: &Rc<Node>, name: &[u8]) -> Result<(), Errno> {
         loop {
-            let found = self.lookup(parent, name)?;
+            let found = self.tree.lookup(parent, name)?;
             match found.and_then(|(node, _)| node.partial()) {
                 Some(partial) if partial.is_completing() => partial.settled().await,
                 _ => return Ok(()),

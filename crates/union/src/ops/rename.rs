@@ -1,6 +1,6 @@
-//! Renaming, by the kernel's rules (`ovl_rename`): what was seen under the old name is hidden by a
-//! whiteout, made in the same step as the move; a directory that comes to lie over a lower one is
-//! made opaque first; a merged directory records where its lower parts are.
+//! Renaming, by the kernel's rules (`ovl_rename`): a whiteout, made in the same step as the move,
+//! hides the lower object of the old name. A directory that moves over a lower one is made opaque
+//! first. A merged directory records where its lower parts are.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -10,13 +10,13 @@ use rustix::fs::{AtFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::Answer;
+use super::Union;
 use crate::copyup::Keep;
 use crate::format::{Redirect, suffix};
 use crate::layers;
-use crate::node::Node;
-use crate::options::{RedirectMode, SyncMode};
+use crate::options::RedirectMode;
 use crate::sys;
-use crate::tree::Union;
+use crate::tree::Node;
 
 /// One side of a rename.
 struct Side<'a> {
@@ -27,16 +27,18 @@ struct Side<'a> {
 impl Union {
     pub(super) async fn on_rename(
         self: &Rc<Self>,
-        (parent, name): (NodeId, &Name),
-        (new_parent, new_name): (NodeId, &Name),
+        parent: NodeId,
+        name: &Name,
+        new_parent: NodeId,
+        new_name: &Name,
         flags: u32,
     ) -> Answer {
         let flags = RenameFlags::from_bits_retain(flags);
         if !(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE).contains(flags) {
             return Err(Errno::INVAL);
         }
-        let old = &Side { parent: self.node(parent)?, name: name.as_bytes() };
-        let new = &Side { parent: self.node(new_parent)?, name: new_name.as_bytes() };
+        let old = &Side { parent: self.tree.node(parent)?, name: name.as_bytes() };
+        let new = &Side { parent: self.tree.node(new_parent)?, name: new_name.as_bytes() };
         Self::check_new_name(new.name)?;
         let is_exchange = flags.contains(RenameFlags::EXCHANGE);
         self.prepare_rename(old, new, is_exchange).await?;
@@ -46,13 +48,13 @@ impl Union {
         } else {
             let leaves_whiteout = self.rename(old, new, flags.contains(RenameFlags::NOREPLACE))?;
             if leaves_whiteout {
-                self.sync_whiteout(&old.parent).await;
+                self.durability.sync_whiteout(&old.parent).await;
             }
         }
         Ok(Response::Done)
     }
 
-    /// Copies up what moves, and gives waiting copies their names.
+    /// Copies up the objects that move, and gives waiting copies their names.
     async fn prepare_rename(
         self: &Rc<Self>,
         old: &Side<'_>,
@@ -61,46 +63,33 @@ impl Union {
     ) -> Result<(), Errno> {
         let sides: &[&Side<'_>] = if is_exchange { &[old, new] } else { &[old] };
         for side in sides {
-            let (node, _) = self.lookup(&side.parent, side.name)?.ok_or(Errno::NOENT)?;
+            let (node, _) = self.tree.lookup(&side.parent, side.name)?.ok_or(Errno::NOENT)?;
             if node.is_directory() {
                 let is_merged = node.has_lower();
-                if is_merged && self.options.redirect != RedirectMode::On {
+                if is_merged && self.tree.options().redirect != RedirectMode::On {
                     return Err(Errno::XDEV);
                 }
                 // Copies that wait below it know their path.
-                self.shared.committer.finish_all(self).await?;
+                self.durability.finish_all().await?;
             }
-            self.make_changeable(&node, Keep::All).await?;
+            self.copy_up.make_changeable(&node, Keep::All).await?;
             if let Some(pending) = node.pending() {
-                self.shared.committer.finish(&pending).await?;
+                self.durability.finish(&pending).await?;
             }
-            self.prepare_link(&side.parent, side.name).await?;
+            self.copy_up.prepare_link(&side.parent, side.name).await?;
         }
         if !is_exchange {
-            self.prepare_link(&new.parent, new.name).await?;
+            self.copy_up.prepare_link(&new.parent, new.name).await?;
         }
-        self.copy_up_directory(&old.parent).await?;
-        self.copy_up_directory(&new.parent).await?;
+        self.copy_up.copy_up_directory(&old.parent).await?;
+        self.copy_up.copy_up_directory(&new.parent).await?;
         self.settle_partial(&new.parent, new.name).await
     }
 
-    /// Makes a whiteout in the place of an upper file durable, where a later sync of another file could
-    /// make the end of that file durable without it: a crash would show the lower file.
-    pub(super) async fn sync_whiteout(&self, directory: &Rc<Node>) {
-        let is_loose = self.upper().is_ok_and(|upper| upper.has_loose_whiteouts);
-        if !is_loose || self.options.sync == SyncMode::Volatile {
-            return;
-        }
-        if let Err(errno) = self.sync_directories(vec![Rc::clone(directory)]).await {
-            // The rename is done. Whoever syncs the directory next gets the error.
-            tracing::error!(%errno, "a whiteout could not be made durable");
-        }
-    }
-
-    /// Moves a name. Answers whether it has left a whiteout.
+    /// Moves a name. Returns whether it has left a whiteout.
     fn rename(&self, old: &Side<'_>, new: &Side<'_>, no_replace: bool) -> Result<bool, Errno> {
-        let (node, _) = self.lookup(&old.parent, old.name)?.ok_or(Errno::NOENT)?;
-        let target = self.lookup(&new.parent, new.name)?.map(|(node, _)| node);
+        let (node, _) = self.tree.lookup(&old.parent, old.name)?.ok_or(Errno::NOENT)?;
+        let target = self.tree.lookup(&new.parent, new.name)?.map(|(node, _)| node);
         if let Some(target) = &target {
             if no_replace {
                 return Err(Errno::EXIST);
@@ -113,15 +102,15 @@ impl Union {
         if !node.is_in_upper() {
             return Err(Errno::BUSY);
         }
-        let from = self.upper_part(&old.parent)?;
-        let to = self.upper_part(&new.parent)?;
-        let leaves_whiteout = self.shows_below(&old.parent, old.name)?;
+        let from = self.tree.upper_part(&old.parent)?;
+        let to = self.tree.upper_part(&new.parent)?;
+        let leaves_whiteout = self.tree.shows_below(&old.parent, old.name)?;
         if node.is_directory() {
-            let hides = self.shows_below(&new.parent, new.name)?;
+            let hides = self.tree.shows_below(&new.parent, new.name)?;
             self.mark_moved(&node, old, new, hides)?;
         }
         let lost = match &target {
-            Some(target) => Some((self.object(target)?, target.is_changeable())),
+            Some(target) => Some((self.tree.object(target)?, target.is_changeable())),
             None => None,
         };
         let in_the_way = sys::find_at(to.as_fd(), new.name)?;
@@ -155,13 +144,13 @@ impl Union {
         match (node.is_directory(), target.is_directory()) {
             (true, false) => Err(Errno::NOTDIR),
             (false, true) => Err(Errno::ISDIR),
-            (true, true) if !self.list(target)?.is_empty() => Err(Errno::NOTEMPTY),
+            (true, true) if !self.tree.list(target)?.is_empty() => Err(Errno::NOTEMPTY),
             _ => Ok(()),
         }
     }
 
-    /// Takes the whiteouts out of a directory that shows empty, so that it can be replaced. It is
-    /// opaque before, so that nothing below it ever shows through.
+    /// Removes the whiteouts from a directory that shows no entries, so that it can be replaced.
+    /// The directory is made opaque first, so that nothing below it ever shows.
     fn empty_for_replacement(
         &self,
         directory: std::os::fd::BorrowedFd<'_>,
@@ -172,14 +161,14 @@ impl Union {
         if sys::list(inner.as_fd())?.is_empty() {
             return Ok(());
         }
-        let opaque = self.layers.prefix.name(suffix::OPAQUE);
+        let opaque = self.tree.layers().prefix.name(suffix::OPAQUE);
         sys::set_xattr(inner.as_fd(), &opaque, b"y", XattrFlags::empty())?;
         layers::clear(inner.as_fd())
     }
 
     fn exchange(&self, old: &Side<'_>, new: &Side<'_>) -> Result<(), Errno> {
-        let (node, _) = self.lookup(&old.parent, old.name)?.ok_or(Errno::NOENT)?;
-        let (other, _) = self.lookup(&new.parent, new.name)?.ok_or(Errno::NOENT)?;
+        let (node, _) = self.tree.lookup(&old.parent, old.name)?.ok_or(Errno::NOENT)?;
+        let (other, _) = self.tree.lookup(&new.parent, new.name)?.ok_or(Errno::NOENT)?;
         if Rc::ptr_eq(&node, &other) {
             return Ok(());
         }
@@ -188,12 +177,12 @@ impl Union {
         }
         for (node, here, there) in [(&node, old, new), (&other, new, old)] {
             if node.is_directory() {
-                let hides = self.shows_below(&there.parent, there.name)?;
+                let hides = self.tree.shows_below(&there.parent, there.name)?;
                 self.mark_moved(node, here, there, hides)?;
             }
         }
-        let from = self.upper_part(&old.parent)?;
-        let to = self.upper_part(&new.parent)?;
+        let from = self.tree.upper_part(&old.parent)?;
+        let to = self.tree.upper_part(&new.parent)?;
         let exchange = RenameFlags::EXCHANGE;
         rustix::fs::renameat_with(&from, old.name, &to, new.name, exchange)?;
         node.remove_link(&old.parent, old.name);
@@ -201,9 +190,9 @@ impl Union {
         node.add_link(&new.parent, new.name);
         other.add_link(&old.parent, old.name);
         for (node, parent) in [(&node, &new.parent), (&other, &old.parent)] {
-            self.note_new_name(parent);
+            self.durability.note_new_name(parent);
             if node.has_lower() {
-                self.set_impure(parent)?;
+                self.tree.set_impure(parent)?;
             }
         }
         Ok(())
@@ -218,8 +207,8 @@ impl Union {
         new: &Side<'_>,
         hides: bool,
     ) -> Result<(), Errno> {
-        let object = self.upper_part(node)?;
-        let prefix = self.layers.prefix;
+        let object = self.tree.upper_part(node)?;
+        let prefix = self.tree.layers().prefix;
         if !node.has_lower() {
             if hides {
                 let name = prefix.name(suffix::OPAQUE);
@@ -231,7 +220,7 @@ impl Union {
         let known = sys::xattr(object.as_fd(), &name)?.and_then(|value| Redirect::parse(&value));
         let redirect = if Rc::ptr_eq(&old.parent, &new.parent) {
             match known {
-                // What it says is still true.
+                // The existing redirect is still right.
                 Some(_) => return Ok(()),
                 None => Redirect::Name(old.name.into()),
             }
@@ -252,8 +241,8 @@ impl Union {
     fn moved(&self, node: &Rc<Node>, old: &Side<'_>, new: &Side<'_>) -> Result<(), Errno> {
         node.remove_link(&old.parent, old.name);
         node.add_link(&new.parent, new.name);
-        self.note_new_name(&old.parent);
-        self.note_new_name(&new.parent);
-        if node.has_lower() { self.set_impure(&new.parent) } else { Ok(()) }
+        self.durability.note_new_name(&old.parent);
+        self.durability.note_new_name(&new.parent);
+        if node.has_lower() { self.tree.set_impure(&new.parent) } else { Ok(()) }
     }
 }

@@ -1,4 +1,4 @@
-//! What each option means.
+//! The meaning of each option.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -10,7 +10,8 @@ use super::{
     split,
 };
 
-/// Options that need no doing: the defaults, what fstab keeps for itself, and what FUSE has anyway.
+/// Options without an effect: defaults, options that fstab uses itself, and behaviour that FUSE has
+/// anyway.
 const NEUTRAL: &[&str] = &[
     "rw",
     "suid",
@@ -48,8 +49,8 @@ const NEUTRAL: &[&str] = &[
     "threaded",
 ];
 
-/// Options with a value that need no doing. Without `SELinux` a context labels nothing; with it the
-/// mount's own context is the policy's for FUSE.
+/// Options with a value and without an effect. Without `SELinux` a context labels nothing; with it
+/// the mount's own context is the policy's for FUSE.
 const NEUTRAL_WITH_VALUE: &[&str] = &[
     "context",
     "fscontext",
@@ -62,7 +63,7 @@ const NEUTRAL_WITH_VALUE: &[&str] = &[
     "max_threads",
 ];
 
-/// Seconds that a timeout is cut to: about 30 years, as good as for ever.
+/// Longest timeout in seconds: about 30 years, in effect for ever.
 const TIMEOUT_SECONDS_MAX: f64 = 1e9;
 
 /// Applies one option.
@@ -285,7 +286,7 @@ fn switch(key: &str, value: &str) -> Result<bool, OptionError> {
     }
 }
 
-/// A number of 32 bits.
+/// Returns a number of 32 bits.
 fn number(key: &str, value: &str) -> Result<u64, OptionError> {
     let number = value.parse::<u32>().map_err(|_| bad(key, value, "a number below 2^32"))?;
     Ok(number.into())

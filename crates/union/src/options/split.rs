@@ -1,8 +1,8 @@
 //! Cutting an option string into its parts, with the escapes that mount(8), fuse-overlayfs and the
 //! kernel's overlayfs know.
 //!
-//! A backslash takes the next byte for what it is; in a list of layers `\:` is a colon of a path. A
-//! value in double quotes, as mount(8) passes security contexts, may hold commas.
+//! A backslash makes the next byte an ordinary one; in a list of layers `\:` is a colon of a path.
+//! A value in double quotes, as mount(8) passes security contexts, may hold commas.
 
 /// Cuts at commas that are neither escaped nor quoted. Escapes stay as they are, since a value may
 /// be cut again.
@@ -37,7 +37,7 @@ fn cut(text: &[u8], separator: u8, with_quotes: bool) -> Vec<&[u8]> {
     parts
 }
 
-/// Takes escapes away: a backslash stands for the byte behind it, at the end for itself.
+/// Removes escapes: a backslash stands for the byte behind it, at the end for itself.
 pub(super) fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.iter();

@@ -33,7 +33,7 @@ fn the_strings_of_real_callers_are_read() {
     assert!(parse("lowerdir=/a,passthrough=all").is_err());
 }
 
-/// Goal: what is not known, or cannot be done, is refused by name.
+/// Goal: unknown and unsupported options are refused by name.
 #[test]
 fn the_rest_is_refused_by_name() {
     for (text, name) in [
@@ -63,7 +63,7 @@ fn the_rest_is_refused_by_name() {
 
 /// Goal: `::` and `lowerdir+`/`datadir+` name the same layers.
 #[test]
-fn data_only_layers_are_told_apart() {
+fn data_only_layers_are_distinguished() {
     let options = parse("lowerdir=/a:/b::/c::/d").unwrap();
     assert_eq!((options.lower.len(), options.data_only_count), (4, 2));
     let other = parse("lowerdir+=/a,lowerdir+=/b,datadir+=/c,datadir+=/d").unwrap();
@@ -121,8 +121,8 @@ fn kept() -> impl Strategy<Value = Options> {
 }
 
 proptest! {
-    /// Goal: what decides the layers' meaning reads back from the text of options; the same layers come
-    /// into the place of others in any string.
+    /// Goal: options that decide the meaning of the layers read back from their text; layers can be
+    /// replaced in any string.
     #[test]
     fn texts_read_back(options in kept()) {
         let read = Options::parse(&options.text());
@@ -136,8 +136,7 @@ proptest! {
         );
     }
 
-    /// Goal: any path survives being escaped, whatever commas, colons, quotes and backslashes it
-    /// has.
+    /// Goal: any path survives being escaped, with any commas, colons, quotes and backslashes.
     #[test]
     fn escaped_paths_come_back(
         lower in proptest::collection::vec(path(), 1..5),

@@ -10,16 +10,16 @@ use super::{
 use crate::error::UnionError;
 
 impl Options {
-    /// The option string that names these layers; what [`Options::parse`] reads back.
+    /// Returns the option string that names these layers; what [`Options::parse`] reads back.
     pub fn layers_text(lower: &[&Path], upper: Option<(&Path, &Path)>) -> OsString {
         OsString::from_vec(layers(lower, 0, upper))
     }
 
-    /// The same layers by paths that mean the same in any directory, and without symbolic links. A
-    /// lower directory whose path cannot be followed by its names (`/proc/self/fd/5`) keeps it.
+    /// Returns the same layers by paths that mean the same in any directory, and without symbolic
+    /// links. A lower directory keeps a path that does not lead through names (`/proc/self/fd/5`).
     ///
     /// # Errors
-    /// If upper or work directory, or where we are, cannot be found.
+    /// If the upper, work or current directory cannot be found.
     pub(crate) fn with_real_paths(&self) -> Result<Self, UnionError> {
         let error =
             |what, path: &Path, source| UnionError::Layer { what, path: path.into(), source };
@@ -35,7 +35,7 @@ impl Options {
         Ok(Self { lower: lower.collect::<Result<_, _>>()?, upper, work, ..self.clone() })
     }
 
-    /// An option string with these layers instead of those that it names.
+    /// Returns an option string with these layers instead of those that it names.
     pub(crate) fn replace_layers(&self, text: &[u8]) -> Vec<u8> {
         let key = |part: &[u8]| {
             let key = part.split(|&byte| byte == b'=').next().unwrap_or_default();
@@ -48,8 +48,8 @@ impl Options {
         parts.join(&b',')
     }
 
-    /// Everything that decides what the layers mean: what [`Options::parse`] reads back. How the mount
-    /// looks, and how fast things are done, is left out.
+    /// Everything that decides the meaning of the layers, in the form that [`Options::parse`]
+    /// reads. Options for the look and the speed of the mount are left out.
     pub(crate) fn text(&self) -> Vec<u8> {
         let mut parts = vec![self.layers()];
         let mut add = |text: String| parts.push(text.into_bytes());
@@ -107,7 +107,7 @@ impl Options {
     }
 }
 
-/// The last `data_only` lower layers hold data only.
+/// Returns the last `data_only` lower layers hold data only.
 fn layers(lower: &[&Path], data_only: usize, upper: Option<(&Path, &Path)>) -> Vec<u8> {
     let escaped = |path: &&Path| split::escape(path.as_os_str().as_bytes());
     let (merged, data) = lower.split_at(lower.len() - data_only);

@@ -1,28 +1,27 @@
-//! Completing partial files: all of it into a work file, made durable, and only then its name.
+//! Completing partial files: the whole content goes into a work file, which is made durable and
+//! only then gets its name.
 //!
-//! The work file lies where whole copies wait for their names. That it is whole is recorded, durably,
-//! before it is moved, and that it has its name after that is durable: a crash in between leaves
-//! either the partial file, or the whole one with its name. The next mount knows the latter by the name in
-//! the upper directory and the absence of the work file.
+//! The work file lies where whole copies wait for their names. The journal records durably that it
+//! is whole before it is moved, and that it has its name after the name is durable. A crash in
+//! between leaves either the partial file, or the whole one with its name. The next mount
+//! recognizes the latter by the name in the upper directory and the missing work file.
 
-use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use reactor::{File, Handle};
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::names::Shown;
-use super::{Partial, failed, has_name, key_of, shown_time};
-use crate::commit::{errno_of, keeping_times};
+use super::PartialFiles;
 use crate::copier::{Goal, ToSync};
-use crate::files;
-use crate::journal::{Directory, FileId, Journal, JournalError, Name, ParentKey, Source, Stage};
-use crate::layers::Upper;
-use crate::node::{Node, Place};
+use crate::error::Unfinished;
+use crate::journal::Source;
+use crate::store::{Partial, PartialContent, shown_time};
 use crate::sys;
-use crate::tree::{Union, join};
+use crate::sys::join;
+use crate::sys::{errno_of, keeping_times};
+use crate::tree::{Node, Place, Tree, is_protective};
 
 /// Bytes that are copied at a time.
 const STEP_BYTES: u64 = 1 << 20;
@@ -39,91 +38,42 @@ pub(super) struct Whole {
     pub(super) name: Vec<u8>,
 }
 
-/// A partial file that could not be completed.
-#[derive(Debug)]
-pub(crate) struct Unfinished {
-    /// From the union's root.
-    pub(crate) path: Vec<u8>,
-    pub(crate) reason: String,
-}
-
 impl Whole {
-    /// A lower file that was changed while it was copied is no source.
-    pub(super) fn check_source(&self, union: &Union) -> Result<(), Errno> {
-        let needs_lower = {
-            let journal = self.partial.store.journal();
-            journal.file(self.partial.file).is_some_and(|file| file.unfilled_bytes() > 0)
-        };
-        if needs_lower { union.lower_of(&self.node, &self.partial).map(drop) } else { Ok(()) }
+    /// Checks that the lower file was not changed while it was copied.
+    pub(super) fn check_source(&self, tree: &Tree) -> Result<(), Errno> {
+        let needs_lower = self.partial.needs_lower();
+        if needs_lower { tree.lower_of(&self.node, &self.partial).map(drop) } else { Ok(()) }
     }
 
-    /// Gives the work file what the journal knows of the inode, in the order in which none undoes
+    /// Gives the work file the attributes that the journal has, in an order in which none undoes
     /// another.
-    fn give_attributes(&self, union: &Union) -> Result<(), Errno> {
-        let journal = self.partial.store.journal();
-        let file = journal.file(self.partial.file).ok_or(Errno::STALE)?;
-        let (attributes, object) = (file.attributes(), self.object.as_fd());
-        union.give_owner(object, Some(attributes.uid), Some(attributes.gid))?;
+    fn give_attributes(&self, tree: &Tree) -> Result<(), Errno> {
+        let (inode, object) = (self.partial.inode()?, self.object.as_fd());
+        let attributes = inode.attributes;
+        tree.give_owner(object, Some(attributes.uid), Some(attributes.gid))?;
         sys::chmod(object, attributes.mode)?;
-        for xattr in file.xattrs() {
+        for xattr in &inode.xattrs {
             match sys::set_xattr(object, &xattr.name, &xattr.value, XattrFlags::empty()) {
-                Err(Errno::OPNOTSUPP | Errno::PERM)
-                    if !crate::copyup::is_protective(&xattr.name) => {}
+                Err(Errno::OPNOTSUPP | Errno::PERM) if !is_protective(&xattr.name) => {}
                 other => other?,
             }
         }
         let (atime, mtime) = (shown_time(attributes.atime), shown_time(attributes.mtime));
         sys::set_times(object, Some(atime), Some(mtime))
     }
-
-    /// Records that the work file is about to be moved to its name.
-    fn record_publication(&self) -> Result<(), Errno> {
-        let recorded = self.partial.store.journal_mut().publish(self.partial.file, &self.name);
-        recorded.map_err(|error| failed(&error))
-    }
 }
 
-/// Takes back publications that a crash has cut short. Answers the files that have their names.
-///
-/// A file has its name if the work file is gone *and* the upper directory shows something under the
-/// name. Without a work file and a name, a loss of power came between the journal's record, whose bytes
-/// may reach the disk at any time, and the file system's own, by which the work file exists at all.
-pub(super) fn settle(
-    journal: &mut Journal<Directory>,
-    upper: &Upper,
-    shown: &mut Shown<'_>,
-) -> Result<Vec<FileId>, JournalError> {
-    let (mut back, mut published) = (Vec::new(), Vec::new());
-    for (file, copy_up) in journal.files() {
-        let Stage::Publishing(work) = copy_up.stage() else { continue };
-        let hides = |name: &Name| shown.hides(name);
-        let is_at_work = has_name(upper.pending.as_fd(), work)?;
-        if is_at_work || !copy_up.names().first().map_or(Ok(true), hides)? {
-            back.push(file);
-        } else {
-            published.push(file);
-        }
-    }
-    for file in back {
-        journal.unpublish(file)?;
-        // Before the work file goes.
-        journal.sync()?;
-    }
-    Ok(published)
-}
-
-impl Union {
+impl PartialFiles {
     /// Makes a partial file an ordinary one of the upper directory.
     pub(crate) async fn complete(self: &Rc<Self>, node: &Rc<Node>) -> Result<(), Errno> {
         while let Some(partial) = node.partial() {
-            if partial.is_completing.get() {
+            if partial.is_completing() {
                 partial.settled().await;
                 continue;
             }
-            partial.is_completing.set(true);
+            partial.begin_completing();
             let result = self.complete_one(node, &partial).await;
-            partial.is_completing.set(false);
-            partial.completed.notify();
+            partial.end_completing();
             return result;
         }
         Ok(())
@@ -134,8 +84,8 @@ impl Union {
         node: &Rc<Node>,
         partial: &Rc<Partial>,
     ) -> Result<(), Errno> {
-        let upper = self.upper()?;
-        let name = self.work_name();
+        let upper = self.tree.upper()?;
+        let name = self.tree.work_name();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         let copy = rustix::fs::openat(&upper.pending, &name, flags, mode)?;
@@ -143,28 +93,28 @@ impl Union {
         let file = File::from_handle(Handle::from_fd(copy));
         let whole =
             Whole { node: Rc::clone(node), partial: Rc::clone(partial), file, object, name };
-        if let Err(errno) = copy_out(self, &whole).await {
+        if let Err(errno) = copy_out(&self.tree, &whole).await {
             let _ = rustix::fs::unlinkat(&upper.pending, &whole.name, AtFlags::empty());
             return Err(errno);
         }
         self.name_whole(vec![whole]).await.into_iter().collect()
     }
 
-    /// Makes completely written files durable together, gives them their names, and removes them from the
-    /// journal. No request changes them meanwhile (`is_completing`); waiting requests continue as soon as a
-    /// file has its name, or could not get it.
+    /// Makes completely written files durable together, gives them their names, and removes them
+    /// from the journal. No request changes them meanwhile (`is_completing`); waiting requests
+    /// continue as soon as a file has its name, or could not get it.
     pub(super) async fn name_whole(self: &Rc<Self>, files: Vec<Whole>) -> Vec<Result<(), Errno>> {
         let mut results = self.sync_whole(&files).await;
         let (mut parents, mut published): (Vec<Rc<Node>>, _) = (Vec::new(), Vec::new());
         let mut is_recorded = false;
         for (whole, result) in files.iter().zip(&mut results) {
             if result.is_ok() && whole.node.link().is_some() {
-                *result = whole.record_publication();
+                *result = whole.partial.record_publication(&whole.name);
                 is_recorded |= result.is_ok();
             }
         }
         if let (true, Some(first)) = (is_recorded, files.first()) {
-            let committed = first.partial.store.commit().await;
+            let committed = first.partial.store().commit().await;
             for result in &mut results {
                 *result = result.and(committed);
             }
@@ -177,15 +127,14 @@ impl Union {
                         parents.push(parent);
                     }
                 }
-                // It has lost its name: the journal forgets it when that is durable.
+                // It has lost its name: the journal drops it when the loss is durable.
                 Ok(None) => {}
                 Err(errno) => {
                     *result = Err(errno);
                     self.take_back(whole);
                 }
             }
-            whole.partial.is_completing.set(false);
-            whole.partial.completed.notify();
+            whole.partial.end_completing();
         }
         let named = self.forget_published(&published, parents).await;
         for result in &mut results {
@@ -194,18 +143,18 @@ impl Union {
         results
     }
 
-    /// Gives files what the journal knows of their inodes and makes them durable, all at a time.
+    /// Gives files the attributes that the journal has and makes all of them durable together.
     async fn sync_whole(&self, files: &[Whole]) -> Vec<Result<(), Errno>> {
-        let given: Vec<_> = files.iter().map(|whole| whole.give_attributes(self)).collect();
+        let given: Vec<_> = files.iter().map(|whole| whole.give_attributes(&self.tree)).collect();
         let is_needed = |(whole, given): &(&Whole, &Result<(), Errno>)| {
             let is_named = whole.node.link().is_some();
-            given.is_ok() && is_named && !whole.partial.store.is_volatile
+            given.is_ok() && is_named && !whole.partial.store().is_volatile()
         };
         let needed = files.iter().zip(&given).filter(is_needed);
         let needed: Vec<_> = needed.map(|(whole, _)| ToSync::File(whole.file.clone())).collect();
-        let Ok(upper) = self.upper() else { return vec![Err(Errno::ROFS); files.len()] };
-        let copier = &self.shared.committer.copier;
-        let synced = copier.sync(needed, upper.way.clone(), Goal::Nameable).await;
+        let Ok(upper) = self.tree.upper() else { return vec![Err(Errno::ROFS); files.len()] };
+        let copier = self.durability.copier();
+        let synced = copier.sync(needed, upper.sync_method.clone(), Goal::Nameable).await;
         let mut synced = synced.into_iter();
         let result = |one: (&Whole, &Result<(), Errno>)| {
             if is_needed(&one) { synced.next().unwrap_or(Err(Errno::IO)) } else { *one.1 }
@@ -213,27 +162,27 @@ impl Union {
         files.iter().zip(&given).map(result).collect()
     }
 
-    /// Gives a file its name in the upper directory. Answers the directory; none if the file has no
+    /// Gives a file its name in the upper directory. Returns the directory; none if the file has no
     /// name any more.
     fn take_place(&self, whole: &Whole) -> Result<Option<Rc<Node>>, Errno> {
-        let upper = self.upper()?;
+        let upper = self.tree.upper()?;
         let node = &whole.node;
         let state = node.file().ok_or(Errno::INVAL)?;
         let Some(link) = node.link() else {
             rustix::fs::unlinkat(&upper.pending, &whole.name, AtFlags::empty())?;
             let fd = Rc::new(whole.object.try_clone().map_err(errno_of)?);
             node.set_place(Place::Gone { fd, is_own: true });
-            files::moved(state);
+            state.note_move();
             return Ok(None);
         };
-        let parent = self.upper_part(&link.parent)?;
+        let parent = self.tree.upper_part(&link.parent)?;
         keeping_times(parent.as_fd(), || {
             rustix::fs::renameat(&upper.pending, &whole.name, &parent, &*link.name)
         })?;
         node.set_place(Place::Upper);
-        files::moved(state);
-        self.note_new_name(&link.parent);
-        self.set_impure(&link.parent)?;
+        state.note_move();
+        self.durability.note_new_name(&link.parent);
+        self.tree.set_impure(&link.parent)?;
         self.remove_fill_file(&whole.partial);
         Ok(Some(link.parent))
     }
@@ -243,14 +192,8 @@ impl Union {
         if whole.node.partial().is_none() {
             return;
         }
-        let Ok(upper) = self.upper() else { return };
-        let mut journal = whole.partial.store.journal_mut();
-        let taken_back = journal.unpublish(whole.partial.file).and_then(|()| {
-            // Only then may the work file go: its absence means that it was published.
-            let is_published = journal.durable() < journal.appended();
-            if is_published { journal.sync() } else { Ok(()) }
-        });
-        match taken_back {
+        let Ok(upper) = self.tree.upper() else { return };
+        match whole.partial.revoke_publication() {
             Ok(()) => {
                 let _ = rustix::fs::unlinkat(&upper.pending, &whole.name, AtFlags::empty());
             }
@@ -260,40 +203,36 @@ impl Union {
         }
     }
 
-    /// Makes the new names durable, and then lets the journal forget the files.
+    /// Makes the new names durable, and then removes the files from the journal.
     async fn forget_published(
         &self,
         files: &[Rc<Partial>],
         parents: Vec<Rc<Node>>,
     ) -> Result<(), Errno> {
-        let Some(store) = files.first().map(|partial| &partial.store) else { return Ok(()) };
-        if !store.is_volatile {
-            self.sync_directories(parents).await?;
+        let Some(store) = files.first().map(|partial| partial.store()) else { return Ok(()) };
+        if !store.is_volatile() {
+            self.durability.sync_directories(parents).await?;
         }
         for partial in files {
-            let forgotten = store.journal_mut().published(partial.file);
-            match forgotten {
-                Ok(()) | Err(JournalError::NoSuchFile(_)) => {}
-                Err(error) => return Err(failed(&error)),
-            }
+            store.forget(partial.file())?;
         }
         store.commit().await
     }
 
-    /// Completes every partial file. Answers how many there were, and which of them could not be, with
-    /// the reasons.
+    /// Completes every partial file. Returns how many there were, and which of them could not be,
+    /// with the reasons.
     pub(crate) async fn complete_all(self: &Rc<Self>) -> Result<(usize, Vec<Unfinished>), Errno> {
-        let Some(store) = &self.store else { return Ok((0, Vec::new())) };
+        let Some(store) = self.tree.store() else { return Ok((0, Vec::new())) };
         if store.is_empty() {
             return Ok((0, Vec::new()));
         }
-        let directories = self.directories_by_key()?;
+        let directories = self.tree.directories_by_key()?;
         let names: Vec<_> = store.named().into_iter().map(|(_, name)| name).collect();
         let (mut count, mut unfinished) = (0, Vec::new());
         for name in names {
             let Some(directory) = directories.get(&name.parent) else { continue };
             let path = join(directory, &name.name);
-            let completed = match self.node_at(&path) {
+            let completed = match self.tree.node_at(&path) {
                 Ok(node) => self.complete(&node).await,
                 Err(errno) => Err(errno),
             };
@@ -312,10 +251,10 @@ impl Union {
         Ok((count, unfinished))
     }
 
-    /// Why the partial file at a path cannot be completed, as far as its lower file is to blame.
+    /// Returns why the partial file at a path cannot be completed, if its lower file is the reason.
     pub(crate) fn trouble_at(&self, path: &[u8]) -> Option<String> {
-        let trouble = self.node_at(path).and_then(|node| match node.partial() {
-            Some(partial) => self.lower_trouble(&node, &partial),
+        let trouble = self.tree.node_at(path).and_then(|node| match node.partial() {
+            Some(partial) => self.tree.lower_trouble(&node, &partial),
             None => Ok(None),
         });
         match trouble {
@@ -324,54 +263,12 @@ impl Union {
             Err(errno) => Some(format!("its lower file cannot be read: {errno}")),
         }
     }
-
-    /// The upper directories by their keys, as paths from the root.
-    pub(crate) fn directories_by_key(&self) -> Result<HashMap<ParentKey, Box<[u8]>>, Errno> {
-        directories_below(self.upper()?.root.as_fd())
-    }
-
-    pub(crate) fn node_at(&self, path: &[u8]) -> Result<Rc<Node>, Errno> {
-        let mut node = Rc::clone(&self.root);
-        for name in path.split(|&byte| byte == b'/') {
-            node = self.lookup(&node, name)?.ok_or(Errno::NOENT)?.0;
-        }
-        Ok(node)
-    }
-}
-
-/// The directories below one, and itself, by their keys, as paths from there.
-pub(crate) fn directories_below(
-    root: BorrowedFd<'_>,
-) -> Result<HashMap<ParentKey, Box<[u8]>>, Errno> {
-    let mut found = HashMap::new();
-    let mut left: Vec<Box<[u8]>> = vec![Box::from([])];
-    while let Some(path) = left.pop() {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-        let directory = sys::open_below(root, &path, flags)?;
-        for entry in sys::list(directory.as_fd())? {
-            let is_directory = match entry.kind {
-                0 => sys::find_at(directory.as_fd(), &entry.name)?
-                    .is_some_and(|stat| stat.is_directory()),
-                kind => kind == libc::S_IFDIR,
-            };
-            if is_directory {
-                left.push((&*join(&path, &entry.name)).into());
-            }
-        }
-        found.insert(key_of(directory.as_fd())?, path);
-    }
-    Ok(found)
 }
 
 /// Writes the whole content.
-async fn copy_out(union: &Union, whole: &Whole) -> Result<(), Errno> {
+async fn copy_out(tree: &Tree, whole: &Whole) -> Result<(), Errno> {
     let Whole { node, partial, file, object, .. } = whole;
-    let (size, pieces) = {
-        let journal = partial.store.journal();
-        let size = journal.file(partial.file).ok_or(Errno::STALE)?.size_bytes();
-        let pieces = journal.pieces(partial.file, 0..size).map_err(|error| failed(&error))?;
-        (size, pieces)
-    };
+    let PartialContent { size_bytes: size, pieces } = partial.content()?;
     rustix::fs::ftruncate(object, size)?;
     for piece in pieces {
         if matches!(piece.source, Source::Zero) {
@@ -381,7 +278,7 @@ async fn copy_out(union: &Union, whole: &Whole) -> Result<(), Errno> {
         while at < piece.range.end {
             if matches!(piece.source, Source::Lower) {
                 // Holes stay holes.
-                let lower = union.lower_of(node, partial)?;
+                let lower = tree.lower_of(node, partial)?;
                 let data = lower.with(|fd| rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(at)));
                 match data {
                     Ok(data) if data >= piece.range.end => break,
@@ -392,7 +289,7 @@ async fn copy_out(union: &Union, whole: &Whole) -> Result<(), Errno> {
                 }
             }
             let step = (piece.range.end - at).min(STEP_BYTES);
-            let bytes = partial.read((union, node), at, step as usize).await?;
+            let bytes = partial.read(&tree.lower_file(node, partial), at, step as usize).await?;
             let (result, _) = file.write_at(bytes, at).await;
             result.map_err(errno_of)?;
             file.start_write_back(at, step);
@@ -400,5 +297,5 @@ async fn copy_out(union: &Union, whole: &Whole) -> Result<(), Errno> {
             reactor::yield_now().await;
         }
     }
-    whole.check_source(union)
+    whole.check_source(tree)
 }

@@ -1,19 +1,21 @@
 //! Filling partial files in the background, until they are whole.
 //!
-//! A file is filled in two phases. First the unstored and the stored parts go into a work file, step by step on
-//! a thread of the lowest priority ([`worker`]), while the file is read and written as before. Then, for the
-//! time of a flush, its writers wait: their changes since are copied over, and the work file becomes durable
-//! and takes its name, as when a file is completed for any other reason ([`super::complete`]). Files of the
-//! second phase go together, so that one flush covers many.
+//! A file is filled in two phases. First the unstored and the stored parts go into a work file,
+//! step by step on a thread of the lowest priority ([`worker`]), while the file is read and written
+//! as before. Then, for the time of a flush, its writers wait: their changes since are copied over,
+//! and the work file becomes durable and takes its name, as when a file is completed for any other
+//! reason ([`super::complete`]). Files of the second phase go together, so that one flush covers
+//! many.
 //!
 //! Applications come first: no step begins while a request is in flight, a step is small, bytes per
-//! second are bounded, and nothing is filled where the upper file system would have less free than `fill_free`
-//! percent. A file that cannot be filled stays partial and is logged: a writer whose write was acknowledged
-//! gets no error.
+//! second are bounded, and nothing is filled where the upper file system would have less free than
+//! `fill_free` percent. A file that cannot be filled stays partial and is logged: a writer whose
+//! write was acknowledged gets no error.
 //!
-//! A work file is named by the journal and the file's number in it, and says how far it has come, so
-//! that the next mount goes on from there. That is sound because bytes that are the lower's now have
-//! been that all the time, and the lower file is checked to be the one that was copied up.
+//! The name of a work file contains the number of the journal and of the file, and an attribute of
+//! it records its progress, so the next mount continues from there. This is sound because bytes
+//! that come from the lower file now have always come from it, and because the lower file is
+//! checked to be the one that was copied up.
 
 mod pace;
 mod work;
@@ -29,24 +31,22 @@ use reactor::local::Notify;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use super::complete::{Whole, directories_below};
-use super::{Partial, Store};
-use crate::commit::errno_of;
-use crate::journal::{Directory, FileId, Journal};
-use crate::node::Node;
+use super::PartialFiles;
+use super::complete::Whole;
+use crate::journal::FileId;
 use crate::options::FillMode;
-use crate::tree::Union;
+use crate::store::{Partial, directories_below};
+use crate::sys::errno_of;
+use crate::tree::Node;
 
 use pace::Pace;
 use work::Filled;
 use worker::InUse;
 pub(crate) use worker::Worker;
 
-/// How a work file's name begins.
-pub(crate) const PREFIX: &str = "fill-";
-/// How long the thread is kept after the last file.
+/// How long the thread lives after the last file.
 const WORKER_WAIT: Duration = Duration::from_secs(1);
-/// After so long it is tried again whether there is room.
+/// Interval of attempts while there is no room.
 const ROOM_WAIT: Duration = Duration::from_secs(5);
 
 /// A file to be filled.
@@ -57,7 +57,7 @@ struct Wanted {
     name: Box<[u8]>,
 }
 
-/// Why a file is not filled, now or at all.
+/// Why a file is not filled, now or ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
     /// The union is ending.
@@ -79,12 +79,12 @@ impl From<Errno> for Stop {
     }
 }
 
-/// What fills a union's partial files.
+/// The state of filling the partial files of a union.
 #[derive(Debug, Default)]
 pub(crate) struct Filler {
-    /// What is to be filled, the oldest first; at most the files of the journal.
+    /// Files that wait to be filled, the oldest first; at most the files of the journal.
     queue: RefCell<VecDeque<Wanted>>,
-    /// What was found to have no room.
+    /// Files for which there was no room.
     postponed: RefCell<Vec<Wanted>>,
     is_running: Cell<bool>,
     is_ending: Cell<bool>,
@@ -106,7 +106,7 @@ impl Filler {
         self.pace.is_room_wanted.set(self.is_running.get());
     }
 
-    /// Lets a file wait to be filled.
+    /// Adds a file to the queue.
     pub(super) fn want(&self, file: FileId, parent: &Rc<Node>, name: &[u8]) {
         if self.is_running.get() {
             let wanted = Wanted { file, parent: Rc::clone(parent), name: name.into() };
@@ -115,7 +115,8 @@ impl Filler {
         }
     }
 
-    /// Waits for something to do; `false` at the end. The thread is kept for a while after the last.
+    /// Waits for something to do; `false` at the end. The thread is kept for a while after the
+    /// last.
     async fn wait<'a>(&self, worker: &'a Worker, kept: &mut Option<InUse<'a>>) -> bool {
         loop {
             if self.is_ending.get() {
@@ -139,7 +140,7 @@ impl Filler {
                 reactor::race(changed, reactor::time::sleep(longest)).await
                 && kept.take().is_none()
             {
-                // Nobody says when there is room again.
+                // No event reports free space.
                 self.queue.borrow_mut().extend(self.postponed.borrow_mut().drain(..));
             }
         }
@@ -160,75 +161,76 @@ impl Drop for Request<'_> {
     }
 }
 
-impl Union {
-    /// Fills partial files from now on, those of earlier mounts first, if that is asked for.
+impl PartialFiles {
+    /// Starts to fill partial files, those of earlier mounts first, if the options request it.
     pub(crate) fn start_filling(self: &Rc<Self>) {
-        let Some(store) = &self.store else { return };
-        let options = &self.options;
-        if options.fill != FillMode::Background || store.is_volatile || options.read_only {
+        let Some(store) = self.tree.store() else { return };
+        let options = &self.tree.options();
+        if options.fill != FillMode::Background || store.is_volatile() || options.read_only {
             return;
         }
-        store.filler.is_running.set(true);
-        store.filler.pace.bound(options.fill_rate_bytes, options.fill_free_percent);
-        let union = Rc::clone(self);
+        self.filler.is_running.set(true);
+        self.filler.pace.bound(options.fill_rate_bytes, options.fill_free_percent);
+        let files = Rc::clone(self);
         drop(reactor::spawn(async move {
-            let Some(store) = &union.store else { return };
-            let worker = &union.shared.committer.filling;
+            let (filler, worker) = (&files.filler, &files.worker);
             let mut kept = Some(worker.keep());
-            if let Err(errno) = union.queue_known(store).await {
+            if let Err(errno) = files.queue_known().await {
                 tracing::warn!(%errno, "partial copies of earlier mounts are not filled");
             }
-            while store.filler.wait(worker, &mut kept).await {
-                let batch = union.gather(store).await;
-                union.publish_filled(store, batch).await;
+            while filler.wait(worker, &mut kept).await {
+                let batch = files.gather().await;
+                files.publish_filled(batch).await;
             }
             drop(kept);
-            store.filler.is_running.set(false);
-            store.filler.ended.notify();
+            filler.is_running.set(false);
+            filler.ended.notify();
         }));
     }
 
-    /// Ends filling; what is half done is found by the next mount.
+    /// Stops filling; the next mount continues with half-filled files.
     pub(crate) async fn stop_filling(&self) {
-        let Some(store) = &self.store else { return };
-        while store.filler.is_running.get() {
-            store.filler.is_ending.set(true);
-            let ended = store.filler.ended.notified();
-            store.filler.changed.notify();
+        while self.filler.is_running.get() {
+            self.filler.is_ending.set(true);
+            let ended = self.filler.ended.notified();
+            self.filler.changed.notify();
             ended.await;
         }
-        store.filler.queue.borrow_mut().clear();
-        store.filler.postponed.borrow_mut().clear();
+        self.filler.queue.borrow_mut().clear();
+        self.filler.postponed.borrow_mut().clear();
     }
 
-    /// Queues what earlier mounts have left.
-    async fn queue_known(self: &Rc<Self>, store: &Rc<Store>) -> Result<(), Errno> {
-        let known = store.named();
+    /// Queues the partial files of earlier mounts.
+    async fn queue_known(&self) -> Result<(), Errno> {
+        let known = self.tree.store().map(|store| store.named()).unwrap_or_default();
         if known.is_empty() {
             return Ok(());
         }
-        let root = self.upper()?.root.try_clone().map_err(errno_of)?;
-        let worker = &self.shared.committer.filling;
+        let root = self.tree.upper()?.root.try_clone().map_err(errno_of)?;
+        let worker = &self.worker;
         let directories = worker.run(move || directories_below(root.as_fd())).await?;
         for (file, name) in known {
-            // Each is a lookup, and there may be thousands: others come in between.
+            // Each is a lookup, and there may be thousands: other tasks run in between.
             reactor::yield_now().await;
             let Some(path) = directories.get(&name.parent) else { continue };
-            let parent =
-                if path.is_empty() { Ok(Rc::clone(&self.root)) } else { self.node_at(path) };
+            let parent = if path.is_empty() {
+                Ok(Rc::clone(self.tree.root()))
+            } else {
+                self.tree.node_at(path)
+            };
             match parent {
-                Ok(parent) => store.filler.want(file, &parent, &name.name),
+                Ok(parent) => self.filler.want(file, &parent, &name.name),
                 Err(errno) => tracing::debug!(%errno, "a partial copy's directory has gone"),
             }
         }
         Ok(())
     }
 
-    /// The first phase, of as many files as go together.
-    async fn gather(self: &Rc<Self>, store: &Rc<Store>) -> Vec<Filled> {
-        let filler = &store.filler;
+    /// Returns the first phase, of as many files as go together.
+    async fn gather(self: &Rc<Self>) -> Vec<Filled> {
+        let filler = &self.filler;
         let (mut batch, mut bytes) = (Vec::new(), 0);
-        let (options, fills) = (&self.options, &self.shared.descriptors.fills);
+        let (options, fills) = (&self.tree.options(), &self.tree.kept().descriptors().fills);
         while batch.len() < options.batch_files_max && bytes < options.batch_bytes_max {
             let room = match &batch[..] {
                 [] => fills.acquire(1).await,
@@ -238,14 +240,14 @@ impl Union {
                 },
             };
             let Some(wanted) = filler.queue.borrow_mut().pop_front() else { break };
-            match self.fill(store, &wanted, room).await {
+            match self.fill(&wanted, room).await {
                 Ok(filled) => {
                     bytes += filled.bytes;
                     batch.push(filled);
                 }
                 Err(Stop::Gone) => {}
-                Err(Stop::NoRoom) => self.postpone(store, wanted),
-                Err(Stop::Failed(errno)) => Self::tell(&wanted, errno),
+                Err(Stop::NoRoom) => self.postpone(wanted),
+                Err(Stop::Failed(errno)) => Self::log_failure(&wanted, errno),
                 Err(Stop::Ending) => break,
             }
         }
@@ -253,18 +255,19 @@ impl Union {
     }
 
     /// The second phase.
-    async fn publish_filled(self: &Rc<Self>, store: &Rc<Store>, batch: Vec<Filled>) {
-        let filler = &store.filler;
+    async fn publish_filled(self: &Rc<Self>, batch: Vec<Filled>) {
+        let filler = &self.filler;
         let files: Vec<_> = batch.iter().map(|filled| filled.whole.file.clone()).collect();
         if files.is_empty() {
             return;
         }
-        // Before anybody has to wait for it. The kernel tells an error here, and not to the sync.
+        // Before a request has to wait for it. The kernel reports an error of write-back here, and
+        // not to the later sync.
         let write = move || {
             let write = |file: &reactor::File| file.write_back_blocking().map_err(errno_of);
             Ok(files.iter().map(write).collect::<Vec<_>>())
         };
-        let worker = &self.shared.committer.filling;
+        let worker = &self.worker;
         let written = worker.run(write).await;
         let written = written.unwrap_or_else(|errno| vec![Err(errno); batch.len()]);
         filler.quiet().await;
@@ -275,9 +278,9 @@ impl Union {
                 self.remove_fill_file(&filled.whole.partial);
                 continue;
             }
-            filled.whole.partial.is_completing.set(true);
+            filled.whole.partial.begin_completing();
             let caught_up = match written {
-                Ok(()) => filled.catch_up(self).await,
+                Ok(()) => filled.catch_up(&self.tree, &self.worker).await,
                 Err(errno) => Err(errno),
             };
             match caught_up {
@@ -288,31 +291,30 @@ impl Union {
                 }
                 Err(errno) => {
                     self.take_back(&filled.whole);
-                    filled.whole.partial.is_completing.set(false);
-                    filled.whole.partial.completed.notify();
-                    self.not_filled(store, filled.wanted, errno);
+                    filled.whole.partial.end_completing();
+                    self.not_filled(filled.wanted, errno);
                 }
             }
         }
         let results = self.name_whole(ready).await;
         for (wanted, result) in wanted.into_iter().zip(results) {
             if let Err(errno) = result {
-                self.not_filled(store, wanted, errno);
+                self.not_filled(wanted, errno);
             }
         }
     }
 
-    fn not_filled(&self, store: &Store, wanted: Wanted, errno: Errno) {
+    fn not_filled(&self, wanted: Wanted, errno: Errno) {
         match Stop::from(errno) {
-            Stop::NoRoom => self.postpone(store, wanted),
-            _ => Self::tell(&wanted, errno),
+            Stop::NoRoom => self.postpone(wanted),
+            _ => Self::log_failure(&wanted, errno),
         }
     }
 
-    fn postpone(&self, store: &Store, wanted: Wanted) {
-        let mut postponed = store.filler.postponed.borrow_mut();
+    fn postpone(&self, wanted: Wanted) {
+        let mut postponed = self.filler.postponed.borrow_mut();
         if postponed.is_empty() {
-            let percent = self.options.fill_free_percent;
+            let percent = self.tree.options().fill_free_percent;
             tracing::warn!(
                 "partial copies are not filled: the upper file system would have less \
                 than {percent} % free"
@@ -321,39 +323,25 @@ impl Union {
         postponed.push(wanted);
     }
 
-    fn tell(wanted: &Wanted, errno: Errno) {
+    fn log_failure(wanted: &Wanted, errno: Errno) {
         let directory = crate::tree::path_of(&wanted.parent);
-        let path = crate::tree::join(&directory, &wanted.name);
+        let path = crate::sys::join(&directory, &wanted.name);
         let path = String::from_utf8_lossy(&path);
         tracing::error!(%path, %errno, "a partial copy cannot be filled and stays partial");
     }
 
     /// Removes what was filled of a file that is not partial any more.
     pub(super) fn remove_fill_file(&self, partial: &Partial) {
-        if self.options.fill == FillMode::Background
-            && let Ok(upper) = self.upper()
+        if self.tree.options().fill == FillMode::Background
+            && let Ok(upper) = self.tree.upper()
         {
-            let name = work_name(&partial.store.journal(), partial.file);
+            let name = partial.store().fill_name(partial.file());
             let _ = rustix::fs::unlinkat(&upper.pending, name, AtFlags::empty());
         }
     }
 }
 
-/// Whether a node is still this partial file and is not being completed.
+/// Returns whether a node is still this partial file and is not being completed.
 fn is_partial(node: &Node, partial: &Rc<Partial>) -> bool {
-    node.partial().is_some_and(|now| Rc::ptr_eq(&now, partial)) && !partial.is_completing.get()
-}
-
-/// The name of the work file of a partial one.
-fn work_name(journal: &Journal<Directory>, file: FileId) -> String {
-    format!("{PREFIX}{:016x}-{:x}", journal.number(), file.0)
-}
-
-/// Whether a name that a mount finds is that of a work file to go on with.
-pub(super) fn is_known(
-    journal: &Journal<Directory>,
-    name: &[u8],
-    is_lost: impl Fn(FileId) -> bool,
-) -> bool {
-    journal.files().any(|(file, _)| work_name(journal, file).as_bytes() == name && !is_lost(file))
+    node.partial().is_some_and(|now| Rc::ptr_eq(&now, partial)) && !partial.is_completing()
 }

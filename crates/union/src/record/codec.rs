@@ -1,15 +1,16 @@
-//! The record and the way as bytes, readable by people too.
+//! The record and the path of the work directory as bytes, also readable by people.
 //!
 //! ```text
 //! tsumugi union 1 CHECKSUM
 //! upper INODE FILE-SYSTEM KIND HANDLE
 //! lower INODE FILE-SYSTEM KIND HANDLE      (one line a layer, from the top)
 //! options
-//! lowerdir=…                               (to the end, whatever bytes paths have)
+//! lowerdir=…                               (to the end, with any bytes of paths)
 //! ```
 //!
-//! The checksum (CRC-64/NVME) is of all lines below its own; handles are in hexadecimal, `-` where a
-//! file system has none. The way is `1`, the relative and the absolute path, with zero bytes between.
+//! The checksum (CRC-64/NVME) is of all lines below its own; handles are in hexadecimal, `-` where
+//! a file system has none. The path is stored as `1`, the relative and the absolute path, with zero
+//! bytes in between.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -21,11 +22,11 @@ use reactor::file::FileHandle;
 
 const HEAD: &str = "tsumugi union 1 ";
 const OPTIONS: &str = "options";
-const WAY_VERSION: &[u8] = b"1";
+const WORK_PATH_VERSION: &[u8] = b"1";
 /// The longest handle (`MAX_HANDLE_SZ`).
 const HANDLE_BYTES_MAX: usize = 128;
 
-/// What a directory is known by.
+/// The identity of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) inode: u64,
@@ -35,7 +36,7 @@ pub(super) struct Identity {
     pub(super) handle: Option<FileHandle>,
 }
 
-/// What a union was made of.
+/// The layers and options of a union.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) upper: Identity,
@@ -45,15 +46,16 @@ pub(super) struct Record {
     pub(super) options: Vec<u8>,
 }
 
-/// From the upper directory to the work directory.
+/// The path of the work directory, from the upper directory and from the root.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct WorkPath {
     pub(super) relative: PathBuf,
     pub(super) absolute: PathBuf,
 }
 
 impl Identity {
-    /// Whether it is the same directory; what a file system does not have decides nothing.
+    /// Returns whether it is the same directory; values that a file system does not have are not
+    /// compared.
     pub(super) fn is_of(&self, other: &Self) -> bool {
         let same_system = self.uuid == [0; 16] || other.uuid == [0; 16] || self.uuid == other.uuid;
         let same_handle = match (&self.handle, &other.handle) {
@@ -119,25 +121,25 @@ impl Record {
     }
 }
 
-impl Way {
+impl WorkPath {
     pub(super) fn encode(&self) -> Vec<u8> {
         let paths = [&self.relative, &self.absolute].map(|path| path.as_os_str().as_bytes());
-        [WAY_VERSION, paths[0], paths[1]].join(&0)
+        [WORK_PATH_VERSION, paths[0], paths[1]].join(&0)
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let parts: Vec<&[u8]> = bytes.split(|&byte| byte == 0).collect();
-        let &[WAY_VERSION, relative, absolute] = &parts[..] else { return None };
+        let &[WORK_PATH_VERSION, relative, absolute] = &parts[..] else { return None };
         let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
-        let way = Self { relative: path(relative), absolute: path(absolute) };
+        let work_path = Self { relative: path(relative), absolute: path(absolute) };
         let is_valid = !relative.is_empty()
-            && way.absolute.is_absolute()
-            && !Path::new(&way.relative).is_absolute();
-        is_valid.then_some(way)
+            && work_path.absolute.is_absolute()
+            && !Path::new(&work_path.relative).is_absolute();
+        is_valid.then_some(work_path)
     }
 }
 
-/// The first line and what follows it.
+/// Returns the first line and what follows it.
 fn line_of(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let end = bytes.iter().position(|&byte| byte == b'\n')?;
     Some((std::str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]))
@@ -192,7 +194,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: a record reads back, whatever bytes its options have; one that was cut or changed
+        /// Goal: a record with any bytes in its options reads back; one that was cut or changed
         /// anywhere is refused.
         #[test]
         fn records_read_back(record in record(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
@@ -205,20 +207,20 @@ mod tests {
             prop_assert!(Record::decode(&changed).is_err(), "byte {at}");
         }
 
-        /// Goal: a way reads back.
+        /// Goal: a path reads back.
         #[test]
-        fn ways_read_back(relative in path_bytes(), absolute in path_bytes()) {
+        fn work_paths_read_back(relative in path_bytes(), absolute in path_bytes()) {
             prop_assume!(relative[0] != b'/');
             let path = |bytes: Vec<u8>| PathBuf::from(OsString::from_vec(bytes));
             let absolute = path([&b"/"[..], &absolute].concat());
-            let way = Way { relative: path(relative), absolute };
-            prop_assert_eq!(Way::decode(&way.encode()), Some(way));
+            let work_path = WorkPath { relative: path(relative), absolute };
+            prop_assert_eq!(WorkPath::decode(&work_path.encode()), Some(work_path));
         }
 
         /// Goal: no bytes make the readers panic, also behind a right checksum.
         #[test]
         fn any_bytes_are_read_or_refused(noise in proptest::collection::vec(any::<u8>(), 0..120)) {
-            let _ = (Record::decode(&noise), Way::decode(&noise));
+            let _ = (Record::decode(&noise), WorkPath::decode(&noise));
             let body = [b"upper ", &noise[..]].concat();
             let head = format!("{HEAD}{:016x}\n", checksum(&body));
             prop_assert!(Record::decode(&[head.as_bytes(), &body].concat()).is_err());
@@ -227,7 +229,7 @@ mod tests {
 
     /// Goal: another inode, handle or file system is another directory; what is unknown is none.
     #[test]
-    fn other_directories_are_told_apart() {
+    fn other_directories_are_distinguished() {
         let handle = |byte| Some(FileHandle { kind: 1, bytes: [byte; 8].into() });
         let known = Identity { inode: 5, uuid: [7; 16], handle: handle(1) };
         assert!(known.is_of(&known));
@@ -241,13 +243,13 @@ mod tests {
         }
     }
 
-    /// Goal: a way that leads nowhere is refused.
+    /// Goal: a malformed path is refused.
     #[test]
-    fn bad_ways_are_refused() {
+    fn bad_work_paths_are_refused() {
         for bytes in
             [&b""[..], b"1", b"1\0../w", b"1\0\0/w", b"2\0../w\0/w", b"1\0../w\0w", b"1\0/w\0/w"]
         {
-            assert_eq!(Way::decode(bytes), None, "{bytes:?}");
+            assert_eq!(WorkPath::decode(bytes), None, "{bytes:?}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! From an upper directory to the options of its last mount.
 //!
-//! Every user that may write to the upper directory can set any attribute. So the attribute only shows where to
-//! look. The record there must belong to this upper directory and be written by the calling user (in a
-//! directory and a file that no other user may write to). Otherwise a superuser who completes another user's
-//! union would copy from any place that this user chose.
+//! Every user that may write to the upper directory can set any attribute. So the attribute only
+//! shows where to look. The record there must belong to this upper directory and be written by the
+//! calling user (in a directory and a file that no other user may write to). Otherwise a superuser
+//! that completes another user's union would copy from any place that this user chose.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -11,17 +11,18 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::codec::{Identity, Record, Way};
-use super::{open, read_open, way_of};
+use super::codec::{Identity, Record, WorkPath};
+use super::{open, read_open, work_path_of};
 use crate::error::UnionError;
 use crate::layers::OWN;
 use crate::options::Options;
 use crate::sys;
 
-/// The options of an upper directory's union: those of its last mount, and over them what is `given`.
+/// Returns the options of an upper directory's union: those of its last mount, and over them what
+/// is `given`.
 ///
 /// # Errors
-/// What of the union cannot be found, or is not what it was.
+/// If a part of the union cannot be found, or is another one.
 pub(crate) fn find(upper: &Path, given: &[u8]) -> Result<Options, UnionError> {
     let mut asked = Options::default();
     asked.add(given)?;
@@ -55,17 +56,19 @@ fn open_directory(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(at, path, flags, Mode::empty())
 }
 
-/// The work directory that an upper directory names, whether or not there is a record in it.
+/// Returns the work directory that an upper directory names, whether or not there is a record in
+/// it.
 pub(crate) fn work_of(upper_path: &Path, upper: BorrowedFd<'_>) -> Result<PathBuf, String> {
-    let way = way_of(upper).map_err(|errno| format!("its attributes cannot be read: {errno}"))?;
-    let way = way.ok_or("no union has recorded there where its work directory is")?;
-    let way =
-        Way::decode(&way).ok_or("the attribute that names its work directory is malformed")?;
-    let relative = upper_path.join(&way.relative);
+    let work_path =
+        work_path_of(upper).map_err(|errno| format!("its attributes cannot be read: {errno}"))?;
+    let work_path = work_path.ok_or("no union has recorded there where its work directory is")?;
+    let work_path = WorkPath::decode(&work_path)
+        .ok_or("the attribute that names its work directory is malformed")?;
+    let relative = upper_path.join(&work_path.relative);
     let is_work = |path: &PathBuf| path.join(OWN).is_dir();
-    let found = [relative, way.absolute.clone()].into_iter().find(is_work);
+    let found = [relative, work_path.absolute.clone()].into_iter().find(is_work);
     let found = found.ok_or_else(|| {
-        format!("its work directory was {}, and is not there", way.absolute.display())
+        format!("its work directory was {}, and is not there", work_path.absolute.display())
     })?;
     Ok(found.canonicalize().unwrap_or(found))
 }
@@ -73,38 +76,42 @@ pub(crate) fn work_of(upper_path: &Path, upper: BorrowedFd<'_>) -> Result<PathBu
 /// Checks the record in a work directory and the attribute of the upper one.
 pub(crate) fn check_record(upper: BorrowedFd<'_>, work: &Path) -> Result<(), String> {
     read_from(CWD, work, upper)?;
-    let way = way_of(upper).map_err(|errno| format!("its attributes cannot be read: {errno}"))?;
-    let way = way.ok_or("the upper directory's attribute does not name its work directory")?;
-    Way::decode(&way).ok_or("the attribute that names its work directory is malformed")?;
+    let work_path =
+        work_path_of(upper).map_err(|errno| format!("its attributes cannot be read: {errno}"))?;
+    let work_path =
+        work_path.ok_or("the upper directory's attribute does not name its work directory")?;
+    WorkPath::decode(&work_path)
+        .ok_or("the attribute that names its work directory is malformed")?;
     Ok(())
 }
 
-/// The work directory that the upper directory names, and the record in it.
+/// Returns the work directory that the upper directory names, and the record in it.
 fn find_work(upper_path: &Path, upper: BorrowedFd<'_>) -> Result<(PathBuf, Record), String> {
-    let way = way_of(upper).map_err(|errno| format!("its attributes cannot be read: {errno}"))?;
-    let way =
-        way.ok_or("no union of this program has recorded there where its work directory is")?;
-    let way =
-        Way::decode(&way).ok_or("the attribute that names its work directory is malformed")?;
+    let work_path =
+        work_path_of(upper).map_err(|errno| format!("its attributes cannot be read: {errno}"))?;
+    let work_path = work_path
+        .ok_or("no union of this program has recorded there where its work directory is")?;
+    let work_path = WorkPath::decode(&work_path)
+        .ok_or("the attribute that names its work directory is malformed")?;
     // Where both were moved together, and where the upper directory alone was.
-    let relative = match read_from(upper, &way.relative, upper) {
+    let relative = match read_from(upper, &work_path.relative, upper) {
         Ok(record) => {
-            let work = upper_path.join(&way.relative);
+            let work = upper_path.join(&work_path.relative);
             return Ok((work.canonicalize().unwrap_or(work), record));
         }
         Err(reason) => reason,
     };
-    match read_from(CWD, &way.absolute, upper) {
-        Ok(record) => Ok((way.absolute, record)),
+    match read_from(CWD, &work_path.absolute, upper) {
+        Ok(record) => Ok((work_path.absolute, record)),
         Err(absolute) => Err(format!(
             "its work directory was {} ({absolute}) and {} from there ({relative})",
-            way.absolute.display(),
-            way.relative.display()
+            work_path.absolute.display(),
+            work_path.relative.display()
         )),
     }
 }
 
-/// The record in a work directory, if it belongs to this upper directory and to the caller.
+/// Returns the record in a work directory, if it belongs to this upper directory and to the caller.
 fn read_from(at: BorrowedFd<'_>, work: &Path, upper: BorrowedFd<'_>) -> Result<Record, String> {
     let directory = open_directory(at, work).map_err(|errno| errno.to_string())?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;

@@ -1,14 +1,13 @@
-//! The kernel's knowledge of a mount, kept where it survives the server: in memory files that the keeper holds
-//! too.
+//! The kernel's knowledge of a mount, kept where it survives the server: in memory files that the
+//! keeper holds too.
 //!
-//! A node's number and a handle's number mean something to the server's memory only. So each name of
-//! a node that the kernel knows has a slot in one memory file, and each open handle has one in
+//! The numbers of nodes and handles have a meaning in the server's memory only. So each name of a
+//! node that the kernel knows has a slot in one memory file, and each open handle has one in
 //! another. They are written before the kernel gets the answer. A slot is 288 bytes with the node's
-//! number at its end, so that one that was written in part is an empty one; a name that is about to
-//! come is noted before it is made. The next server looks every name up anew ([`Book::restore`]); of
-//! several for one node those count that are there, and of these first the one with the right inode
-//! number. Inodes that have lost their last name while they are open are reached by descriptors that
-//! the keeper is given.
+//! number at its end, so that one that was written in part is an empty one; a new name is noted
+//! before it is made. The next server looks every name up again ([`Book::restore`]). Of several
+//! names of one node, existing ones count, and first the one with the right inode number. The
+//! keeper gets descriptors of inodes that have lost their last name while they are open.
 //!
 //! Nothing here needs to survive a loss of power: the mount does not either.
 
@@ -19,15 +18,12 @@ use std::rc::Rc;
 
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
-use slab::Slab;
 use smallvec::SmallVec;
 
 use super::keeper::{Gone, Keeper};
-use crate::files::OpenFile;
-use crate::node::{Node, Place};
-use crate::passthrough::{Passed, Way};
+use crate::ops::Union;
 use crate::sys;
-use crate::tree::Union;
+use crate::tree::{HandleMode, Node, Observer, OpenFile, Passed, Place};
 
 /// Bytes of a name's slot: parent, inode, length and bytes of the name, node.
 const SLOT_BYTES: usize = 288;
@@ -38,12 +34,13 @@ const NODE_AT: usize = SLOT_BYTES - 8;
 const HANDLE_BYTES: usize = 8;
 /// In a handle's slot: the kernel reads the file itself.
 const PASSED: u64 = 1 << 63;
-/// Assumed references of a restored node: the kernel's number is unknown, and it returns all of them at once.
+/// Assumed references of a restored node: the kernel's number is unknown, and it returns all of
+/// them at once.
 const LOOKUPS_RESTORED: u64 = 1 << 40;
 /// Node numbers that an earlier server may have given beyond the highest one noted.
 const NODES_SKIPPED: u64 = 1 << 16;
 
-/// What kind of handle a number is of.
+/// The kind of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandleKind {
     File { for_writing: bool, is_passed: bool },
@@ -81,7 +78,7 @@ pub(crate) struct Book {
     has_failed: Cell<bool>,
 }
 
-/// Which slots are whose.
+/// The slots of each node.
 #[derive(Debug, Default)]
 struct Slots {
     of: HashMap<u64, SmallVec<[u32; 1]>>,
@@ -111,27 +108,14 @@ impl Book {
         }
     }
 
-    /// Notes the names of a node as they are now, instead of earlier ones.
-    pub(crate) fn note_names(&self, node: &Node) {
-        for id in ids_of(node) {
-            let old = self.slots.borrow_mut().of.remove(&id).unwrap_or_default();
-            for link in node.links.borrow().iter() {
-                self.add_name_of(id, node, (link.parent.id.get(), &link.name));
-            }
-            for slot in old {
-                self.clear(slot);
-            }
-        }
-    }
-
     /// Notes a further name of a node.
     pub(crate) fn add_name(&self, node: &Node, parent: u64, name: &[u8]) {
         for id in ids_of(node) {
-            self.add_name_of(id, node, (parent, name));
+            self.add_name_of(id, node, parent, name);
         }
     }
 
-    fn add_name_of(&self, id: u64, node: &Node, (parent, name): (u64, &[u8])) {
+    fn add_name_of(&self, id: u64, node: &Node, parent: u64, name: &[u8]) {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.free.pop().unwrap_or_else(|| {
             slots.count += 1;
@@ -141,17 +125,6 @@ impl Book {
         drop(slots);
         let bytes = encode(id, parent, node.inode.get(), name);
         self.write(self.pages.names.as_fd(), &bytes, u64::from(slot) * SLOT_BYTES as u64);
-    }
-
-    /// The kernel has given its last reference to a node back.
-    pub(crate) fn forget(&self, node: u64) {
-        let old = self.slots.borrow_mut().of.remove(&node);
-        for slot in old.into_iter().flatten() {
-            self.clear(slot);
-        }
-        if self.gone.borrow_mut().remove(&node) {
-            self.keeper.drop_gone(self.mount, node);
-        }
     }
 
     /// Notes a handle.
@@ -175,7 +148,8 @@ impl Book {
         self.write(self.pages.handles.as_fd(), &value.to_le_bytes(), at);
     }
 
-    /// Gives the keeper the descriptor of a file without a name, because a program may have it open.
+    /// Gives the keeper the descriptor of a file without a name, because a program may have it
+    /// open.
     pub(crate) fn note_gone(&self, node: &Node) {
         let place = node.place.borrow();
         let Place::Gone { fd, is_own } = &*place else { return };
@@ -237,7 +211,7 @@ impl Book {
                 "names that the kernel knows are not there any more"
             );
         }
-        union.set_next_node(highest + NODES_SKIPPED);
+        union.tree().set_next_node(highest + NODES_SKIPPED);
         self.take_slots(union, names.len() / SLOT_BYTES);
         restore_handles(union, &handles, &passed);
         Ok(())
@@ -246,10 +220,11 @@ impl Book {
     /// Begins with empty slots, and notes the nodes that were restored.
     fn take_slots(&self, union: &Union, count: usize) {
         for slot in 0..count as u32 {
-            // Cleared one by one after their node has new ones: none is without for a moment.
+            // They are cleared after their nodes have new slots, so that no node is without one at
+            // any time.
             self.slots.borrow_mut().of.entry(0).or_default().push(slot);
         }
-        let nodes: Vec<Rc<Node>> = union.nodes.borrow().values().cloned().collect();
+        let nodes: Vec<Rc<Node>> = union.tree().nodes();
         for node in nodes {
             self.note_names(&node);
         }
@@ -260,13 +235,37 @@ impl Book {
     }
 }
 
+impl Observer for Book {
+    fn note_names(&self, node: &Node) {
+        for id in ids_of(node) {
+            let old = self.slots.borrow_mut().of.remove(&id).unwrap_or_default();
+            for link in node.links.borrow().iter() {
+                self.add_name_of(id, node, link.parent.id.get(), &link.name);
+            }
+            for slot in old {
+                self.clear(slot);
+            }
+        }
+    }
+
+    fn forget(&self, id: u64) {
+        let old = self.slots.borrow_mut().of.remove(&id);
+        for slot in old.into_iter().flatten() {
+            self.clear(slot);
+        }
+        if self.gone.borrow_mut().remove(&id) {
+            self.keeper.drop_gone(self.mount, id);
+        }
+    }
+}
+
 /// Opens the handles that an earlier server has noted.
 fn restore_handles(union: &Union, bytes: &[u8], passed: &HashSet<u64>) {
     let mut files = Vec::new();
     let mut listings = Vec::new();
     let passed: HashMap<u64, Rc<Passed>> = passed
         .iter()
-        .filter_map(|id| Some((*id, union.restore_passed(fuse::NodeId(*id))?)))
+        .filter_map(|id| Some((*id, union.tree().restore_passed(fuse::NodeId(*id))?)))
         .collect();
     for (index, value) in bytes.as_chunks::<HANDLE_BYTES>().0.iter().enumerate() {
         let value = u64::from_le_bytes(*value);
@@ -275,40 +274,40 @@ fn restore_handles(union: &Union, bytes: &[u8], passed: &HashSet<u64>) {
         }
         let (handle, for_writing) = (index / 2, value & 2 != 0);
         if index % 2 == 1 {
-            listings.push((handle, Rc::default()));
+            listings.push(handle);
             continue;
         }
         let id = (value & !PASSED) >> 2;
         let opened = union
+            .tree()
             .node(fuse::NodeId(id))
-            .and_then(|node| Ok((union.backing_to_open(&node, for_writing)?, node)));
+            .and_then(|node| Ok((union.tree().backing_to_open(&node, for_writing)?, node)));
         match opened {
             Ok((backing, node)) => {
                 let known = passed.get(&id).filter(|_| value & PASSED != 0);
-                let way = match known {
-                    Some(passed) => Way::Passed(Rc::clone(passed)),
-                    None => union.way(&node, backing.as_deref(), true),
+                let mode = match known {
+                    Some(passed) => HandleMode::Passed(Rc::clone(passed)),
+                    None => union.tree().handle_mode(&node, backing.as_deref(), true),
                 };
                 if for_writing {
                     union.note_restored_writer(&node);
                 }
-                files.push((handle, Rc::new(OpenFile::new(&node, backing, for_writing, way))));
+                files.push((handle, Rc::new(OpenFile::new(&node, backing, for_writing, mode))));
             }
             Err(errno) => tracing::error!(%errno, handle, "an open file is lost"),
         }
     }
-    *union.files.borrow_mut() = Slab::from_iter(files);
-    *union.listings.borrow_mut() = Slab::from_iter(listings);
+    union.handles().restore(files, &listings);
 }
 
-/// All numbers by which the kernel knows a node.
+/// Returns all numbers by which the kernel knows a node.
 fn ids_of(node: &Node) -> SmallVec<[u64; 2]> {
     let former = node.file().map(|state| state.former_ids.borrow().clone());
     let own = (node.lookups.get() > 0).then(|| node.id.get());
     own.into_iter().chain(former.into_iter().flatten()).collect()
 }
 
-/// The nodes of handles that are passed.
+/// Returns the nodes of handles that are passed.
 fn passed_nodes(handles: &[u8]) -> HashSet<u64> {
     let values = handles.as_chunks::<HANDLE_BYTES>().0.iter().map(|it| u64::from_le_bytes(*it));
     let passed = values.filter(|value| value & (PASSED | 1) == PASSED | 1);
@@ -318,11 +317,12 @@ fn passed_nodes(handles: &[u8]) -> HashSet<u64> {
 /// Makes a node of a descriptor.
 fn restore_gone(union: &Union, node: u64, is_own: bool, fd: OwnedFd) -> Result<(), Errno> {
     let stat = sys::stat_at(fd.as_fd(), b"")?;
-    union.set_next_node(node);
+    union.tree().set_next_node(node);
     let place = Place::Gone { fd: Rc::new(fd), is_own };
-    let made = Rc::new(union.make_node(stat.kind(), union.shown_inode_of(&stat), place));
+    let made =
+        Rc::new(union.tree().make_node(stat.kind(), union.tree().shown_inode_of(&stat), place));
     made.lookups.set(LOOKUPS_RESTORED);
-    union.nodes.borrow_mut().insert(node, made);
+    union.tree().restore_node(node, made);
     Ok(())
 }
 
@@ -332,13 +332,13 @@ fn restore_one(union: &Union, id: u64, noted: &[Noted]) -> bool {
     for (is_exact, noted) in
         [true, false].iter().flat_map(|is| noted.iter().map(move |it| (is, it)))
     {
-        let Ok(parent) = union.node(fuse::NodeId(noted.parent)) else { continue };
-        union.set_next_node(id);
-        let found = match union.lookup(&parent, &noted.name) {
+        let Ok(parent) = union.tree().node(fuse::NodeId(noted.parent)) else { continue };
+        union.tree().set_next_node(id);
+        let found = match union.tree().lookup(&parent, &noted.name) {
             Ok(Some((node, _))) if node.id.get() == id => node,
-            // Known by another number already, of which there are several for what was passed.
+            // The node has another number already: a file that was passed has several.
             Ok(Some((node, _))) if *is_exact && node.inode.get() == noted.inode => {
-                return union.restore_former(&node, id, LOOKUPS_RESTORED);
+                return union.tree().restore_former(&node, id, LOOKUPS_RESTORED);
             }
             _ => continue,
         };
@@ -353,7 +353,7 @@ fn restore_one(union: &Union, id: u64, noted: &[Noted]) -> bool {
     }
     let Some(node) = other else { return false };
     node.lookups.set(LOOKUPS_RESTORED);
-    union.nodes.borrow_mut().insert(id, node);
+    union.tree().restore_node(id, node);
     true
 }
 
@@ -369,7 +369,7 @@ fn encode(node: u64, parent: u64, inode: u64, name: &[u8]) -> [u8; SLOT_BYTES] {
     bytes
 }
 
-/// All slots that hold a name.
+/// Returns all slots that hold a name.
 fn decode_all(bytes: &[u8]) -> Vec<Noted> {
     let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
     let (slots, _) = bytes.as_chunks::<SLOT_BYTES>();
@@ -407,7 +407,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Goal: names come back; a slot that was written in part is empty, whatever was there.
+        /// Goal: names come back; a slot that was written in part counts as empty.
         #[test]
         fn slots_come_back_whole_or_not_at_all(
             node in 2_u64..u64::MAX,

@@ -1,8 +1,8 @@
 //! The caller's side: passing a mount on to the user's server, which is started if there is none.
 //!
-//! Layers first: the server opens and locks them before anything is mounted, so that what is wrong
-//! is said while the mount point is still as it was. A server that ends just now (its last mount is
-//! gone) closes the connection before it has answered; then all begins anew.
+//! Layers first: the server opens and locks them before anything is mounted, so that errors are
+//! reported while the mount point is unchanged. A server that is ending (its last mount is gone)
+//! closes the connection before it answers; the caller then starts again.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,10 +25,10 @@ const TEXT_BYTES_MAX: usize = PACKET_BYTES_MAX - 8192;
 /// How often a server that ends is tried again, and how long is waited between.
 const ATTEMPTS: usize = 100;
 const ATTEMPT_STEP: Duration = Duration::from_millis(20);
-/// Connections that may wait for a server that is starting anew.
+/// Connections that may wait for a server that is starting again.
 const BACKLOG: i32 = 1024;
 
-/// What became of a mount that was to be handed over.
+/// The outcome of handing a mount over.
 #[derive(Debug)]
 pub enum HandOver {
     /// It is mounted and served.
@@ -48,7 +48,7 @@ enum Attempt {
 /// the listening socket as its standard input.
 ///
 /// # Errors
-/// What of the layers or the mount is wrong, as if it were mounted here.
+/// Errors of the layers or the mount, as if it were mounted here.
 pub fn hand_over(
     text: &[u8],
     options: &Options,
@@ -57,7 +57,7 @@ pub fn hand_over(
 ) -> Result<HandOver, UnionError> {
     options.check()?;
     let directories = Directories::open(options)?;
-    // The server is somewhere else.
+    // The server has another working directory.
     let text = &options.with_real_paths()?.replace_layers(text);
     if text.len() > TEXT_BYTES_MAX {
         return Ok(HandOver::Alone("the layers' paths are too long for a packet".into()));
@@ -185,7 +185,7 @@ fn ask(
     Ok(())
 }
 
-/// What the server says.
+/// An answer of the server.
 enum Answer {
     Ready,
     Served,

@@ -1,9 +1,10 @@
-//! The keeper: starts the server, holds what only open descriptors can hold, and starts it anew.
+//! The keeper: it starts the server, holds the open descriptors that must survive it, and starts it
+//! again.
 //!
-//! It does as little as possible, so that it has no reason to fail: it reads what the server gives
-//! it to keep, and when the server's end of the socket is closed it waits for the process, and either
-//! ends (the server ended by itself, with nothing mounted) or starts the next one and sends it all.
-//! A server that dies again and again is started with growing pauses.
+//! It does as little as possible, so that it has no reason to fail: it receives descriptors and
+//! state from the server. When the server closes its end of the socket, the keeper waits for the
+//! process. It ends if nothing is mounted; otherwise it starts the next server and sends it
+//! everything. A server that dies repeatedly is started with growing pauses.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,13 +23,13 @@ use super::wire::{Channel, DESCRIPTORS_MAX, Packet, Reader, Writer};
 use super::{PROTOCOL, kind};
 use crate::layers::Directories;
 
-/// How long a server must live to count as one that works.
+/// Least lifetime of a server that counts as working.
 const LIVES_AT_LEAST: Duration = Duration::from_secs(5);
 /// The pause after the second early death in a row, doubled with each further one.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// What is kept of a mount.
+/// The state that is kept of a mount.
 #[derive(Debug, Default)]
 struct Entry {
     descriptors: Vec<OwnedFd>,
@@ -54,7 +55,7 @@ pub fn run_keeper(start: impl Fn(OwnedFd) -> io::Result<Child>) -> io::Result<()
             tracing::warn!(%error, "the server's socket failed");
         }
         drop(channel);
-        // Its locks and its reads of the devices go with the process.
+        // Its locks, and its reads of the devices, end with the process.
         let status = server.wait()?;
         entries.retain(|_, entry: &mut Entry| entry.words.is_some());
         tracing::info!(%status, mounts = entries.len(), "the server has ended");
@@ -87,7 +88,7 @@ fn give(channel: &Channel, entries: &BTreeMap<u64, Entry>) -> io::Result<()> {
     channel.send(&[kind::ALL], &[])
 }
 
-/// Takes what the server gives, until it ends.
+/// Receives the packets of the server until it ends.
 fn take(channel: &Channel, entries: &mut BTreeMap<u64, Entry>) -> io::Result<()> {
     while let Some(mut packet) = channel.receive()? {
         let Some((kind, mut reader)) = Reader::new(&packet.bytes) else { continue };
@@ -142,7 +143,7 @@ pub(super) struct Gone {
     pub(super) descriptor: OwnedFd,
 }
 
-/// What there is to keep of a mount.
+/// The state of a mount that the keeper gets.
 #[derive(Debug)]
 pub(super) struct ToKeep<'a> {
     pub(super) id: u64,
@@ -186,8 +187,8 @@ impl Keeper {
         Ok((Self(Arc::new(channel)), kept))
     }
 
-    /// Hands a mount to the keeper. A missing keeper is logged once, and harms no mount until the server dies
-    /// too.
+    /// Hands a mount to the keeper. A missing keeper is logged once, and harms no mount until the
+    /// server dies too.
     pub(super) fn keep(&self, what: &ToKeep<'_>) {
         let &ToKeep { id, text, mountpoint, number, agreed, device, pages, directories } = what;
         let words = Writer::new(kind::KEPT)

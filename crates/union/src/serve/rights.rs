@@ -1,10 +1,10 @@
-//! Whose mounts one server may serve, and where it is found.
+//! Which callers one server may serve, and the path of its socket.
 //!
 //! A server acts for its callers with its own rights, so they must be the same: user and group ids
-//! of all kinds, supplementary groups, capabilities, confinement (`no_new_privs`, seccomp) and the user
-//! namespace. All of this makes one text. Its hash is part of the socket's name, so that a caller with other
-//! rights starts its own server. A server compares the whole text of each caller, which the kernel names
-//! (`SO_PEERCRED`), with its own.
+//! of all kinds, supplementary groups, capabilities, confinement (`no_new_privs`, seccomp) and the
+//! user namespace. All of this makes one text. Its hash is part of the socket's name, so that a
+//! caller with other rights starts its own server. A server compares the whole text of each caller,
+//! which the kernel names (`SO_PEERCRED`), with its own.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,11 +12,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What of `/proc/PID/status` counts.
+/// The lines of `/proc/PID/status` that are compared.
 const FIELDS: [&str; 7] =
     ["Uid:", "Gid:", "Groups:", "CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:"];
 
-/// The rights of a process (`self` or its number), as a text to be compared.
+/// Returns the rights of a process (`self` or its number), as a text to be compared.
 pub(super) fn rights_of(process: &str) -> io::Result<String> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let mut text = String::new();
@@ -29,7 +29,7 @@ pub(super) fn rights_of(process: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Whether the process at the other end of a socket has this process's rights.
+/// Returns whether the process at the other end of a socket has this process's rights.
 pub(super) fn is_equal_peer(socket: impl AsFd) -> io::Result<bool> {
     let peer = rustix::net::sockopt::socket_peercred(socket)?;
     if peer.uid != rustix::process::geteuid() {
@@ -40,13 +40,13 @@ pub(super) fn is_equal_peer(socket: impl AsFd) -> io::Result<bool> {
     Ok(rights == rights_of("self")?)
 }
 
-/// Where the server of these rights listens.
+/// Returns where the server of these rights listens.
 pub(super) fn socket_path() -> io::Result<PathBuf> {
     let hash = hash(rights_of("self")?.as_bytes());
     Ok(runtime_directory()?.join(format!("tsumugi-union-{hash:016x}")))
 }
 
-/// The user's runtime directory, which no other user can write to.
+/// Returns the user's runtime directory, which no other user can write to.
 fn runtime_directory() -> io::Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -71,7 +71,7 @@ fn runtime_directory() -> io::Result<PathBuf> {
     ))
 }
 
-/// Whether a path is a directory that only this user can write.
+/// Returns whether a path is a directory that only this user can write.
 fn is_private(path: &Path, uid: u32) -> bool {
     std::fs::symlink_metadata(path)
         .is_ok_and(|found| found.is_dir() && found.uid() == uid && found.mode() & 0o022 == 0)

@@ -1,5 +1,5 @@
-//! A union as the server serves it: the book records each answer before the kernel gets it, and a request that
-//! an earlier server may have executed is not reported as an error.
+//! A union as the server serves it: the book records each answer before the kernel gets it, and a
+//! request that an earlier server may have executed is not reported as an error.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,32 +10,33 @@ use rustix::io::Errno;
 
 use super::book::{Book, HandleKind};
 use super::worker::Event;
-use crate::node::Node;
-use crate::tree::Union;
+use crate::ops::Union;
+use crate::tree::{Node, Observer};
 
 /// A union, its mount's number, and the receiver of the news that it is mounted.
 #[derive(Debug)]
 pub(super) struct Served {
     union: Rc<Union>,
+    book: Rc<Book>,
     started: RefCell<Option<(u64, Sender<Event>)>>,
 }
 
-/// What of a request the book is about.
+/// The part of a request that concerns the book.
 #[derive(Debug)]
 enum Subject {
-    /// Names come and go: of these nodes, as far as they are known.
+    /// Names of these nodes are added or removed, as far as the nodes are known.
     Names([Option<Rc<Node>>; 2]),
-    /// A handle of this node comes.
+    /// A handle of this node is opened.
     Opening { node: u64, for_writing: bool },
-    /// A handle of a directory comes.
+    /// A handle of a directory is opened.
     OpeningDirectory { node: u64 },
-    /// A handle goes.
+    /// A handle is closed.
     Closing(u64, HandleKind),
     /// Nothing.
     Other,
 }
 
-/// What a request that was carried out before may be answered.
+/// How to answer a request that may have been carried out before.
 #[derive(Debug)]
 enum Before {
     /// The name is gone: that was its purpose.
@@ -47,14 +48,14 @@ enum Before {
 }
 
 impl Served {
-    pub(super) fn new(union: Rc<Union>, id: u64, events: Sender<Event>) -> Self {
-        Self { union, started: RefCell::new(Some((id, events))) }
+    pub(super) fn new(union: Rc<Union>, book: Rc<Book>, id: u64, events: Sender<Event>) -> Self {
+        Self { union, book, started: RefCell::new(Some((id, events))) }
     }
 
-    /// What a request is about; notes a name that is about to come.
+    /// Returns the subject of a request, and notes a name that is about to be added.
     fn subject(&self, request: &Request, book: &Book) -> Subject {
         let child = |parent: NodeId, name: &[u8]| {
-            self.union.node(parent).ok().and_then(|parent| parent.child(name))
+            self.union.tree().node(parent).ok().and_then(|parent| parent.child(name))
         };
         match &request.operation {
             Operation::Unlink { name } | Operation::RemoveDirectory { name } => {
@@ -71,7 +72,9 @@ impl Served {
                 }
                 Subject::Names([moved, other])
             }
-            Operation::Link { inode, .. } => Subject::Names([self.union.node(*inode).ok(), None]),
+            Operation::Link { inode, .. } => {
+                Subject::Names([self.union.tree().node(*inode).ok(), None])
+            }
             Operation::Open { flags, .. } => {
                 Subject::Opening { node: request.node.0, for_writing: writes(*flags) }
             }
@@ -122,12 +125,12 @@ impl Served {
         }
     }
 
-    /// Notes what a request has come to.
+    /// Notes the outcome of a request.
     fn note(&self, subject: Subject, response: &Response, book: &Book) {
         match (subject, response) {
             (Subject::Names(nodes), _) => {
                 for node in nodes.into_iter().flatten() {
-                    // Whoever has no references any more has been forgotten meanwhile.
+                    // A node without references was forgotten meanwhile.
                     if node.is_known() {
                         book.note_names(&node);
                         book.note_gone(&node);
@@ -142,7 +145,7 @@ impl Served {
                 let is_passed = opened.backing.is_some();
                 let kind = HandleKind::File { for_writing, is_passed };
                 book.open(opened.handle.0, kind, entry.node.0);
-                if let Ok(node) = self.union.node(entry.node) {
+                if let Ok(node) = self.union.tree().node(entry.node) {
                     book.note_gone(&node);
                 }
             }
@@ -154,16 +157,17 @@ impl Served {
         }
     }
 
-    /// The answer to a request that an earlier server may have executed. The kernel has held the directories'
-    /// locks since then, so no other request has changed these names.
+    /// Returns the answer to a request that an earlier server may have executed. The kernel has
+    /// held the directories' locks since then, so no other request has changed these names.
     fn answer_again(&self, before: Before, response: Response) -> Response {
         match (before, &response) {
             (Before::Removed, Response::Error(Errno::NOENT)) => Response::Done,
             (Before::Made { parent, name }, Response::Error(Errno::EXIST)) => {
                 let found = self
                     .union
+                    .tree()
                     .node(parent)
-                    .and_then(|parent| self.union.lookup(&parent, &name))
+                    .and_then(|parent| self.union.tree().lookup(&parent, &name))
                     .ok()
                     .flatten();
                 match found {
@@ -189,9 +193,7 @@ impl FileSystem for Served {
     }
 
     async fn handle(self: Rc<Self>, mut request: Request) -> Response {
-        let Some(book) = self.union.book.get() else {
-            return Rc::clone(&self.union).handle(request).await;
-        };
+        let book = &*self.book;
         let subject = self.subject(&request, book);
         let before = if request.is_resent { before(&mut request) } else { Before::Never };
         let response = Rc::clone(&self.union).handle(request).await;
@@ -209,7 +211,7 @@ impl FileSystem for Served {
     }
 }
 
-/// Which errors of a request say that it was carried out before.
+/// Returns which errors of a request say that it was carried out before.
 fn before(request: &mut Request) -> Before {
     let parent = request.node;
     match &mut request.operation {
@@ -225,11 +227,11 @@ fn before(request: &mut Request) -> Before {
             Before::Made { parent, name: new_name.as_bytes().into() }
         }
         Operation::Create { flags, .. } => {
-            // What is there by now is what it has made.
+            // An existing file is the one that this request has made.
             *flags &= !(libc::O_EXCL as u32);
             Before::Never
         }
-        // These give the same answer again, or what they made had no name.
+        // These give the same answer again, or made an object without a name.
         Operation::Lookup { .. }
         | Operation::GetAttributes { .. }
         | Operation::Statx(_)

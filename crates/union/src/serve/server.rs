@@ -1,4 +1,4 @@
-//! The server's main thread: callers come, mounts are dealt out to the workers, and go.
+//! The server's main thread: it accepts callers, and distributes mounts over the workers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -28,8 +28,8 @@ use crate::options::{LOWER_LAYERS_MAX, Options};
 
 /// Callers that are served at a time; more wait.
 const CALLERS_MAX: usize = 64;
-/// Threads that open layers, at a time: they may wait for another process to let go of them, and for a file
-/// system below that does not answer. Others are mounted beside those.
+/// Threads that open layers, at a time: they may wait for another process to release them, and for
+/// a file system below that does not answer. Other mounts continue beside them.
 const OPENING_MAX: usize = 16;
 /// How long the first caller is waited for.
 const FIRST_CALLER_TIME_MAX: Duration = Duration::from_secs(30);
@@ -71,14 +71,15 @@ struct Server {
 struct Mounted {
     worker: usize,
     unmounter: Unmounter,
-    /// To see whether the kernel has let go of it.
+    /// Shows whether the kernel has released the mount.
     device: OwnedFd,
     /// The caller that waits until it is served.
     waiting: Option<OneshotSender<Result<Negotiated, String>>>,
 }
 
 impl Mounted {
-    /// Whether the mount is there, under whatever name: else its connection's number may be another's by now.
+    /// Returns whether the mount still exists, under any name. If not, the number of its connection
+    /// may belong to another mount.
     fn is_connected(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut device = [PollFd::new(&self.device, PollFlags::IN)];
@@ -87,8 +88,8 @@ impl Mounted {
     }
 }
 
-/// Serves until the last mount is gone. `listener` accepts callers, `keeper` is the socket of the process that
-/// started this one, `signals` delivers its signals.
+/// Serves until the last mount is gone. `listener` accepts callers, `keeper` is the socket of the
+/// process that started this one, `signals` delivers its signals.
 ///
 /// # Errors
 /// If threads or sockets fail; errors of a single mount go to its caller.
@@ -131,13 +132,13 @@ pub async fn run_server(
         drop(reactor::spawn(Rc::clone(&server).restore(kept)));
     }
     drop(reactor::spawn(Rc::clone(&server).accept(listener)));
-    let told = async {
+    let commanded = async {
         match commands.recv().await {
             Some(command) => command,
             None => std::future::pending().await,
         }
     };
-    match reactor::race(std::pin::pin!(told), std::pin::pin!(server.idle(has_kept))).await {
+    match reactor::race(std::pin::pin!(commanded), std::pin::pin!(server.idle(has_kept))).await {
         reactor::Either::First(Command::Replace) => Ok(Ending::Replaced),
         reactor::Either::First(Command::End) => {
             server.unmount_all();
@@ -154,8 +155,8 @@ pub async fn run_server(
 }
 
 impl Server {
-    /// Completes when the last mount is gone and no caller asks for another. Before the first caller there is
-    /// nothing to end.
+    /// Completes when the last mount is gone and no caller asks for another. Before the first
+    /// caller there is nothing to end.
     async fn idle(&self, has_kept: bool) {
         if !has_kept {
             let first = async {
@@ -163,7 +164,7 @@ impl Server {
                     self.changed.notified().await;
                 }
             };
-            // Whoever has started it may have died before it came.
+            // The process that started this server may have died before it connected.
             let late = reactor::time::sleep(FIRST_CALLER_TIME_MAX);
             let _ = reactor::race(std::pin::pin!(first), std::pin::pin!(late)).await;
         }
@@ -176,7 +177,7 @@ impl Server {
         }
     }
 
-    /// Takes all mounts down, on a thread of its own: unmounting may wait for the workers.
+    /// Unmounts everything, on a thread of its own: unmounting may wait for the workers.
     fn unmount_all(&self) {
         let mounts = self.mounts.borrow();
         let unmounters: Vec<_> = mounts.values().map(|mount| mount.unmounter.clone()).collect();
@@ -201,7 +202,7 @@ impl Server {
         }
     }
 
-    /// Lets callers in.
+    /// Accepts callers.
     async fn accept(self: Rc<Self>, listener: OwnedFd) {
         let listener = Handle::from_fd(listener);
         loop {
@@ -321,7 +322,7 @@ impl Server {
         receiver.await.unwrap_or_else(|_| Err("the mount ended at once".into()))
     }
 
-    /// Serves again what an earlier server has left.
+    /// Serves a mount of an earlier server again.
     async fn restore(self: Rc<Self>, kept: Kept) {
         let id = kept.id;
         let mountpoint = kept.mountpoint.clone();
@@ -378,7 +379,7 @@ impl Server {
     }
 }
 
-/// What a caller wants to be mounted.
+/// A mount that a caller requests.
 struct Asked {
     text: Vec<u8>,
     mountpoint: PathBuf,
@@ -415,7 +416,7 @@ impl Caller {
         }
     }
 
-    /// What is to be mounted; the inner error says why not here.
+    /// Receives the requested mount; the inner error says why this server cannot serve it.
     async fn asked(&self) -> io::Result<Result<Asked, String>> {
         let mut packet = self.packet().await?;
         let Some((kind::MOUNT, mut reader)) = Reader::new(&packet.bytes) else {
@@ -450,7 +451,7 @@ impl Caller {
         Ok(Ok(Asked { text, mountpoint, options, directories }))
     }
 
-    /// The device, once it is mounted, and its connection's number.
+    /// Returns the device, once it is mounted, and its connection's number.
     async fn device(&self) -> io::Result<Option<(u32, OwnedFd)>> {
         let mut packet = self.packet().await?;
         let Some((kind::DEVICE, mut reader)) = Reader::new(&packet.bytes) else { return Ok(None) };

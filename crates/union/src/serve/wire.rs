@@ -1,10 +1,10 @@
-//! What the processes of serving say to each other: packets with open descriptors, over a Unix
+//! The messages between caller, server and keeper: packets with open descriptors, over a Unix
 //! socket of type `SOCK_SEQPACKET`, and the few kinds of values in them.
 //!
-//! Both ends are the same program of the same user on the same machine; everything is in the host's
-//! byte order all the same little-endian, and what does not parse is refused, since an upgraded
-//! program talks to an older one. A packet carries 250 descriptors at most (the kernel's limit is
-//! 253), so more of them go in several.
+//! Both ends are the same program of the same user on the same machine; numbers are little-endian.
+//! A packet that does not parse is refused, because an upgraded program may talk to an older one. A
+//! packet carries 250 descriptors at most (the kernel's limit is 253), so more of them go in
+//! several.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,7 +25,7 @@ pub(super) const PACKET_BYTES_MAX: usize = 128 << 10;
 #[derive(Debug)]
 pub(super) struct Channel(OwnedFd);
 
-/// What came in one packet.
+/// The content of one packet.
 #[derive(Debug)]
 pub(super) struct Packet {
     pub(super) bytes: Vec<u8>,
@@ -65,12 +65,12 @@ impl Channel {
         }
     }
 
-    /// The next packet, waiting for it; `None` at the end.
+    /// Returns the next packet, waiting for it; `None` at the end.
     pub(super) fn receive(&self) -> io::Result<Option<Packet>> {
         self.receive_by(RecvFlags::empty())
     }
 
-    /// The next packet; `WouldBlock` if there is none yet.
+    /// Returns the next packet; `WouldBlock` if there is none yet.
     pub(super) fn try_receive(&self) -> io::Result<Option<Packet>> {
         self.receive_by(RecvFlags::DONTWAIT)
     }
@@ -140,7 +140,7 @@ impl Writer {
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The kind, and what follows.
+    /// Returns the kind, and what follows.
     pub(super) fn new(bytes: &'a [u8]) -> Option<(u8, Self)> {
         let (&kind, rest) = bytes.split_first()?;
         Some((kind, Self(rest)))
@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
-    /// Whether everything was taken.
+    /// Returns whether everything was taken.
     pub(super) fn is_at_end(&self) -> bool {
         self.0.is_empty()
     }
@@ -188,7 +188,8 @@ mod tests {
         }
     }
 
-    /// Goal: descriptors arrive with their packet, usable, and the end is distinguished from a packet.
+    /// Goal: descriptors arrive with their packet, usable, and the end is distinguished from a
+    /// packet.
     #[test]
     fn descriptors_are_passed() {
         let (one, other) = Channel::pair().expect("a pair");

@@ -12,7 +12,8 @@ use super::served::Served;
 use crate::copier::Copier;
 use crate::error::UnionError;
 use crate::mount::{Ready, UnionMount};
-use crate::tree::Shared;
+use crate::ops::Shared;
+use crate::tree::Observer;
 
 /// Orders and events that may wait.
 const MESSAGES_MAX: usize = 1024;
@@ -24,9 +25,9 @@ pub(super) struct Order {
     pub(super) ready: Ready,
     pub(super) device: OwnedFd,
     pub(super) unmounter: Unmounter,
-    /// What an earlier server has agreed on with the kernel.
+    /// The features that an earlier server negotiated with the kernel.
     pub(super) agreed: Option<Negotiated>,
-    /// What survives this server.
+    /// The memory that survives this server.
     pub(super) pages: Pages,
     pub(super) keeper: Keeper,
     /// Files without a name that an earlier server had open.
@@ -50,7 +51,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Lets this thread serve, too.
+    /// Makes this thread a worker, too.
     pub(super) fn start_here(copier: Copier, events: Sender<Event>) -> Self {
         let (orders, inbox) = channel(MESSAGES_MAX);
         drop(reactor::spawn(work(inbox, copier, events)));
@@ -71,7 +72,7 @@ impl Worker {
     }
 }
 
-/// A mailbox of events, of the size that they need.
+/// Returns a mailbox of events, of the size that they need.
 pub(super) fn events() -> (Sender<Event>, Receiver<Event>) {
     channel(MESSAGES_MAX)
 }
@@ -92,13 +93,13 @@ async fn work(mut inbox: Receiver<Order>, copier: Copier, events: Sender<Event>)
 
 async fn serve(order: Order, shared: Rc<Shared>, events: Sender<Event>) -> Result<(), UnionError> {
     let Order { id, ready, device, unmounter, agreed, pages, keeper, gone } = order;
-    let union = ready.union(shared);
-    let book = Book::new(id, pages, keeper);
+    let union = ready.union(&shared);
+    let book = Rc::new(Book::new(id, pages, keeper));
     if agreed.is_some() {
         book.restore(&union, gone).map_err(|errno| UnionError::Serving(errno.into()))?;
     }
     // Only now: what was restored is noted by the book itself.
-    let _ = union.book.set(book);
+    union.tree().observe_by(Rc::clone(&book) as Rc<dyn Observer>);
     let mount = UnionMount::adopt(&union, device, unmounter, agreed)?;
-    mount.run_as(Rc::new(Served::new(union, id, events))).await
+    mount.run_as(Rc::new(Served::new(union, book, id, events))).await
 }

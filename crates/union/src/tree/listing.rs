@@ -1,7 +1,7 @@
 //! Listing a directory: the names of all its parts, each once, without what whiteouts hide.
 //!
 //! A listing is made when an open directory is read from its start, and kept until it is closed or
-//! read from its start again, so that offsets stay true whatever is created or removed meanwhile.
+//! read from its start again, so that offsets stay valid while names are created and removed.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -9,9 +9,8 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::Union;
+use super::{Node, Tree};
 use crate::format::NAMED_WHITEOUT;
-use crate::node::Node;
 use crate::sys;
 
 /// One name that shows.
@@ -29,11 +28,11 @@ pub(crate) struct Listing {
     pub(crate) is_made: bool,
 }
 
-impl Union {
+impl Tree {
     /// Lists a directory.
     pub(crate) fn list(&self, node: &Rc<Node>) -> Result<Vec<ListedName>, Errno> {
         let mut names = Vec::new();
-        // Every name that a part above has, whiteouts too.
+        // All names of the parts above, with whiteouts.
         let mut seen: HashSet<Box<[u8]>> = HashSet::new();
         let parts = node.lower.borrow().len();
         let has_upper = self.part(node, 0)?.is_some();
@@ -80,13 +79,13 @@ impl Union {
             if hidden.is_empty() {
                 node.note_plain(index);
             }
-            // They hide what is below, not what lies beside them.
+            // They hide names of the parts below, not of the same part.
             seen.extend(hidden);
         }
         Ok(names)
     }
 
-    /// The inode number that a lookup of this name would show.
+    /// Returns the inode number that a lookup of this name would show.
     fn number_of(&self, parent: &Rc<Node>, name: &[u8]) -> Result<Option<u64>, Errno> {
         if let Some(node) = parent.child(name) {
             return Ok(Some(node.inode.get()));

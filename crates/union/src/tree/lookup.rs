@@ -1,7 +1,7 @@
 //! Finding a name: upper first, then the lower layers from the top, by the kernel's rules
-//! (`fs/overlayfs/namei.c`): the first thing found decides; directories go on being merged until
-//! something else, a whiteout or an opaque directory stops them; redirects say under which name or
-//! path to go on.
+//! (`fs/overlayfs/namei.c`): the first object found decides. Directories are merged until an object
+//! of another type, a whiteout or an opaque directory ends the search. A redirect names the name or
+//! path under which the search continues.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
@@ -10,16 +10,16 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
-use super::{Union, join};
+use super::{LowerPart, Node, Place, Tree};
 use crate::format::{
     NAMED_OPAQUE, NAMED_WHITEOUT, Opaque, Origin, Prefix, Redirect, StatOverride, suffix,
     whiteout_of,
 };
-use crate::node::{LowerPart, Node, Place};
 use crate::options::OwnerXattr;
+use crate::sys::join;
 use crate::sys::{self, Stat};
 
-/// What lies under a name.
+/// The object under a name.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// Attributes of the topmost part.
@@ -27,7 +27,7 @@ pub(crate) struct Found {
     pub(crate) is_upper: bool,
     /// Whether the upper part has attributes only: its data is that of the last lower part.
     pub(crate) lacks_data: bool,
-    /// Of a directory all lower parts; of others the topmost one and, where that has attributes
+    /// All lower parts of a directory. Otherwise the topmost one and, where that has attributes
     /// only, the one with the data.
     pub(crate) lower: SmallVec<[LowerPart; 1]>,
     /// Attributes of the topmost lower part, or of the origin, if there is one.
@@ -53,7 +53,7 @@ struct Marks {
 }
 
 impl Marks {
-    /// The attributes of the found object, in the meaning of its layer.
+    /// Returns the attributes of the found object, in the meaning of its layer.
     fn shown(&self, stat: Stat) -> Result<Stat, Errno> {
         self.owner.map_or(Ok(stat), |owner| owner.apply(stat).ok_or(Errno::INVAL))
     }
@@ -68,15 +68,15 @@ enum Next {
     Path(Box<[u8]>),
 }
 
-/// A lookup in the lower layers, and what it has come to.
+/// A lookup in the lower layers, with its state.
 #[derive(Debug)]
 struct Search {
     next: Next,
     /// The upper part, if there is one.
     upper: Option<Stat>,
-    /// Whether the data of a file is looked for: what was found of it has attributes only.
+    /// Whether the data of a file is still missing: the parts found so far have attributes only.
     lacks_data: bool,
-    /// Whether what was found last leads on by its own word: by a redirect, or for its data.
+    /// Whether the part found last continues the search itself: by a redirect, or for its data.
     is_led: bool,
     lower: SmallVec<[LowerPart; 1]>,
     lower_stat: Option<Stat>,
@@ -88,7 +88,7 @@ impl Search {
         Self { next, upper, lacks_data: false, is_led: false, lower, lower_stat: None }
     }
 
-    /// Goes on where a redirect leads.
+    /// Continues where a redirect leads.
     fn follow(&mut self, redirect: Option<Redirect>) {
         self.is_led = redirect.is_some() || self.lacks_data;
         match redirect {
@@ -117,8 +117,8 @@ struct LookAt {
     in_plain: bool,
 }
 
-impl Union {
-    /// The node of a name; the caller decides whether the kernel gets a reference.
+impl Tree {
+    /// Returns the node of a name; the caller decides whether the kernel gets a reference.
     pub(crate) fn lookup(
         &self,
         parent: &Rc<Node>,
@@ -154,8 +154,8 @@ impl Union {
         Ok(Some((node, stat)))
     }
 
-    /// Whether what was found may have been found under another name already. Lower links are one
-    /// inode only where a copy-up does not break them.
+    /// Returns whether the object may have been found under another name already. Lower links are
+    /// one inode only where a copy-up keeps them together.
     fn is_shared(&self, found: &Found) -> bool {
         let is_kept = found.is_upper || self.index.is_some();
         let has_links = found.stat.nlink > 1 || found.index.is_some();
@@ -174,7 +174,7 @@ impl Union {
         let node = self.make_node(found.stat.kind(), self.inode_of(&found), place);
         node.lower_nlink.set(found.lower_stat.map_or(0, |stat| stat.nlink));
         if let Some(name) = found.index {
-            self.adopt_entry(&node, name, (&found.stat, found.lower_stat));
+            self.adopt_entry(&node, name, &found.stat, found.lower_stat);
         }
         *node.lower.borrow_mut() = found.lower;
         if let Some(state) = node.file() {
@@ -188,9 +188,9 @@ impl Union {
         node
     }
 
-    /// The inode number to show: that of the topmost lower part, so that it stays over a copy-up;
-    /// but not of one of several hard links that the index does not keep, whose copies are different
-    /// inodes.
+    /// Returns the inode number to show: that of the topmost lower part, so that a copy-up does not
+    /// change it. Hard links that the index does not keep are an exception, because their copies
+    /// are different inodes.
     pub(super) fn inode_of(&self, found: &Found) -> u64 {
         let is_broken = |lower: &Stat| found.is_upper && found.index.is_none() && lower.nlink > 1;
         match &found.lower_stat {
@@ -248,13 +248,13 @@ impl Union {
         Ok(found.map(|found| Found { index, ..found }))
     }
 
-    /// Whether a name would show if nothing of it were in the upper directory.
+    /// Returns whether a name would show if nothing of it were in the upper directory.
     pub(crate) fn shows_below(&self, parent: &Rc<Node>, name: &[u8]) -> Result<bool, Errno> {
         let search = Search::new(Next::Name(name.into()), None);
         Ok(self.find_lower(parent, search)?.is_some())
     }
 
-    /// The lower part of a lookup.
+    /// Returns the lower part of a lookup.
     fn find_lower(&self, parent: &Rc<Node>, mut search: Search) -> Result<Option<Found>, Errno> {
         let lacks_data = search.lacks_data;
         self.search_lower(parent, &mut search)?;
@@ -276,7 +276,7 @@ impl Union {
         }))
     }
 
-    /// Looks into one layer after the other, as long as what is found leads on.
+    /// Searches one layer after the other, as long as the part found continues the search.
     fn search_lower(&self, parent: &Rc<Node>, search: &mut Search) -> Result<(), Errno> {
         let seeks_data = search.upper.is_none() || search.lacks_data;
         let parts = parent.lower.borrow().clone();
@@ -316,7 +316,7 @@ impl Union {
         }
     }
 
-    /// Looks at a name in one layer. Answers whether to go on in the next one.
+    /// Looks at a name in one layer. Returns whether the search continues in the next one.
     fn look_at(
         &self,
         place: &LookAt,
@@ -357,8 +357,9 @@ impl Union {
         Ok(goes_on)
     }
 
-    /// Data that no merged layer has is in the layers that hold data only, if its path was given from
-    /// the layers' roots and by a lower layer; there it is looked for when it is needed.
+    /// Points the search to the layers that hold data only, where no merged layer has the data. Its
+    /// path must start at the root of the layers and come from a lower layer. The data is looked
+    /// for when it is needed.
     fn lead_to_data_layers(&self, search: &mut Search) -> Result<(), Errno> {
         let layer = self.layers.merged_count;
         match &search.next {
@@ -371,7 +372,7 @@ impl Union {
         }
     }
 
-    /// The place of a path in a layer; `None` if what is above it is not there.
+    /// Returns the place of a path in a layer; `None` if what is above it is not there.
     fn at_path(&self, layer: usize, path: &[u8]) -> Result<Option<LookAt>, Errno> {
         let cut = path.iter().rposition(|&byte| byte == b'/');
         let (above, name) = cut.map_or((&[][..], path), |at| (&path[..at], &path[at + 1..]));
@@ -389,7 +390,7 @@ impl Union {
         }
     }
 
-    /// Whether a name stands for "nothing here, and look no further".
+    /// Returns whether a name is a whiteout, which ends the search.
     pub(crate) fn is_whiteout(
         &self,
         directory: BorrowedFd<'_>,
@@ -400,7 +401,7 @@ impl Union {
         if stat.is_whiteout_device() {
             return Ok(true);
         }
-        // The other form is looked for only where its directory says that there may be some.
+        // The other form exists only in directories with a mark for it.
         if !in_marked || !stat.is_regular() || stat.size != 0 {
             return Ok(false);
         }
@@ -458,7 +459,7 @@ impl Union {
     }
 }
 
-/// Whether a file beside a name hides what lower layers have under it.
+/// Returns whether a file beside a name hides what lower layers have under it.
 fn is_hidden_by_name(
     directory: BorrowedFd<'_>,
     name: &[u8],

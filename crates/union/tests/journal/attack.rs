@@ -1,12 +1,13 @@
-//! Damage of what was durable, at random from seeds: a flipped bit, a zeroed or cut part, a missing file, of the
-//! segments and of the file of marks. A store either refuses, or shows for each byte what was written or an error.
+//! Damage of what was durable, at random from seeds: a flipped bit, a zeroed or cut part, a missing
+//! file, of the segments and of the file of marks. A store either refuses, or shows for each byte
+//! what was written or an error.
 
 use union::journal::{Journal, JournalError, Options, SegmentId, Storage, Time};
 
 use super::disk::{Disk, Random};
 use super::model::{Driver, Model, lower_of, options};
 
-/// A store that was used, and closed after its last flush, with what it must show.
+/// Returns a store that was used, and closed after its last flush, with what it must show.
 fn closed(seed: u64) -> (Disk, Model) {
     let mut driver = Driver::new(seed, options());
     for round in 0..40 + seed % 120 {
@@ -75,7 +76,7 @@ fn damage(disk: &Disk, random: &mut Random) -> String {
     what
 }
 
-/// What of the model a store shows as errors; other bytes, sizes or names are a failure.
+/// Returns what of the model a store shows as errors; other bytes, sizes or names are a failure.
 fn errors_of(journal: &Journal<Disk>, model: &Model, is_accepted: bool, what: &str) -> usize {
     let mut errors = 0;
     for (&id, expected) in model {
@@ -155,7 +156,8 @@ fn attack(seed: u64, sum: &mut Sum) {
     }
 }
 
-/// With damage accepted a store shows errors, never other bytes of a file that it knows; and so it stays.
+/// With damage accepted a store shows errors, never other bytes of a file that it knows; and so it
+/// stays.
 fn accept(disk: &Disk, model: &Model, what: &str) {
     let accepting = Options { accepts_damage: true, ..options() };
     let (mut journal, _) = Journal::open(disk.clone(), accepting).unwrap();

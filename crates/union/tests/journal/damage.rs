@@ -16,7 +16,7 @@ fn child(size_bytes: u64, entry: &[u8]) -> Creation {
     named(size_bytes, &union::journal::ParentKey::new(b"p").unwrap(), entry)
 }
 
-/// A file with a lower one.
+/// Returns a file with a lower one.
 pub(crate) fn named(size_bytes: u64, parent: &union::journal::ParentKey, entry: &[u8]) -> Creation {
     let parent = parent.clone();
     Creation {
@@ -287,8 +287,8 @@ fn bytes_of(disk: &Disk, segment: SegmentId) -> Vec<u8> {
     copy
 }
 
-/// A file with two unsynced writes of 8 bytes, the first of them torn in its data, and the end of the first in
-/// its segment.
+/// Returns a file with two unsynced writes of 8 bytes, the first of them torn in its data, and the
+/// end of the first in its segment.
 fn torn(disk: &Disk) -> (FileId, usize) {
     let mut journal = new(disk);
     let file = journal.create(child(100, b"f")).unwrap();

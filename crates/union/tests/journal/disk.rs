@@ -148,7 +148,7 @@ impl Disk {
         world.durable_names.remove(&segment);
     }
 
-    /// Whether all files have the same content.
+    /// Returns whether all files have the same content.
     pub(crate) fn has_same_files(&self, other: &Self) -> bool {
         let content = |disk: &Self| {
             let world = disk.0.borrow();
@@ -214,7 +214,7 @@ impl World {
         self.names.get(&segment).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// A sync at the last step does nothing: the power goes in it.
+    /// Returns a sync at the last step does nothing: the power goes in it.
     fn after(&self) -> io::Result<()> {
         if self.is_down { Err(io::Error::other("the power went")) } else { Ok(()) }
     }

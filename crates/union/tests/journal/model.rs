@@ -37,7 +37,7 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// The lower's bytes, never zero.
+/// Returns the lower's bytes, never zero.
 pub(crate) fn lower_byte(seed: u64, offset: u64) -> u8 {
     ((seed * 31 + offset * 7 + offset / 251) % 120) as u8 + 1
 }

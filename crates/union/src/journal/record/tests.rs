@@ -100,7 +100,7 @@ proptest! {
         let has_data = matches!(record, Record::Write { .. } | Record::Move { .. });
         let data = vec![7; if has_data { length } else { 0 }];
         let sums = Sums::of(&data);
-        let bytes = encode(KEY, sequence, synced, FileId(5), &record, (&data, &sums)).unwrap();
+        let bytes = encode(KEY, sequence, synced, FileId(5), &record, Payload { data: &data, sums: &sums }).unwrap();
         prop_assert_eq!(bytes.len() % 8, 0);
         prop_assert!(bytes.len() < HEAD_BYTES + record.body_bytes(&sums) + 8);
         let head = Head::parse(&bytes, KEY).unwrap();
@@ -114,7 +114,7 @@ proptest! {
     // Goal: bodies of any bytes are decoded or refused, never a panic.
     #[test]
     fn any_body_is_survived(kind in any::<u8>(), body in prop::collection::vec(any::<u8>(), 0..200)) {
-        let head = encode(KEY, Sequence(1), Sequence(0), FileId(5), &Record::Dropped, (&[], &Sums::Whole(0)));
+        let head = encode(KEY, Sequence(1), Sequence(0), FileId(5), &Record::Dropped, Payload { data: &[], sums: &Sums::Whole(0) });
         let head = Head::parse(&head.unwrap(), KEY).unwrap();
         let _ = Record::decode_body(&Head { kind: kind % 20, data_bytes: body.len() * 50, ..head }, &body);
     }
@@ -124,7 +124,7 @@ proptest! {
     fn old_writes_are_read(length in 1usize..20_000) {
         let data = vec![9; length];
         let (record, sums) = (Record::Move { offset: 3 }, Sums::Whole(crc(&[&data])));
-        let bytes = encode(KEY, Sequence(2), Sequence(0), FileId(5), &record, (&data, &sums)).unwrap();
+        let bytes = encode(KEY, Sequence(2), Sequence(0), FileId(5), &record, Payload { data: &data, sums: &sums }).unwrap();
         let head = Head::parse(&bytes, KEY).unwrap();
         prop_assert_eq!(decode(KEY, &head, &bytes), Some((record, sums.clone())));
         prop_assert!(sums.are_of(&data) && !sums.are_of(&data[1..]));

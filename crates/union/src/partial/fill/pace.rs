@@ -1,4 +1,4 @@
-//! When a step may be taken: no request in flight, not more bytes a second than asked for, and room.
+//! When a step may start: no request is in flight, the rate is within its bound, and there is room.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use reactor::time::Instant;
 
 use super::{Filler, Stop, is_partial};
-use crate::tree::Union;
+use crate::tree::Tree;
 
-/// Largest step: what an application that comes meanwhile may have to wait for at the device.
+/// Largest step: an application may have to wait for one at the device.
 const STEP_BYTES_MAX: u64 = 1 << 20;
 /// Smallest step of a low rate.
 const STEP_BYTES_MIN: u64 = 64 << 10;
@@ -24,7 +24,7 @@ pub(super) struct Pace {
     pub(super) is_room_wanted: Cell<bool>,
     /// Bytes a second; 0 for no bound.
     rate_bytes: Cell<u64>,
-    /// Of a hundred parts of the file system's size, how many are to stay free.
+    /// The percentage of the file system that stays free.
     free_percent: Cell<u8>,
     next: Cell<Option<Instant>>,
 }
@@ -36,7 +36,7 @@ impl Pace {
         self.free_percent.set(free_percent);
     }
 
-    /// Bytes of a step.
+    /// Returns the bytes of a step.
     pub(super) fn step_bytes(&self) -> u64 {
         match self.rate_bytes.get() {
             0 => STEP_BYTES_MAX,
@@ -54,7 +54,7 @@ impl Pace {
         }
     }
 
-    /// Whether `bytes` more leave enough of `total` free, when `available` are.
+    /// Returns whether `bytes` more leave enough of `total` free, when `available` are.
     fn has_room(&self, bytes: u64, available: u64, total: u64) -> bool {
         let reserve = u128::from(total) * u128::from(self.free_percent.get()) / 100;
         u128::from(available.saturating_sub(bytes)) > reserve && available > bytes
@@ -72,7 +72,7 @@ impl Filler {
     /// Waits until the next step of a file may be taken.
     pub(super) async fn turn(
         &self,
-        union: &Union,
+        tree: &Tree,
         file: &super::work::Filling<'_>,
         bytes: u64,
     ) -> Result<(), Stop> {
@@ -92,14 +92,14 @@ impl Filler {
                     let changed = std::pin::pin!(self.changed.notified());
                     let _ = reactor::race(changed, reactor::time::sleep_until(next)).await;
                 }
-                _ => return self.check_room(union, bytes),
+                _ => return self.check_room(tree, bytes),
             }
         }
     }
 
     /// Refuses what would leave too little free.
-    pub(super) fn check_room(&self, union: &Union, bytes: u64) -> Result<(), Stop> {
-        let upper = union.upper()?;
+    pub(super) fn check_room(&self, tree: &Tree, bytes: u64) -> Result<(), Stop> {
+        let upper = tree.upper()?;
         let found = rustix::fs::fstatvfs(&upper.work).map_err(Stop::from)?;
         let (available, total) = (found.f_bavail, found.f_blocks);
         let unit = found.f_frsize.max(1);

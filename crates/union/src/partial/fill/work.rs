@@ -9,24 +9,23 @@ use reactor::{File, Handle};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::worker::{Step, Way};
-use super::{Partial, Stop, Store, Wanted, Whole, work_name};
-use crate::commit::errno_of;
+use super::worker::{CopyMethod, Step};
+use super::{PartialFiles, Stop, Wanted, Whole, Worker};
 use crate::journal::{Piece, SegmentId, Source};
-use crate::node::Node;
-use crate::partial::{failed, file_of};
+use crate::store::{Partial, PartialContent, file_of};
 use crate::sys;
-use crate::tree::Union;
+use crate::sys::errno_of;
+use crate::tree::{Node, Tree};
 
 /// The attribute of a work file that says how far it is filled, durably; decimal.
 const PROGRESS: &[u8] = b"tsumugi.fill";
-/// After so many bytes of a file what was copied is made durable, and its progress noted.
+/// After this many bytes of a file, the copied bytes are made durable and the progress is noted.
 const CHECKPOINT_BYTES: u64 = 64 << 20;
-/// After so many bytes what was copied has to be at the device: what is dirty in memory would be
-/// written at the cost of others.
+/// After this many bytes, the copied bytes are written to the device: writing more dirty memory
+/// later would slow other programs down.
 const DIRTY_BYTES_MAX: u64 = 8 << 20;
 
-/// What the second phase copies at once.
+/// Most bytes that the second phase copies in one step.
 const STEP_BYTES_MAX: u64 = 1 << 20;
 
 type Handles = std::sync::Arc<OwnedFd>;
@@ -37,8 +36,8 @@ pub(super) struct Filling<'a> {
     pub(super) node: &'a Rc<Node>,
     pub(super) partial: &'a Rc<Partial>,
     file: &'a File,
-    /// Up to where an earlier mount has copied the lower file. It is compared with that, since nothing else
-    /// shows that the work file is still what was written.
+    /// The end of the bytes that an earlier mount copied from the lower file. They are compared
+    /// with it, because nothing else shows that the work file still has the written bytes.
     resumed: u64,
 }
 
@@ -55,7 +54,7 @@ struct Held {
 pub(super) struct Filled {
     pub(super) whole: Whole,
     pub(super) wanted: Wanted,
-    /// What it takes of the files that may be open.
+    /// Its share of the files that may be open.
     pub(super) room: Permit,
     /// Bytes that were copied.
     pub(super) bytes: u64,
@@ -64,37 +63,36 @@ pub(super) struct Filled {
     progress_name: Vec<u8>,
 }
 
-impl Union {
-    /// The first phase of one file.
+impl PartialFiles {
+    /// Returns the first phase of one file.
     pub(super) async fn fill(
         self: &Rc<Self>,
-        store: &Rc<Store>,
         wanted: &Wanted,
         room: Permit,
     ) -> Result<Filled, Stop> {
         let (node, partial) = self.find_wanted(wanted).ok_or(Stop::Gone)?;
-        let name = work_name(&store.journal(), wanted.file).into_bytes();
-        let lower = partial.lower_stat;
+        let name = partial.store().fill_name(wanted.file).into_bytes();
+        let lower = partial.lower_stat();
         let needed = lower.size.min(lower.blocks.saturating_mul(512));
-        store.filler.check_room(self, needed)?;
-        let upper = self.upper()?;
+        self.filler.check_room(&self.tree, needed)?;
+        let upper = self.tree.upper()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let object = rustix::fs::openat(&upper.pending, &*name, flags, Mode::RUSR | Mode::WUSR)?;
         let file = object.try_clone().map_err(errno_of)?;
         let file = File::from_handle(Handle::from_fd(file));
-        let progress_name = self.layers.prefix.name(PROGRESS);
+        let progress_name = self.tree.layers().prefix.name(PROGRESS);
         let resumed = sys::xattr(object.as_fd(), &progress_name)?;
         let resumed = resumed.and_then(|text| String::from_utf8(text).ok()?.parse().ok());
         let filling =
             Filling { node: &node, partial: &partial, file: &file, resumed: resumed.unwrap_or(0) };
-        match self.copy_pieces(store, &filling, object.as_fd(), &progress_name).await {
+        match self.copy_pieces(&filling, object.as_fd(), &progress_name).await {
             Ok((held, bytes)) => {
                 let whole = Whole { node, partial, file, object, name };
                 let wanted = wanted.clone();
                 Ok(Filled { whole, wanted, room, bytes, held, progress_name })
             }
             Err(stop) => {
-                // What the next mount may go on with stays.
+                // The work file stays if the next mount can continue with it.
                 if stop != Stop::Ending {
                     let _ = rustix::fs::unlinkat(&upper.pending, &*name, AtFlags::empty());
                 }
@@ -103,23 +101,23 @@ impl Union {
         }
     }
 
-    /// The node and file of a queued entry, if it is still partial.
+    /// Returns the node and file of a queued entry, if it is still partial.
     fn find_wanted(&self, wanted: &Wanted) -> Option<(Rc<Node>, Rc<Partial>)> {
-        let (node, _) = self.lookup(&wanted.parent, &wanted.name).ok().flatten()?;
-        let partial = node.partial().filter(|partial| partial.file == wanted.file)?;
+        let (node, _) = self.tree.lookup(&wanted.parent, &wanted.name).ok().flatten()?;
+        let partial = node.partial().filter(|partial| partial.file() == wanted.file)?;
         (!partial.is_completing()).then_some((node, partial))
     }
 
-    /// Copies everything, in order. Answers which stored runs, and how many bytes.
+    /// Copies everything, in order. Returns which stored runs, and how many bytes.
     async fn copy_pieces(
         &self,
-        store: &Rc<Store>,
         filling: &Filling<'_>,
         object: std::os::fd::BorrowedFd<'_>,
         progress_name: &[u8],
     ) -> Result<(Vec<Held>, u64), Stop> {
-        let (size, pieces) = pieces_of(filling.partial)?;
-        // What lies behind was copied by an earlier mount and is copied anew: holes are to be holes.
+        let PartialContent { size_bytes: size, pieces } = filling.partial.content()?;
+        // The bytes behind it were copied by an earlier mount and are copied again, so that holes
+        // stay holes.
         rustix::fs::ftruncate(object, filling.resumed.min(size))?;
         rustix::fs::ftruncate(object, size)?;
         let (mut held, mut bytes, mut dirty) = (Vec::new(), 0, 0);
@@ -136,26 +134,26 @@ impl Union {
                 }
             };
             while at < end {
-                let length = (end - at).min(store.filler.pace.step_bytes());
-                if let Err(stop) = store.filler.turn(self, filling, length).await {
+                let length = (end - at).min(self.filler.pace.step_bytes());
+                if let Err(stop) = self.filler.turn(&self.tree, filling, length).await {
                     if stop == Stop::Ending && since_checkpoint >= DIRTY_BYTES_MAX {
-                        self.checkpoint(filling.file, object, (progress_name, at)).await?;
+                        self.checkpoint(filling.file, object, progress_name, at).await?;
                     }
                     return Err(stop);
                 }
-                let step = step(self, filling, &piece, (at, length))?;
-                let copied = self.shared.committer.filling.run(move || step.run()).await?;
-                store.filler.pace.count(copied);
+                let step = step(&self.tree, filling, &piece, at..at + length)?;
+                let copied = self.worker.run(move || step.run()).await?;
+                self.filler.pace.count(copied);
                 (at, bytes, dirty) = (at + copied, bytes + copied, dirty + copied);
                 since_checkpoint += copied;
                 if dirty >= DIRTY_BYTES_MAX {
                     let file = filling.file.clone();
                     let write_back = move || file.write_back_blocking().map_err(errno_of);
-                    self.shared.committer.filling.run(write_back).await?;
+                    self.worker.run(write_back).await?;
                     dirty = 0;
                 }
                 if since_checkpoint >= CHECKPOINT_BYTES {
-                    self.checkpoint(filling.file, object, (progress_name, at)).await?;
+                    self.checkpoint(filling.file, object, progress_name, at).await?;
                     since_checkpoint = 0;
                 }
             }
@@ -163,12 +161,13 @@ impl Union {
         Ok((held, bytes))
     }
 
-    /// Makes what was copied durable, and then notes how far that is.
+    /// Makes the copied bytes durable, and then notes the progress.
     async fn checkpoint(
         &self,
         file: &File,
         object: std::os::fd::BorrowedFd<'_>,
-        (name, at): (&[u8], u64),
+        name: &[u8],
+        at: u64,
     ) -> Result<(), Stop> {
         let handle = object.try_clone_to_owned().map_err(errno_of)?;
         let (file, name) = (file.clone(), name.to_vec());
@@ -178,43 +177,35 @@ impl Union {
             let at = at.to_string();
             sys::set_xattr(handle.as_fd(), &name, at.as_bytes(), XattrFlags::empty())
         };
-        self.shared.committer.filling.run(note).await.map_err(Stop::from)
+        self.worker.run(note).await.map_err(Stop::from)
     }
 }
 
-/// The size of a file and where its bytes are.
-fn pieces_of(partial: &Partial) -> Result<(u64, Vec<Piece<Handles>>), Errno> {
-    let journal = partial.store.journal();
-    let size = journal.file(partial.file).ok_or(Errno::STALE)?.size_bytes();
-    let pieces = journal.pieces(partial.file, 0..size).map_err(|error| failed(&error))?;
-    Ok((size, pieces))
-}
-
-/// The copying of a part of a piece.
+/// Returns the copying of a part of a piece.
 fn step(
-    union: &Union,
+    tree: &Tree,
     filling: &Filling<'_>,
     piece: &Piece<Handles>,
-    (at, length): (u64, u64),
+    part: Range<u64>,
 ) -> Result<Step, Errno> {
+    let (at, length) = (part.start, part.end - part.start);
     let to = filling.file.clone();
     if let Source::Stored { handle, position, verifier, .. } = &piece.source {
         let (from, position) = (file_of(handle)?, position + (at - piece.range.start));
-        let way = Way::Verified(verifier.clone());
-        return Ok(Step { from, position, to, offset: at, length, way });
+        let method = CopyMethod::Verified(verifier.clone());
+        return Ok(Step { from, position, to, offset: at, length, method });
     }
-    let (from, position) = (union.lower_of(filling.node, filling.partial)?.file.clone(), at);
-    let way = if at < filling.resumed { Way::Compared } else { Way::WithHoles };
-    Ok(Step { from, position, to, offset: at, length, way })
+    let (from, position) = (tree.lower_of(filling.node, filling.partial)?.file.clone(), at);
+    let method = if at < filling.resumed { CopyMethod::Compared } else { CopyMethod::WithHoles };
+    Ok(Step { from, position, to, offset: at, length, method })
 }
 
 impl Filled {
-    /// Brings the work file up to date, while no request changes the file. It already has all bytes of the
-    /// lower file, since these never increase.
-    pub(super) async fn catch_up(&self, union: &Union) -> Result<(), Errno> {
-        let worker = &union.shared.committer.filling;
+    /// Brings the work file up to date, while no request changes the file. It already has all bytes
+    /// of the lower file, since these never increase.
+    pub(super) async fn catch_up(&self, tree: &Tree, worker: &Worker) -> Result<(), Errno> {
         let Whole { node, partial, file, object, .. } = &self.whole;
-        let (size, pieces) = pieces_of(partial)?;
+        let PartialContent { size_bytes: size, pieces } = partial.content()?;
         rustix::fs::ftruncate(object, size)?;
         let filling = Filling { node, partial, file, resumed: 0 };
         for piece in &pieces {
@@ -230,7 +221,7 @@ impl Filled {
                     let mut at = start;
                     while at < end {
                         let length = (end - at).min(STEP_BYTES_MAX);
-                        let step = step(union, &filling, piece, (at, length))?;
+                        let step = step(tree, &filling, piece, at..at + length)?;
                         at += worker.run(move || step.run()).await?;
                     }
                 }
@@ -241,7 +232,7 @@ impl Filled {
             Ok(()) | Err(Errno::NODATA) => {}
             Err(errno) => return Err(errno),
         }
-        self.whole.check_source(union)
+        self.whole.check_source(tree)
     }
 
     fn holds(&self, range: &Range<u64>, segment: SegmentId, position: u64) -> bool {

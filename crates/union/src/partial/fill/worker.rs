@@ -1,7 +1,8 @@
 //! The thread that fills: it has the lowest priority, and does nothing by itself.
 //!
-//! Each step is one call that the union's own thread sends. So one thread decides (what is filled, how fast,
-//! when to pause) and another one may wait for a disk: a step never holds anything that a request could need.
+//! Each step is one call that the serving thread of the union sends. The serving thread decides
+//! which files are filled, how fast, and when to pause; this thread may wait for a disk. A step
+//! never holds anything that a request could need.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::BorrowedFd;
@@ -10,12 +11,12 @@ use reactor::File;
 use reactor::mailbox::{self, Receiver, Sender};
 use rustix::io::Errno;
 
-use crate::commit::errno_of;
 use crate::copier::copy_range;
 use crate::journal::Verifier;
 use crate::sys;
+use crate::sys::errno_of;
 
-/// Calls that may wait: each union that fills has one under way at a time.
+/// Calls that may wait: each union that fills has one under method at a time.
 const CALLS_MAX: usize = 64;
 
 type Call = Box<dyn FnOnce() + Send>;
@@ -55,7 +56,7 @@ impl Worker {
         let calls = self.sender()?;
         let (answer, mut wait) = mailbox::channel(1);
         let call: Call = Box::new(move || {
-            // Nobody waits for the answer any more: then it is not needed.
+            // If no task waits for the answer any more, it is not needed.
             let _ = answer.try_send(call());
         });
         calls.send(call).await.map_err(|_| Errno::IO)?;
@@ -91,12 +92,12 @@ pub(super) struct Step {
     pub(super) to: File,
     pub(super) offset: u64,
     pub(super) length: u64,
-    pub(super) way: Way,
+    pub(super) method: CopyMethod,
 }
 
 /// How a part is copied.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum CopyMethod {
     /// By the kernel; holes of the source are left out.
     WithHoles,
     /// Through memory: the source is a segment of the journal, and verified.
@@ -106,14 +107,16 @@ pub(super) enum Way {
 }
 
 impl Step {
-    /// Copies it. Answers how many bytes it stands for, which are fewer than asked for where the
-    /// data ends.
+    /// Copies it. Returns the number of bytes that are done, which is smaller than requested where
+    /// the data ends.
     pub(super) fn run(self) -> Result<u64, Errno> {
         let from = self.from.handle().as_fd().map_err(errno_of)?;
         let to = self.to.handle().as_fd().map_err(errno_of)?;
-        let done = match &self.way {
-            Way::WithHoles => copy_range(from, self.position, to, self.offset, self.length, true)?,
-            Way::Verified(verifier) => {
+        let done = match &self.method {
+            CopyMethod::WithHoles => {
+                copy_range(from, self.position, to, self.offset, self.length, true)?
+            }
+            CopyMethod::Verified(verifier) => {
                 let wanted = self.position..self.position + self.length;
                 let covered = verifier.cover(&wanted);
                 let bytes = read(from, covered.start, covered.end - covered.start)?;
@@ -131,7 +134,7 @@ impl Step {
                 sys::write_all_at(to, part, self.offset)?;
                 self.length
             }
-            Way::Compared => {
+            CopyMethod::Compared => {
                 let wanted = read(from, self.position, self.length)?;
                 // A lower file must not change below a union.
                 if wanted.len() as u64 != self.length {
