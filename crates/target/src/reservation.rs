@@ -132,9 +132,9 @@ impl Reservations {
         };
         let Effects { notices, aborted } = state.apply(host, change, self.can_persist())?;
         if let Some(store) = &self.store
-            && (old.is_persistent || state.is_persistent)
-            && old.is_stored_otherwise(&state)
-            && let Err(error) = store.save(&state).await
+            && (store.is_uncertain()
+                || ((old.is_persistent || state.is_persistent) && old.is_stored_otherwise(&state)))
+            && let Err(error) = store.replace(&old, &state).await
         {
             tracing::error!(%error, "a change of reservations is refused");
             return Err(Status::INTERNAL_ERROR);
@@ -218,5 +218,52 @@ impl Drop for Turn<'_> {
         let waiters = std::mem::take(&mut inner.waiters);
         drop(inner);
         waiters.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn register(reservations: &Reservations, host: u8, key: u64) -> Result<(), Status> {
+        let how = Register::Replace { key: None, new: key };
+        let change = Change::Register { how, persist: Some(true) };
+        reservations.change(HostId([host; 16]), change).await.map(drop)
+    }
+
+    /// Goal: a change is refused if the sync of the directory fails, and the file then has the old
+    /// content. If it cannot be restored, the next change is refused unless it can be saved.
+    #[test]
+    fn a_refused_change_does_not_stay_in_the_file() {
+        let name = format!("tsumugi-refused-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("file");
+        reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {
+            let reservations = Reservations::open(&path, [7; 16]).await.unwrap();
+            let store = reservations.store.as_ref().unwrap();
+            let failures = &store.failures;
+            let is_in_file = async || {
+                let again = Reservations::open(&path, [7; 16]).await.unwrap();
+                !again.inner().state.is_stored_otherwise(&reservations.inner().state)
+            };
+            let add = Change::Register { how: Register::Add { new: 1 }, persist: Some(true) };
+            reservations.change(HostId([1; 16]), add).await.unwrap();
+            failures.store(1, Ordering::Relaxed);
+            assert_eq!(register(&reservations, 1, 2).await, Err(Status::INTERNAL_ERROR));
+            assert!(is_in_file().await && !store.is_uncertain(), "the old content is restored");
+            failures.store(4, Ordering::Relaxed);
+            for _ in 0..2 {
+                assert_eq!(register(&reservations, 1, 3).await, Err(Status::INTERNAL_ERROR));
+                assert!(store.is_uncertain(), "the restored content may be lost in a crash");
+            }
+            failures.store(2, Ordering::Relaxed);
+            let same = register(&reservations, 1, 1).await;
+            assert_eq!(same, Err(Status::INTERNAL_ERROR), "it has to be saved too");
+            assert!(register(&reservations, 1, 1).await.is_ok() && is_in_file().await);
+            assert!(!store.is_uncertain());
+            assert!(register(&reservations, 1, 4).await.is_ok() && is_in_file().await);
+        });
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -14,6 +14,10 @@
 //! file beside the old one, syncs it, renames it and syncs the directory: after a crash either the
 //! old file or the new one is there. Any other content is an error; a target does not start without
 //! its reservations.
+//!
+//! If the sync of the directory fails, the new file is there although the change is refused. Then
+//! the old content is saved again. If that fails too, every further change has to save its state
+//! first, until one of them succeeds.
 
 use super::state::{Held, State};
 use crate::error::Error;
@@ -25,6 +29,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use uuid::Uuid;
 
 const HEAD: &str = "tsumugi reservations 1";
@@ -35,13 +40,24 @@ const BYTES_MAX: u64 = 64 << 10;
 pub(super) struct Store {
     path: PathBuf,
     uuid: [u8; 16],
+    /// Whether the file may have the content of a refused change.
+    is_uncertain: AtomicBool,
+    /// Number of the next syncs of the directory that fail.
+    #[cfg(test)]
+    pub(super) failures: std::sync::atomic::AtomicU32,
 }
 
 impl Store {
     /// Reads the file of a namespace, and creates it if it is missing.
     pub(super) async fn open(path: &Path, uuid: [u8; 16]) -> Result<(Self, State), Error> {
         let failed = |fault: String| Error::Reservations { path: path.to_owned(), fault };
-        let store = Self { path: path.to_owned(), uuid };
+        let store = Self {
+            path: path.to_owned(),
+            uuid,
+            is_uncertain: AtomicBool::new(false),
+            #[cfg(test)]
+            failures: Default::default(),
+        };
         let state = match File::open(path, OpenOptions::READ) {
             Ok(file) => {
                 let text = read(&file).await.map_err(|error| failed(error.to_string()))?;
@@ -57,8 +73,26 @@ impl Store {
         Ok((store, state))
     }
 
-    /// Replaces the file's content durably.
-    pub(super) async fn save(&self, state: &State) -> io::Result<()> {
+    /// Returns whether the next change has to be saved even if it does not change the content.
+    pub(super) fn is_uncertain(&self) -> bool {
+        self.is_uncertain.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the content `old` durably by `new`. If that fails, the file has the old content,
+    /// or is [uncertain](Self::is_uncertain).
+    pub(super) async fn replace(&self, old: &State, new: &State) -> io::Result<()> {
+        let result = self.save(new).await;
+        if result.is_err()
+            && self.is_uncertain()
+            && let Err(error) = self.save(old).await
+        {
+            let path = self.path.display();
+            tracing::error!(%path, %error, "the file may contain a refused change of reservations");
+        }
+        result
+    }
+
+    async fn save(&self, state: &State) -> io::Result<()> {
         let mut new = self.path.clone().into_os_string();
         new.push(".new");
         let new = PathBuf::from(new);
@@ -73,7 +107,19 @@ impl Store {
         let file = File::open(&new, options)?;
         file.write_at(Buffer::copy_from(text.as_bytes()), 0).await.0?;
         file.sync_all().await?;
+        self.is_uncertain.store(true, Ordering::Relaxed);
         std::fs::rename(&new, &self.path)?;
+        self.sync_directory().await?;
+        self.is_uncertain.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn sync_directory(&self) -> io::Result<()> {
+        #[cfg(test)]
+        if self.failures.load(Ordering::Relaxed) > 0 {
+            self.failures.fetch_sub(1, Ordering::Relaxed);
+            return Err(io::Error::from_raw_os_error(5));
+        }
         let directory = match self.path.parent() {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
