@@ -219,7 +219,7 @@ fn number(text: &str, line: usize, field: &str) -> Result<f64, Wrong> {
 }
 
 /// Puts records into a store; one that is there has to be of imported results, and gets more of them.
-/// `sources` are told in the report.
+/// The report shows `sources`.
 pub fn store(
     path: &Path,
     name: &str,

@@ -38,7 +38,7 @@ impl Claim {
         let path = database.with_extension(ENDING);
         let file = File::options().create(true).append(true).open(&path);
         let file = file.map_err(Error::io("cannot claim", &path))?;
-        // Who looks whether it is locked locks it for a moment.
+        // A process that looks whether it is locked locks it for a moment.
         for _ in 0..TRIES_MAX {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self { path, _file: file }),
@@ -72,7 +72,7 @@ impl Life {
 mod tests {
     use super::*;
 
-    /// Goal: results have one writer; who looks on tells a living one from one that was killed.
+    /// Goal: results have one writer; a reader distinguishes a living one from one that was killed.
     #[test]
     fn results_have_one_writer() {
         let directory = tempfile::tempdir().unwrap();

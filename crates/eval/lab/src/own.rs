@@ -136,7 +136,7 @@ impl OwnDirectory {
         let process = std::process::id();
         for number in 0..10_000_u32 {
             let path = parent.join(format!("{PREFIX}{process}-{number}"));
-            // Fails if it exists: never somebody else's directory.
+            // Fails if it exists: the directory of another process is never used.
             match rustix::fs::mkdir(&path, Mode::RWXU) {
                 Ok(()) => return Self::mark(path, owner),
                 Err(rustix::io::Errno::EXIST) => {}

@@ -1,6 +1,6 @@
 //! Runs a plan: round by round, kept as it goes, ended by verdict, limit or user.
 //!
-//! Every run is in the database before the next begins, so whatever ends the process loses one run
+//! Every run is in the database before the next begins, so the end of the process loses one run
 //! at most. What has been decided is always computed from the database, never remembered: so an
 //! experiment that was interrupted and resumed takes the same decisions at the same looks as one
 //! that was not.
@@ -73,7 +73,7 @@ pub struct Runner<'a> {
     earlier: Duration,
     done: BTreeSet<(u32, String, String)>,
     runs_here: u32,
-    /// When it ends whatever its own limits say.
+    /// When it ends at the latest, also where its own limits are later.
     deadline: Option<Instant>,
     failures: BTreeMap<usize, u32>,
     /// `None` without storage, which costs no CPU time.
@@ -139,7 +139,7 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// Ends at this moment at the latest, whatever the experiment's own limit is.
+    /// Ends at this moment at the latest, also where the experiment's own limit is later.
     pub fn end_by(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
     }

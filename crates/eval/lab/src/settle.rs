@@ -1,6 +1,6 @@
 //! Lets what earlier runs have left reach storage before the next run begins.
 //!
-//! A write that returned may still be a dirty page, and whichever run comes next shares the device with it.
+//! A write that returned may still be a dirty page, and the next run shares the device with it.
 //! So the file systems that a run works on are synced, and its device has to be idle. What a device does
 //! inside (a cache that it empties, blocks that it erases) cannot be seen or waited for: balanced orders
 //! spread it evenly, and a carry-over that remains is looked for in the results.

@@ -7,7 +7,7 @@
 //! system. A shorter clock would favour the scheme that leaves the most work undone. A container's own rate is
 //! by its own time, from the word to the return of its last write.
 //!
-//! What a container is, the condition's runtime says: a plain process, or whatever a container runtime
+//! The condition's runtime decides what a container is: a plain process, or what a container runtime
 //! starts, with the directory of its layers bound into it.
 
 mod container;

@@ -4,7 +4,7 @@
 //! Three parts, which know nothing of what the instances do:
 //!
 //! * [`Shares`] gives each instance a directory of its own: plain directories here, unions or snapshots
-//!   over one lower directory by those who implement it. A place has one, see
+//!   over one lower directory in other implementations. A place has one, see
 //!   [`Place::instances`](crate::place::Place::instances).
 //! * [`Meeting`] starts the instances' commands and is their start barrier. Each instance makes itself
 //!   ready (container up, files made), says so at its [`Seat`] and sleeps. When the last one has said so, all
@@ -14,7 +14,7 @@
 //! * [`fairness`] of what they reached.
 //!
 //! The barrier is a directory that all instances see (their scratch) with a FIFO in it: opening it for
-//! reading sleeps until the meeting opens it for writing, in whichever namespaces the readers are, and costs no
+//! reading sleeps until the meeting opens it for writing, in any namespace of a reader, and costs no
 //! CPU time meanwhile. Output goes to files there, not to pipes: six hundred instances need no thread here.
 //!
 //! ```no_run

@@ -155,7 +155,7 @@ pub fn run(
     command: impl Fn(u32, &Path) -> Command,
 ) -> Result<Vec<PhaseResult>, Error> {
     let root = load.directory.join(format!("mdtest-{}", std::process::id()));
-    // Fails if it exists: never somebody else's.
+    // Fails if it exists: the directory of another run is never used.
     std::fs::create_dir(&root).map_err(Error::io("cannot make", &root))?;
     let results = run_in(load, &root, command);
     std::fs::remove_dir_all(&root).map_err(Error::io("cannot remove", &root))?;

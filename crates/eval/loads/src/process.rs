@@ -128,7 +128,7 @@ pub fn end_all(children: Vec<&mut Child>, patience: Duration) {
     }
     let until = Instant::now() + patience;
     for child in children {
-        // Whoever cannot be waited for is no child of ours any more.
+        // A process that cannot be waited for is no child of ours any more.
         let _ = end(child, until.saturating_duration_since(Instant::now()));
     }
 }

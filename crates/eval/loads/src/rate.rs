@@ -1,6 +1,6 @@
 //! Load at a fixed rate, or in a closed loop, over many units: `tsumugi eval rate`, one per run.
 //!
-//! A rate is held whatever becomes of the operations, so that CPU time per operation can be looked at
+//! The rate does not depend on how operations end, so that CPU time per operation can be looked at
 //! by rate. A run that does not reach 99 % of its rate is marked: it counts as measured, but not for what
 //! CPU time grows with.
 

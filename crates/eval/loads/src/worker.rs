@@ -145,7 +145,7 @@ impl Worker {
                 let _ = self.child.kill();
             }
         }
-        // Whoever cannot be waited for is no child of ours any more.
+        // A process that cannot be waited for is no child of ours any more.
         let _ = self.child.wait();
         self.has_ended = true;
     }

@@ -135,7 +135,7 @@ impl Meeting {
             if ready == count {
                 break;
             }
-            // Before the barrier nobody ends in order.
+            // No instance ends in order before the barrier.
             if let Some(number) = crowd.next_ended()? {
                 return Err(self.complaint(number, "ended before it was ready"));
             }
@@ -186,7 +186,7 @@ impl Meeting {
         let wrong = Error::io("cannot open", &go);
         let writer = File::options().read(true).write(true).open(&go).map_err(wrong)?;
         std::thread::sleep(ahead);
-        // Whoever comes later still finds a way in: a plain file of this name opens at once.
+        // An instance that comes later still finds a way in: a plain file of this name opens at once.
         let plain = self.path().join("gone");
         fs::write(&plain, "").map_err(Error::io("cannot write", &plain))?;
         fs::rename(&plain, &go).map_err(Error::io("cannot rename", &plain))?;
