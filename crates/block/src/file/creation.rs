@@ -4,7 +4,8 @@ use super::{failed, lock};
 use crate::error::Error;
 use reactor::{Buffer, File, OpenOptions};
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::io;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
 /// Bytes per write.
@@ -48,6 +49,10 @@ pub async fn create(
     file.set_size(0).map_err(failed("empty", path))?;
     file.fallocate(0, 0, size).await.map_err(failed("reserve space for", path))?;
     if fill == Fill::Written {
+        let mut progress = |done| {
+            progress(done);
+            ControlFlow::Continue(())
+        };
         write_once(&file, 0..size, &mut progress).await.map_err(failed("write", path))?;
     }
     file.sync_all().await.map_err(failed("flush", path))
@@ -55,16 +60,17 @@ pub async fn create(
 
 /// Extends a file: `from` to `size` bytes get real data blocks that are written once, durably. Does
 /// not lock the file, because the process uses it already. Calls `progress` with the bytes done
-/// after each piece. After an error the file has its former size.
+/// after each piece; it may stop the extension. After an error the file has its former size. If the
+/// future is dropped, the file may stay longer.
 ///
 /// # Errors
-/// [`Error::Open`], e.g. for lack of space; [`Error::Geometry`] unless both sizes are multiples of
-/// 4096, in order.
+/// [`Error::Open`], e.g. for lack of space, or if `progress` stopped it; [`Error::Geometry`] unless
+/// both sizes are multiples of 4096, in order.
 pub async fn grow(
     path: impl AsRef<Path>,
     (from, size): (u64, u64),
     direct: bool,
-    mut progress: impl FnMut(u64),
+    mut progress: impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), Error> {
     let path = path.as_ref();
     if size <= from || !size.is_multiple_of(4096) || !from.is_multiple_of(4096) {
@@ -96,25 +102,29 @@ pub async fn cut(path: impl AsRef<Path>, size: u64) -> Result<(), Error> {
     file.sync_all().await.map_err(failed("flush", path))
 }
 
+/// Writes zeros. When it returns, even after an error, no write is in flight: the caller may cut the
+/// file.
 async fn write_once(
     file: &File,
     range: Range<u64>,
-    progress: &mut impl FnMut(u64),
-) -> std::io::Result<()> {
+    progress: &mut impl FnMut(u64) -> ControlFlow<()>,
+) -> io::Result<()> {
     let zeros = Buffer::zeroed(PIECE_BYTES as usize).freeze();
     let mut writes = VecDeque::new();
     let (mut started, mut done) = (range.start, range.start);
-    while done < range.end {
-        while started < range.end && writes.len() < WRITES_MAX {
+    let mut result = Ok(());
+    loop {
+        while result.is_ok() && started < range.end && writes.len() < WRITES_MAX {
             let len = PIECE_BYTES.min(range.end - started);
             writes.push_back((file.write_at(zeros.slice(..len as usize), started), len));
             started += len;
         }
-        if let Some((write, len)) = writes.pop_front() {
-            write.await.0?;
-            done += len;
-            progress(done - range.start);
-        }
+        let Some((write, len)) = writes.pop_front() else { return result };
+        let written = write.await.0;
+        done += len;
+        result = result.and(written.map(drop)).and_then(|()| match progress(done - range.start) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(io::Error::other("it was stopped")),
+        });
     }
-    Ok(())
 }

@@ -140,9 +140,9 @@ async fn serve(
     drop((socket, orders));
     control.end().await;
     let (connections, cores) = (server.connections(), server.cores());
-    server
-        .shutdown()
-        .await
+    let flushed = server.shutdown().await;
+    flushed
+        .and(control.flush_removed().await)
         .context("a namespace cannot be flushed: its last writes may be lost")?;
     if is_json {
         report::counts(&target, connections, &cores, true);

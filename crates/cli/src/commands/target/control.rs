@@ -8,6 +8,7 @@
 //! neither I/O nor requests that only read the state.
 
 mod apply;
+mod closing;
 mod difference;
 mod file;
 mod listen;
@@ -26,17 +27,19 @@ use super::args::TargetArgs;
 use super::config::Settings;
 use super::hosts;
 use anyhow::{Context, bail};
+use closing::Closings;
 use nvme::{Nqn, Nsid};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 use target::{Cores, HostProof, HostTls, NAMESPACES_MAX, Server, Target};
 
-/// How long the end of the target waits for a change in progress.
-const CHANGE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of the target waits for a change in progress: longer than
+/// [`apply::CLOSE_PATIENCE`], and time for flushes.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between two looks at a change in progress.
 const CHANGE_PAUSE: Duration = Duration::from_millis(5);
 
@@ -61,6 +64,7 @@ pub(super) struct Control {
     live: Mutex<Live>,
     /// Held during a change.
     changing: Mutex<()>,
+    closings: Arc<Closings>,
     listeners: reactor::mailbox::Sender<listen::Order>,
     is_ending: AtomicBool,
     /// A SIGHUP has come that no reading of the file has answered yet.
@@ -96,6 +100,7 @@ impl Control {
             args,
             live: Mutex::new(live),
             changing: Mutex::default(),
+            closings: Arc::default(),
             listeners,
             is_ending: AtomicBool::new(false),
             is_reload_waiting: AtomicBool::new(false),
@@ -108,27 +113,12 @@ impl Control {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a change on this thread, after earlier changes. Fails when the target ends.
+    /// Makes a change on this thread, after earlier changes. The end of the target waits for it, so
+    /// that it is not left halfway.
     fn change<T>(&self, change: impl AsyncFnOnce(&Self) -> anyhow::Result<T>) -> anyhow::Result<T> {
-        self.change_whole(async |this| {
-            let work = std::pin::pin!(change(this));
-            let end = std::pin::pin!(this.ending());
-            match reactor::race(work, end).await {
-                reactor::Either::First(result) => result,
-                reactor::Either::Second(()) => bail!("the target ends"),
-            }
-        })
-    }
-
-    /// As [`Self::change`], for a change that must not be left halfway: the end of the target waits
-    /// for it.
-    fn change_whole<T>(
-        &self,
-        change: impl AsyncFnOnce(&Self) -> anyhow::Result<T>,
-    ) -> anyhow::Result<T> {
         // After a panic during a change, `live` still describes the target.
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.is_ending.load(Ordering::Relaxed) {
+        if self.is_ending() {
             bail!("the target ends");
         }
         let mut runtime = reactor::Runtime::new(&reactor::Config::default())
@@ -136,9 +126,23 @@ impl Control {
         runtime.block_on(change(self))
     }
 
-    async fn ending(&self) {
-        while !self.is_ending.load(Ordering::Relaxed) {
-            reactor::time::sleep(CHANGE_PAUSE).await;
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
+    /// Carries out a step of a change that may be left halfway. Drops it when the target ends.
+    async fn unless_ending<T>(
+        &self,
+        step: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        let end = async {
+            while !self.is_ending() {
+                reactor::time::sleep(CHANGE_PAUSE).await;
+            }
+        };
+        match reactor::race(std::pin::pin!(step), std::pin::pin!(end)).await {
+            reactor::Either::First(result) => result,
+            reactor::Either::Second(()) => bail!("the target ends"),
         }
     }
 
@@ -189,9 +193,19 @@ impl Control {
     pub(super) async fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
         let deadline = reactor::time::now() + CHANGE_PATIENCE;
-        while self.changing.try_lock().is_err() && reactor::time::now() < deadline {
+        let is_changing = || matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock));
+        while is_changing() && reactor::time::now() < deadline {
             reactor::time::sleep(CHANGE_PAUSE).await;
         }
+    }
+
+    /// Makes the data of removed namespaces durable that no change could flush before the end. The
+    /// server must have ended, and with it all commands.
+    ///
+    /// # Errors
+    /// The first failure; the others are flushed all the same.
+    pub(super) async fn flush_removed(&self) -> Result<(), block::Error> {
+        self.closings.flush().await
     }
 }
 

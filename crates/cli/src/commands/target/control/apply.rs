@@ -5,6 +5,7 @@
 //! fail, except those that wait until the target has released a file: their failures become
 //! warnings.
 
+use super::closing::Closing;
 use super::difference::{Difference, Keys, NamespaceStep, Wanted, real_path};
 use super::report::Report;
 use super::{Control, Live};
@@ -13,16 +14,15 @@ use crate::commands::target::config::Settings;
 use crate::commands::target::namespace::{NamespaceSettings, Resized};
 use crate::commands::target::{open_namespace, open_subsystem};
 use anyhow::{Context, bail};
-use block::Backing;
 use nvme::log_page::AnaState;
 use nvme::{Nqn, Nsid};
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 use target::{AnaGroupId, Namespace, Subsystem};
 
 /// How long to wait for a removed namespace's last commands.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 
 /// A namespace that gets a new size.
@@ -45,22 +45,6 @@ struct Prepared {
     /// Addresses as requested, and as they are.
     listeners: Vec<(SocketAddr, SocketAddr)>,
     ana: Vec<(Arc<Subsystem>, AnaGroupId, AnaState)>,
-}
-
-/// A namespace that hosts no longer see; its last commands may still run.
-struct Closing {
-    name: String,
-    namespace: Weak<Namespace>,
-    backing: Arc<dyn Backing>,
-    /// For a shrunk namespace: its settings and its new size; the bytes beyond it are given back.
-    shrunk: Option<(NamespaceSettings, u64)>,
-}
-
-impl Closing {
-    fn new(name: String, namespace: &Arc<Namespace>) -> Self {
-        let backing = Arc::clone(namespace.backing());
-        Self { name, namespace: Arc::downgrade(namespace), backing, shrunk: None }
-    }
 }
 
 impl Control {
@@ -103,7 +87,8 @@ impl Control {
         prepared: &mut Prepared,
     ) -> anyhow::Result<()> {
         for &index in &difference.subsystems_added {
-            let opened = open_subsystem(&wanted.settings.subsystems[index]).await?;
+            let opening = open_subsystem(&wanted.settings.subsystems[index]);
+            let opened = self.unless_ending(opening).await?;
             prepared.subsystems.push((index, opened));
         }
         for (name, step) in &difference.namespaces {
@@ -115,7 +100,8 @@ impl Control {
                     if path.is_some_and(|path| difference.paths_removed.contains(&path)) {
                         prepared.later.push((subsystem, *nsid, settings.clone()));
                     } else {
-                        prepared.added.push((subsystem, open_namespace(settings, *nsid).await?));
+                        let opening = open_namespace(settings, *nsid);
+                        prepared.added.push((subsystem, self.unless_ending(opening).await?));
                     }
                 }
                 NamespaceStep::Resize { nsid, settings, bytes } => {
@@ -131,7 +117,7 @@ impl Control {
                     if bytes.is_some_and(is_smaller) {
                         return Err(refused());
                     }
-                    let resized = settings.resize(former.backing(), *bytes).await?;
+                    let resized = self.resize(settings, &former, *bytes).await?;
                     let is_too_small = is_smaller(resized.backing.geometry().size());
                     let settings = settings.clone();
                     prepared.resizes.push(Resize { subsystem, settings, former, resized });
@@ -145,6 +131,24 @@ impl Control {
             prepared.listeners.push((address, self.add_listener(address)?));
         }
         Ok(())
+    }
+
+    /// Gives the store of a namespace a new size. Fails when the target ends.
+    async fn resize(
+        &self,
+        settings: &NamespaceSettings,
+        former: &Namespace,
+        bytes: Option<u64>,
+    ) -> anyhow::Result<Resized> {
+        let resizing = settings.resize(former.backing(), bytes, || self.is_ending());
+        if settings.path().is_none() {
+            return self.unless_ending(resizing).await;
+        }
+        // It ends early on its own, because it must cut the file again.
+        resizing.await.map_err(|error| match self.is_ending() {
+            true => error.context("the target ends"),
+            false => error,
+        })
     }
 
     /// Finds the ANA groups that change. A subsystem that reports no ANA cannot begin with it,
@@ -215,7 +219,7 @@ impl Control {
             }
         }
         for resize in std::mem::take(&mut prepared.resizes) {
-            closing.extend(Self::replace(resize, report));
+            closing.extend(self.replace(resize, report));
         }
         for (index, subsystem) in std::mem::take(&mut prepared.subsystems) {
             names[index] = self.add_subsystem(subsystem, report);
@@ -237,8 +241,8 @@ impl Control {
             }
         }
         let listeners = self.change_listeners(live, difference, prepared.listeners, report);
-        Self::close(closing, report).await;
-        self.open_later(prepared.later, &mut settings, &names, report).await;
+        let in_use = self.close(closing, report).await;
+        self.open_later((prepared.later, &in_use), &mut settings, &names, report).await;
         let mut settings = settings.with_fixed_of(&live.settings);
         let mut kept = names.iter().map(Option::is_some);
         settings.subsystems.retain(|_| kept.next().unwrap_or(false));
@@ -311,20 +315,21 @@ impl Control {
     }
 
     /// Removes namespaces and subsystems.
-    fn remove(&self, difference: &Difference, report: &mut Report) -> Vec<Closing> {
+    fn remove(&self, difference: &Difference, report: &mut Report) -> Vec<Arc<Closing>> {
         let mut closing = Vec::new();
         for (name, step) in &difference.namespaces {
             let NamespaceStep::Remove { nsid } = step else { continue };
             let Some(subsystem) = self.target.subsystem(name) else { continue };
             if let Some(namespace) = subsystem.remove_namespace(*nsid) {
-                closing.push(Closing::new(format!("{nsid} of {name}"), &namespace));
+                closing.push(self.closings.add(format!("{nsid} of {name}"), &namespace, None));
                 report.changes.push(format!("{nsid} of {name} was removed"));
             }
         }
         for name in &difference.subsystems_removed {
             let Some(subsystem) = self.target.remove_subsystem(name) else { continue };
             for namespace in subsystem.namespaces() {
-                closing.push(Closing::new(format!("{} of {name}", namespace.nsid()), &namespace));
+                let name = format!("{} of {name}", namespace.nsid());
+                closing.push(self.closings.add(name, &namespace, None));
             }
             report.changes.push(format!("subsystem {name} was removed"));
         }
@@ -375,11 +380,10 @@ impl Control {
     }
 
     /// Replaces a namespace by one with the new size. Returns the old one, which closes.
-    fn replace(resize: Resize, report: &mut Report) -> Option<Closing> {
+    fn replace(&self, resize: Resize, report: &mut Report) -> Option<Arc<Closing>> {
         let Resize { subsystem, settings, former, resized } = resize;
         let (have, bytes) = (former.backing().geometry().size(), resized.backing.geometry().size());
         let name = format!("{} of {}", former.nsid(), subsystem.nqn());
-        let mut closing = Closing::new(name.clone(), &former);
         if have == bytes {
             return None;
         }
@@ -390,11 +394,7 @@ impl Control {
             return None;
         }
         report.changes.push(format!("{name} has {bytes} bytes, and had {have}"));
-        if bytes < have {
-            closing.shrunk = Some((settings, bytes));
-            return Some(closing);
-        }
-        None
+        (bytes < have).then(|| self.closings.add(name, &former, Some((settings, bytes))))
     }
 
     fn change_listeners(
@@ -425,39 +425,54 @@ impl Control {
         listeners
     }
 
-    /// Waits until no command runs on removed namespaces, and makes their data durable.
-    async fn close(closing: Vec<Closing>, report: &mut Report) {
+    /// Waits until no command runs on removed namespaces, and makes their data durable. Returns the
+    /// UUIDs of those that are left in use, to be flushed later.
+    async fn close(&self, closing: Vec<Arc<Closing>>, report: &mut Report) -> Vec<[u8; 16]> {
         let deadline = reactor::time::now() + CLOSE_PATIENCE;
-        for Closing { name, namespace, backing, shrunk } in closing {
-            while namespace.strong_count() > 0 && reactor::time::now() < deadline {
+        let mut in_use = Vec::new();
+        for closing in closing {
+            // A file must be cut before the end: its settings have the new size.
+            let is_hurried = || self.is_ending() && !closing.is_shrunk();
+            while closing.is_in_use() && reactor::time::now() < deadline && !is_hurried() {
                 reactor::time::sleep(CLOSE_PAUSE).await;
             }
-            if let Err(error) = backing.attach().flush().await {
-                report.warnings.push(format!("{name} cannot be flushed: {error}"));
-            }
-            if namespace.strong_count() > 0 {
+            let name = &closing.name;
+            if closing.is_in_use() {
                 report.warnings.push(format!(
                     "{name} is still used by commands that run, and closes after the last of them"
                 ));
-            } else if let Some((settings, bytes)) = shrunk
-                && let Err(error) = settings.give_back(&backing, bytes).await
-            {
+                in_use.push(closing.uuid);
+                self.closings.leave(&closing);
+                continue;
+            }
+            if let Err(error) = closing.flush().await {
+                report.warnings.push(format!("{name} cannot be flushed: {error}"));
+            }
+            if let Err(error) = closing.give_back().await {
                 report.warnings.push(format!("the space of {name} is not given back: {error:#}"));
             }
+            self.closings.remove(&closing);
         }
+        in_use
     }
 
     /// Opens namespaces with files that were in use until now.
     async fn open_later(
         &self,
-        later: Vec<(Arc<Subsystem>, Nsid, NamespaceSettings)>,
+        (later, in_use): (Vec<(Arc<Subsystem>, Nsid, NamespaceSettings)>, &[[u8; 16]]),
         settings: &mut Settings,
         names: &[Option<Nqn>],
         report: &mut Report,
     ) {
         for (subsystem, nsid, wanted) in later {
-            let opened = open_namespace(&wanted, nsid).await;
-            let added = opened.and_then(|namespace| Ok(subsystem.add_namespace(namespace)?));
+            let added = async {
+                let namespace = self.unless_ending(open_namespace(&wanted, nsid)).await?;
+                if in_use.contains(&namespace.uuid()) {
+                    bail!("commands still run on it as it was before");
+                }
+                Ok(subsystem.add_namespace(namespace)?)
+            };
+            let added: anyhow::Result<_> = added.await;
             let name = subsystem.nqn();
             match added {
                 Ok(namespace) => {

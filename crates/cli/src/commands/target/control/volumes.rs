@@ -12,13 +12,12 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 impl Control {
-    /// Carries out a request about volumes. The end of the target waits for it, because half of a
-    /// change of metadata would make the pool fail.
+    /// Carries out a request about volumes.
     ///
     /// # Errors
     /// If this process does not have the pool open, or the pool refuses.
     pub(super) fn change_volumes(&self, request: &Request) -> anyhow::Result<Value> {
-        self.change_whole(async |this| match request {
+        self.change(async |this| match request {
             Request::VolumeList { pool } => Ok(listing(&open_pool(pool)?.pool)),
             Request::VolumeCreate { pool, name, size_bytes } => {
                 open_pool(pool)?.pool.create(name, *size_bytes).await?;

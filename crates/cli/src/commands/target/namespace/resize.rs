@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use block::{Backing, Joined, MemoryBacking};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -88,7 +89,8 @@ impl NamespaceSettings {
 
     /// Gives the store `bytes`, or the present size of the file or device. `present` is in use and
     /// stays so until the caller replaces it. A shrunk store keeps its bytes until
-    /// [`Self::give_back`].
+    /// [`Self::give_back`]. The future of a file's extension must not be dropped, because the file
+    /// would stay longer; it ends early when `is_stopped` returns true.
     ///
     /// # Errors
     /// If the size is not possible.
@@ -96,9 +98,10 @@ impl NamespaceSettings {
         &self,
         present: &Arc<dyn Backing>,
         bytes: Option<u64>,
+        is_stopped: impl Fn() -> bool,
     ) -> anyhow::Result<Resized> {
         match (&self.path, self.memory) {
-            (Some(path), None) => self.resize_path(path, present, bytes).await,
+            (Some(path), None) => self.resize_path(path, present, bytes, is_stopped).await,
             (None, Some(_)) => {
                 let bytes = bytes.context("give the new size of memory, as in --size 1G")?;
                 self.resize_memory(present, bytes).await
@@ -138,6 +141,7 @@ impl NamespaceSettings {
         path: &Path,
         present: &Arc<dyn Backing>,
         bytes: Option<u64>,
+        is_stopped: impl Fn() -> bool,
     ) -> anyhow::Result<Resized> {
         let (have, is_device) = examine(path)?;
         let block = u64::from(present.geometry().block_size);
@@ -154,7 +158,11 @@ impl NamespaceSettings {
             if !bytes.is_multiple_of(block) {
                 bail!("{bytes} bytes are not a multiple of the block size, {block}");
             }
-            block::grow(path, (have, bytes), !self.buffered, |_| {}).await?;
+            let progress = |_| match is_stopped() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            };
+            block::grow(path, (have, bytes), !self.buffered, progress).await?;
             grown = Some((path.to_owned(), have));
         }
         match present.resized(bytes) {
@@ -193,4 +201,29 @@ fn examine(path: &Path) -> anyhow::Result<(u64, bool)> {
     let mut file = File::open(path).with_context(examined)?;
     let is_device = file.metadata().with_context(examined)?.file_type().is_block_device();
     Ok((file.seek(SeekFrom::End(0)).with_context(examined)?, is_device))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a file has its former size after its extension was stopped halfway.
+    #[test]
+    fn a_stopped_extension_leaves_no_trace() {
+        reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("disk");
+            let text = format!("file:{},size=1M,buffered", path.display());
+            let settings: NamespaceSettings = text.parse().unwrap();
+            settings.prepare().await.unwrap();
+            let backing = settings.open(settings.uuid().await.unwrap()).await.unwrap();
+            let asked = std::cell::Cell::new(0);
+            let is_stopped = || asked.replace(asked.get() + 1) == 1;
+            assert!(settings.resize(&backing, Some(64 << 20), is_stopped).await.is_err());
+            assert_eq!(asked.get(), 2, "no piece is written after the stop");
+            assert_eq!(examine(&path).unwrap().0, 1 << 20);
+            settings.resize(&backing, Some(2 << 20), || false).await.unwrap().undo().await;
+            assert_eq!(examine(&path).unwrap().0, 1 << 20);
+        });
+    }
 }

@@ -1,0 +1,198 @@
+//! Namespaces that hosts no longer see: their last commands may still run, and their data may not be
+//! durable yet.
+//!
+//! The change that removes a namespace waits for its commands, then flushes it. If the commands take
+//! too long, or the target ends, the namespace stays in the list: a thread flushes it after its last
+//! command, and the end of the target flushes all that are left.
+
+use crate::commands::target::namespace::NamespaceSettings;
+use block::Backing;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use target::Namespace;
+
+/// Pause between two looks at namespaces with commands that take long.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+/// A namespace that hosts no longer see.
+pub(super) struct Closing {
+    pub(super) name: String,
+    pub(super) uuid: [u8; 16],
+    namespace: Weak<Namespace>,
+    backing: Arc<dyn Backing>,
+    /// For a shrunk namespace: its settings and its new size; the bytes beyond it are given back.
+    shrunk: Option<(NamespaceSettings, u64)>,
+    /// Whether the change has stopped waiting for it.
+    is_left: AtomicBool,
+}
+
+impl Closing {
+    /// Returns whether commands still run on it.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.namespace.strong_count() > 0
+    }
+
+    /// Returns whether it became smaller.
+    pub(super) fn is_shrunk(&self) -> bool {
+        self.shrunk.is_some()
+    }
+
+    /// Makes its data durable.
+    pub(super) async fn flush(&self) -> Result<(), block::Error> {
+        self.backing.attach().flush().await
+    }
+
+    /// Gives back the bytes beyond its new end, if it was shrunk. No command may run on it.
+    pub(super) async fn give_back(&self) -> anyhow::Result<()> {
+        match &self.shrunk {
+            Some((settings, bytes)) => settings.give_back(&self.backing, *bytes).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// All namespaces that are not closed yet.
+#[derive(Default)]
+pub(super) struct Closings {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    all: Vec<Arc<Closing>>,
+    /// Whether a thread waits for those that changes have left.
+    is_followed: bool,
+}
+
+impl Closings {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a namespace that hosts no longer see.
+    pub(super) fn add(
+        &self,
+        name: String,
+        namespace: &Arc<Namespace>,
+        shrunk: Option<(NamespaceSettings, u64)>,
+    ) -> Arc<Closing> {
+        let closing = Arc::new(Closing {
+            name,
+            uuid: namespace.uuid(),
+            namespace: Arc::downgrade(namespace),
+            backing: Arc::clone(namespace.backing()),
+            shrunk,
+            is_left: AtomicBool::new(false),
+        });
+        self.state().all.push(Arc::clone(&closing));
+        closing
+    }
+
+    /// Removes a namespace that is closed.
+    pub(super) fn remove(&self, closing: &Arc<Closing>) {
+        self.state().all.retain(|it| !Arc::ptr_eq(it, closing));
+    }
+
+    /// Leaves a namespace to a thread that flushes it after its last command.
+    pub(super) fn leave(self: &Arc<Self>, closing: &Closing) {
+        closing.is_left.store(true, Ordering::Relaxed);
+        if std::mem::replace(&mut self.state().is_followed, true) {
+            return;
+        }
+        let this = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("closing".into());
+        if let Err(error) = thread.spawn(move || this.follow()) {
+            tracing::warn!(%error, "removed namespaces are flushed only when the target ends");
+            self.state().is_followed = false;
+        }
+    }
+
+    /// Flushes each namespace that changes have left after its last command, until there are none.
+    fn follow(&self) {
+        let mut runtime = match reactor::Runtime::new(&reactor::Config::default()) {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                tracing::warn!(%error, "removed namespaces are flushed only when the target ends");
+                self.state().is_followed = false;
+                return;
+            }
+        };
+        runtime.block_on(async {
+            while let Some(left) = self.left() {
+                for closing in left.iter().filter(|it| !it.is_in_use()) {
+                    if let Err(error) = closing.flush().await {
+                        eprintln!("tsumugi: {} cannot be flushed: {error}", closing.name);
+                    }
+                    self.remove(closing);
+                }
+                drop(left);
+                reactor::time::sleep(LOOK_PAUSE).await;
+            }
+        });
+    }
+
+    /// Returns the namespaces that changes have left; [`None`] ends the thread.
+    fn left(&self) -> Option<Vec<Arc<Closing>>> {
+        let mut state = self.state();
+        let is_left = |it: &&Arc<Closing>| it.is_left.load(Ordering::Relaxed);
+        let left: Vec<_> = state.all.iter().filter(is_left).cloned().collect();
+        state.is_followed = !left.is_empty();
+        state.is_followed.then_some(left)
+    }
+
+    /// Flushes all namespaces that are not closed yet. Their commands must have ended.
+    ///
+    /// # Errors
+    /// The first failure; the others are flushed all the same.
+    pub(super) async fn flush(&self) -> Result<(), block::Error> {
+        let all = self.state().all.clone();
+        let mut result = Ok(());
+        for closing in all {
+            result = result.and(closing.flush().await);
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::MemoryBacking;
+    use nvme::Nsid;
+    use reactor::Buffer;
+    use volume::Pool;
+
+    /// Goal: acknowledged writes to a volume are durable after the last command of its removed
+    /// namespace, and in any case at the end of the target.
+    #[test]
+    fn removed_volumes_are_flushed() {
+        reactor::Runtime::new(&reactor::Config::default()).unwrap().block_on(async {
+            for is_end in [false, true] {
+                let memory: Arc<dyn Backing> = Arc::new(MemoryBacking::new(8 << 20, 4096).unwrap());
+                Pool::format(&*memory, 64 << 10).await.unwrap();
+                let pool = Pool::open(Arc::clone(&memory)).await.unwrap();
+                pool.create("a", 1 << 20).await.unwrap();
+                let volume: Arc<dyn Backing> = Arc::new(pool.volume("a").unwrap());
+                let data = Buffer::copy_from(&[7; 4096]);
+                volume.attach().write(0, data.into()).await.unwrap();
+                let namespace = Arc::new(Namespace::new(Nsid(1), [1; 16], volume, false));
+                let mapped =
+                    async || Pool::open(Arc::clone(&memory)).await.unwrap().list()[0].mapped;
+                assert_eq!(mapped().await, 0, "no flush has come yet");
+                let closings = Arc::<Closings>::default();
+                let closing = closings.add("volume a".into(), &namespace, None);
+                closings.leave(&closing);
+                if is_end {
+                    closings.flush().await.unwrap();
+                } else {
+                    drop(namespace);
+                    while !closings.state().all.is_empty() {
+                        reactor::time::sleep(Duration::from_millis(1)).await;
+                    }
+                }
+                assert_eq!(mapped().await, 64 << 10);
+            }
+        });
+    }
+}
