@@ -56,7 +56,7 @@ impl Store {
             uuid,
             is_uncertain: AtomicBool::new(false),
             #[cfg(test)]
-            failures: Default::default(),
+            failures: std::sync::atomic::AtomicU32::default(),
         };
         let state = match File::open(path, OpenOptions::READ) {
             Ok(file) => {
