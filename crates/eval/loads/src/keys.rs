@@ -300,6 +300,13 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// Returns an integer of 32 bits; `None` where there is none.
+    pub fn int32(&self, what: &str) -> Result<Option<i32>, Error> {
+        let Some(given) = self.integer(what) else { return Ok(None) };
+        let fits = i32::try_from(*given.value);
+        fits.map(Some).map_err(|_| self.error(&given, what, "has at most 32 bits"))
+    }
+
     /// Returns numbers from 1 to `max`; a 1 where there are none.
     pub fn counts_to(&self, what: &str, max: u32) -> Result<Vec<u32>, Error> {
         match self.counts(what) {

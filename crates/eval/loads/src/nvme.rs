@@ -83,8 +83,14 @@ impl Setting for HostSettings {
 }
 
 fn host(table: &Table<'_>) -> Result<Arc<dyn Setting>, Error> {
-    let cpus = table.counts("cpus");
-    let cpus = cpus.iter().flat_map(|given| given.value).map(|cpu| *cpu as u16).collect();
+    let cpus = match table.counts("cpus") {
+        None => Vec::new(),
+        Some(given) => {
+            let cpus = given.value.iter().map(|cpu| u16::try_from(*cpu));
+            let cpus = cpus.collect::<Result<_, _>>();
+            cpus.map_err(|_| table.error(&given, "cpus", "lies between 0 and 65535"))?
+        }
+    };
     Ok(Arc::new(HostSettings {
         io_queues: table.count_in("io-queues", (1, IO_QUEUES_MAX))?.map(|queues| queues as u16),
         poll_us: table.parsed("poll-us")?,

@@ -65,7 +65,7 @@ pub(super) fn load(table: &Table<'_>, _metrics: &[Metric]) -> Result<Arc<dyn Loa
     Ok(Arc::new(load_of(table).map_err(|why| table.wrong("options", why.to_string()))?))
 }
 
-fn level_of(table: &Table<'_>) -> Result<IorLevel, WrongError> {
+fn level_of(table: &Table<'_>, count: Option<i32>) -> Result<IorLevel, WrongError> {
     let mpi = match table.text("mpi").map(|given| given.value) {
         None => None,
         Some(name) => {
@@ -76,7 +76,6 @@ fn level_of(table: &Table<'_>) -> Result<IorLevel, WrongError> {
         }
     };
     let bytes = table.text("stripe-size").map(|size| units::parse_bytes(size.value)).transpose()?;
-    let count = table.integer("stripe-count").map(|given| *given.value as i32);
     let stripe = Stripe { count, bytes };
     Ok(IorLevel {
         mpi,
@@ -88,5 +87,6 @@ fn level_of(table: &Table<'_>) -> Result<IorLevel, WrongError> {
 
 /// Reads a level.
 pub(super) fn level(table: &Table<'_>) -> Result<Arc<dyn Setting>, Error> {
-    Ok(Arc::new(level_of(table).map_err(|why| table.wrong_level(why.to_string()))?))
+    let count = table.int32("stripe-count")?;
+    Ok(Arc::new(level_of(table, count).map_err(|why| table.wrong_level(why.to_string()))?))
 }

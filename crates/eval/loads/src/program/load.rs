@@ -94,7 +94,7 @@ pub(super) fn read(table: &Table<'_>, metrics: &[Metric]) -> Result<Arc<dyn Load
         command: command.value.to_vec(),
         extracts,
         timeout: table.time("timeout")?.unwrap_or(TIMEOUT_DEFAULT),
-        exit_code: table.integer("exit-code").map_or(0, |given| *given.value as i32),
+        exit_code: table.int32("exit-code")?.unwrap_or(0),
         writes: table.truth("writes").is_none_or(|given| *given.value),
     }))
 }
