@@ -54,7 +54,7 @@ impl Wanted {
         match (name, &self.names[..]) {
             (None, [_]) => Ok(0),
             (None, []) => bail!("the target has no subsystem"),
-            (None, _) => bail!("the target has several subsystems: give one with --subsystem"),
+            (None, _) => bail!("the target has several subsystems: name one with --subsystem"),
             (Some(name), names) => {
                 let is_it =
                     |known: &Option<Nqn>| known.as_ref().is_some_and(|it| it.as_str() == name);
@@ -392,8 +392,8 @@ mod tests {
         for (wrong, reason) in [
             (r#"{"do":"dance"}"#, "unknown variant"),
             (r#"{"do":"show","x":1}"#, "unknown field"),
-            (r#"{"do":"namespace-add","namespace":"file:x"}"#, "from the root"),
-            (r#"{"do":"namespace-add","namespace":"memory:1M,nsid=3"}"#, "each once"),
+            (r#"{"do":"namespace-add","namespace":"file:x"}"#, "an absolute path"),
+            (r#"{"do":"namespace-add","namespace":"memory:1M,nsid=3"}"#, "at most once"),
             (r#"{"do":"namespace-add","namespace":"memory:1M,nsid=1025"}"#, "1 to 1024"),
             (r#"{"do":"namespace-add","namespace":"memory:1M","subsystem":"x"}"#, "no subsystem"),
             (r#"{"do":"namespace-remove","nsid":2}"#, "there is no"),
@@ -401,22 +401,22 @@ mod tests {
             (r#"{"do":"namespace-resize","nsid":1}"#, "give the size"),
             (r#"{"do":"namespace-resize","nsid":1,"size":"big"}"#, "is not a size"),
             (r#"{"do":"namespace-limit","nsid":1,"iops":0}"#, "at least 1"),
-            (r#"{"do":"namespace-hosts","nsid":1,"hosts":["x"]}"#, "no NQN"),
+            (r#"{"do":"namespace-hosts","nsid":1,"hosts":["x"]}"#, "not an NQN"),
             (r#"{"do":"namespace-limit","nsid":2,"iops":5}"#, "there is no"),
             (r#"{"do":"host-add","host":"nqn.2026-01.io.tsumugi:a"}"#, "already"),
             (
                 r#"{"do":"host-add","host":"nqn.2026-01.io.tsumugi:c,dhchap-key=k"}"#,
-                "from the root",
+                "absolute paths",
             ),
-            (r#"{"do":"host-remove","host":"nqn.2026-01.io.tsumugi:c"}"#, "not named"),
-            (r#"{"do":"host-key","host":"nqn.2026-01.io.tsumugi:c"}"#, "not named"),
+            (r#"{"do":"host-remove","host":"nqn.2026-01.io.tsumugi:c"}"#, "not in the"),
+            (r#"{"do":"host-key","host":"nqn.2026-01.io.tsumugi:c"}"#, "not in the"),
             (r#"{"do":"listener-remove","address":"127.0.0.1:4711"}"#, "last address"),
             (r#"{"do":"listener-remove","address":"127.0.0.1:1"}"#, "not listened"),
             (r#"{"do":"listener-add","address":"here"}"#, "here"),
             (r#"{"do":"ana-set","states":{"1":"good"}}"#, "optimized, non-optimized"),
             (r#"{"do":"ana-set","states":{"129":"optimized"}}"#, "1 to 128"),
             (r#"{"do":"ana-set","states":{"1":"change","01":"optimized"}}"#, "two states"),
-            (r#"{"do":"ana-set","states":{}}"#, "no group"),
+            (r#"{"do":"ana-set","states":{}}"#, "at least one GROUP"),
         ] {
             let said = after(wrong).err().map(|error| format!("{error:#}")).unwrap_or_default();
             assert!(said.contains(reason), "{wrong}: {said}");
