@@ -38,7 +38,7 @@ use std::time::Duration;
 use target::{Cores, HostProof, HostTls, NAMESPACES_MAX, Server, Target};
 
 /// How long the end of the target waits for a change in progress: longer than
-/// [`apply::CLOSE_PATIENCE`], and time for flushes.
+/// [`closing::CLOSE_PATIENCE`], and time for flushes.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between two looks at a change in progress.
 const CHANGE_PAUSE: Duration = Duration::from_millis(5);

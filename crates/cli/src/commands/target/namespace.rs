@@ -130,10 +130,15 @@ impl NamespaceSettings {
         Ok(())
     }
 
+    /// Returns the pool's path and the name of its volume, if it is one.
+    pub(super) fn volume(&self) -> Option<(&Path, &str)> {
+        self.volume.as_deref().and_then(|text| volume::split(text).ok())
+    }
+
     /// Returns whether it is this volume of the pool at a canonical path.
     pub(super) fn is_the_volume(&self, pool: &Path, name: &str) -> bool {
-        let own = self.volume.as_deref().and_then(|text| volume::split(text).ok());
-        own.is_some_and(|own| own.1 == name && own.0.canonicalize().is_ok_and(|it| it == pool))
+        self.volume()
+            .is_some_and(|own| own.1 == name && own.0.canonicalize().is_ok_and(|it| it == pool))
     }
 
     /// Returns the hosts that see it.

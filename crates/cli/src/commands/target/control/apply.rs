@@ -6,7 +6,7 @@
 //! warnings.
 
 use super::closing::Closing;
-use super::difference::{Difference, Keys, NamespaceStep, Wanted, real_path};
+use super::difference::{Difference, Keys, NamespaceStep, Wanted};
 use super::report::Report;
 use super::{Control, Live};
 use crate::commands::target::ana;
@@ -18,12 +18,7 @@ use nvme::log_page::AnaState;
 use nvme::{Nqn, Nsid};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 use target::{AnaGroupId, Namespace, Subsystem};
-
-/// How long to wait for a removed namespace's last commands.
-pub(super) const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
-const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 
 /// A namespace that gets a new size.
 struct Resize {
@@ -87,7 +82,16 @@ impl Control {
         prepared: &mut Prepared,
     ) -> anyhow::Result<()> {
         for &index in &difference.subsystems_added {
-            let opening = open_subsystem(&wanted.settings.subsystems[index]);
+            let settings = &wanted.settings.subsystems[index];
+            let is_early = |it: &&NamespaceSettings| it.is_volume() && difference.must_wait(it);
+            if let Some(early) = settings.namespaces.iter().find(is_early) {
+                bail!(
+                    "{} is still exported: remove it first, and add the subsystem in a second \
+                    change",
+                    early.store()
+                );
+            }
+            let opening = open_subsystem(settings);
             let opened = self.unless_ending(opening).await?;
             prepared.subsystems.push((index, opened));
         }
@@ -96,8 +100,7 @@ impl Control {
             match step {
                 NamespaceStep::Remove { .. } => {}
                 NamespaceStep::Add { nsid, settings } => {
-                    let path = real_path(settings);
-                    if path.is_some_and(|path| difference.paths_removed.contains(&path)) {
+                    if difference.must_wait(settings) {
                         prepared.later.push((subsystem, *nsid, settings.clone()));
                     } else {
                         let opening = open_namespace(settings, *nsid);
@@ -106,24 +109,9 @@ impl Control {
                 }
                 NamespaceStep::Resize { nsid, settings, bytes } => {
                     let former = subsystem.namespace(*nsid).context("the namespace has gone")?;
-                    let have = former.backing().geometry().size();
-                    let is_smaller = |bytes: u64| bytes < have && !wanted.may_shrink;
-                    let refused = || {
-                        anyhow::anyhow!(
-                            "{nsid} would lose the data beyond its new end: if you do not need it, \
-                            give --shrink to `tsumugi target ctl namespace resize`"
-                        )
-                    };
-                    if bytes.is_some_and(is_smaller) {
-                        return Err(refused());
-                    }
-                    let resized = self.resize(settings, &former, *bytes).await?;
-                    let is_too_small = is_smaller(resized.backing.geometry().size());
+                    let resized = self.resize(settings, &former, *bytes, wanted.may_shrink).await?;
                     let settings = settings.clone();
                     prepared.resizes.push(Resize { subsystem, settings, former, resized });
-                    if is_too_small {
-                        return Err(refused());
-                    }
                 }
             }
         }
@@ -139,16 +127,35 @@ impl Control {
         settings: &NamespaceSettings,
         former: &Namespace,
         bytes: Option<u64>,
+        may_shrink: bool,
     ) -> anyhow::Result<Resized> {
-        let resizing = settings.resize(former.backing(), bytes, || self.is_ending());
-        if settings.path().is_none() {
-            return self.unless_ending(resizing).await;
+        let have = former.backing().geometry().size();
+        let is_smaller = |bytes: u64| bytes < have && !may_shrink;
+        let refused = || {
+            anyhow::anyhow!(
+                "{} would lose the data beyond its new end: if you do not need it, give --shrink \
+                to `tsumugi target ctl namespace resize`",
+                former.nsid()
+            )
+        };
+        if bytes.is_some_and(is_smaller) {
+            return Err(refused());
         }
-        // It ends early on its own, because it must cut the file again.
-        resizing.await.map_err(|error| match self.is_ending() {
-            true => error.context("the target ends"),
-            false => error,
-        })
+        let resizing = settings.resize(former.backing(), bytes, || self.is_ending());
+        let resized = if settings.path().is_some() {
+            // It must cut the file again, so it ends early on its own.
+            resizing.await.map_err(|error| match self.is_ending() {
+                true => error.context("the target ends"),
+                false => error,
+            })?
+        } else {
+            self.unless_ending(resizing).await?
+        };
+        if is_smaller(resized.backing.geometry().size()) {
+            resized.undo().await;
+            return Err(refused());
+        }
+        Ok(resized)
     }
 
     /// Finds the ANA groups that change. A subsystem that reports no ANA cannot begin with it,
@@ -272,8 +279,8 @@ impl Control {
                 Err(error) => report.warnings.push(error.to_string()),
             }
         }
-        for host in keys.tls.iter().filter(|(host, key)| live.tls.get(*host) != Some(key)) {
-            report.changes.push(format!("the TLS key of {} was set", host.0));
+        for (host, _) in keys.tls.iter().filter(|(host, key)| live.tls.get(*host) != Some(key)) {
+            report.changes.push(format!("the TLS key of {host} was set"));
         }
         for &index in &difference.access {
             let name = names[index].as_ref();
@@ -423,37 +430,6 @@ impl Control {
             listeners.push((wanted, address));
         }
         listeners
-    }
-
-    /// Waits until no command runs on removed namespaces, and makes their data durable. Returns the
-    /// UUIDs of those that are left in use, to be flushed later.
-    async fn close(&self, closing: Vec<Arc<Closing>>, report: &mut Report) -> Vec<[u8; 16]> {
-        let deadline = reactor::time::now() + CLOSE_PATIENCE;
-        let mut in_use = Vec::new();
-        for closing in closing {
-            // A file must be cut before the end: its settings have the new size.
-            let is_hurried = || self.is_ending() && !closing.is_shrunk();
-            while closing.is_in_use() && reactor::time::now() < deadline && !is_hurried() {
-                reactor::time::sleep(CLOSE_PAUSE).await;
-            }
-            let name = &closing.name;
-            if closing.is_in_use() {
-                report.warnings.push(format!(
-                    "{name} is still used by commands that run, and closes after the last of them"
-                ));
-                in_use.push(closing.uuid);
-                self.closings.leave(&closing);
-                continue;
-            }
-            if let Err(error) = closing.flush().await {
-                report.warnings.push(format!("{name} cannot be flushed: {error}"));
-            }
-            if let Err(error) = closing.give_back().await {
-                report.warnings.push(format!("the space of {name} is not given back: {error:#}"));
-            }
-            self.closings.remove(&closing);
-        }
-        in_use
     }
 
     /// Opens namespaces with files that were in use until now.

@@ -5,6 +5,8 @@
 //! too long, or the target ends, the namespace stays in the list: a thread flushes it after its last
 //! command, and the end of the target flushes all that are left.
 
+use super::Control;
+use super::report::Report;
 use crate::commands::target::namespace::NamespaceSettings;
 use block::Backing;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +14,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use target::Namespace;
 
+/// How long a change waits for a removed namespace's last commands.
+pub(super) const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 /// Pause between two looks at namespaces with commands that take long.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// A namespace that hosts no longer see.
 pub(super) struct Closing {
-    pub(super) name: String,
-    pub(super) uuid: [u8; 16],
+    name: String,
+    uuid: [u8; 16],
     namespace: Weak<Namespace>,
     backing: Arc<dyn Backing>,
     /// For a shrunk namespace: its settings and its new size; the bytes beyond it are given back.
@@ -29,22 +34,22 @@ pub(super) struct Closing {
 
 impl Closing {
     /// Returns whether commands still run on it.
-    pub(super) fn is_in_use(&self) -> bool {
+    fn is_in_use(&self) -> bool {
         self.namespace.strong_count() > 0
     }
 
     /// Returns whether it became smaller.
-    pub(super) fn is_shrunk(&self) -> bool {
+    fn is_shrunk(&self) -> bool {
         self.shrunk.is_some()
     }
 
     /// Makes its data durable.
-    pub(super) async fn flush(&self) -> Result<(), block::Error> {
+    async fn flush(&self) -> Result<(), block::Error> {
         self.backing.attach().flush().await
     }
 
     /// Gives back the bytes beyond its new end, if it was shrunk. No command may run on it.
-    pub(super) async fn give_back(&self) -> anyhow::Result<()> {
+    async fn give_back(&self) -> anyhow::Result<()> {
         match &self.shrunk {
             Some((settings, bytes)) => settings.give_back(&self.backing, *bytes).await,
             None => Ok(()),
@@ -90,12 +95,12 @@ impl Closings {
     }
 
     /// Removes a namespace that is closed.
-    pub(super) fn remove(&self, closing: &Arc<Closing>) {
+    fn remove(&self, closing: &Arc<Closing>) {
         self.state().all.retain(|it| !Arc::ptr_eq(it, closing));
     }
 
     /// Leaves a namespace to a thread that flushes it after its last command.
-    pub(super) fn leave(self: &Arc<Self>, closing: &Closing) {
+    fn leave(self: &Arc<Self>, closing: &Closing) {
         closing.is_left.store(true, Ordering::Relaxed);
         if std::mem::replace(&mut self.state().is_followed, true) {
             return;
@@ -152,6 +157,43 @@ impl Closings {
             result = result.and(closing.flush().await);
         }
         result
+    }
+}
+
+impl Control {
+    /// Waits until no command runs on removed namespaces, and makes their data durable. Returns the
+    /// UUIDs of those that are left in use, to be flushed later.
+    pub(super) async fn close(
+        &self,
+        closing: Vec<Arc<Closing>>,
+        report: &mut Report,
+    ) -> Vec<[u8; 16]> {
+        let deadline = reactor::time::now() + CLOSE_PATIENCE;
+        let mut in_use = Vec::new();
+        for closing in closing {
+            // A file must be cut before the end: its settings have the new size.
+            let is_hurried = || self.is_ending() && !closing.is_shrunk();
+            while closing.is_in_use() && reactor::time::now() < deadline && !is_hurried() {
+                reactor::time::sleep(CLOSE_PAUSE).await;
+            }
+            let name = &closing.name;
+            if closing.is_in_use() {
+                report.warnings.push(format!(
+                    "{name} is still used by commands that run, and closes after the last of them"
+                ));
+                in_use.push(closing.uuid);
+                self.closings.leave(&closing);
+                continue;
+            }
+            if let Err(error) = closing.flush().await {
+                report.warnings.push(format!("{name} cannot be flushed: {error}"));
+            }
+            if let Err(error) = closing.give_back().await {
+                report.warnings.push(format!("the space of {name} is not given back: {error:#}"));
+            }
+            self.closings.remove(&closing);
+        }
+        in_use
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::bail;
 use nvme::{Nqn, Nsid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use target::{HostAccess, HostProof, HostTls, RateLimits};
 
 /// The wanted state of the target.
@@ -101,7 +101,7 @@ pub(super) struct Difference {
     pub(super) access: Vec<usize>,
     /// Subsystems with different states of ANA groups, by indices of the settings.
     pub(super) ana: Vec<usize>,
-    /// Files and devices that the target releases.
+    /// Files, devices and volumes that the target releases.
     pub(super) paths_removed: BTreeSet<PathBuf>,
     /// Settings that differ but take effect only at a restart.
     pub(super) needs_restart: Vec<&'static str>,
@@ -158,6 +158,14 @@ impl Difference {
         Ok(difference)
     }
 
+    /// Returns whether a namespace can be opened only after the target has released its store: a
+    /// file or device because it is locked; a volume because the namespace in use still changes the
+    /// file of reservations.
+    pub(super) fn must_wait(&self, settings: &NamespaceSettings) -> bool {
+        let is_released = real_path(settings).is_some_and(|it| self.paths_removed.contains(&it));
+        is_released && (!settings.is_volume() || settings.has_reservations_file())
+    }
+
     fn compare_namespaces(
         &mut self,
         name: &Nqn,
@@ -204,10 +212,14 @@ impl Difference {
     }
 }
 
-/// Returns the path of a namespace without symbolic links.
-pub(super) fn real_path(settings: &NamespaceSettings) -> Option<PathBuf> {
-    let path = settings.path()?;
-    Some(path.canonicalize().unwrap_or_else(|_| path.to_owned()))
+/// Returns the path of a namespace without symbolic links; for a volume that of its pool with the
+/// volume's name.
+fn real_path(settings: &NamespaceSettings) -> Option<PathBuf> {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    match settings.volume() {
+        Some((pool, name)) => Some(real(pool).join(name)),
+        None => settings.path().map(real),
+    }
 }
 
 /// Returns the names of settings that differ but cannot change while the target runs.
@@ -362,6 +374,33 @@ mod tests {
         assert_eq!(access.access, [1]);
         let states = of(&format!("{TEXT}ana = {{ 1 = \"inaccessible\" }}\n"));
         assert_eq!((states.ana, states.needs_restart.len()), (vec![1], 0));
+    }
+
+    /// Goal: a changed volume with a file of reservations waits for its former namespace, which
+    /// still changes that file; another volume of the pool does not.
+    #[test]
+    fn reservations_of_volumes_are_read_late() {
+        let text = |a: &str, b: &str| {
+            format!(
+                "{TEXT}[[subsystem.namespace]]\nvolume = \"/p/a\"\nnsid = 7\n{a}\n\
+                 [[subsystem.namespace]]\nvolume = \"/p/b\"\nnsid = 8\n{b}\n"
+            )
+        };
+        let kept = "reservations = \"/r\"";
+        let changed = format!("{kept}\nread_only = true");
+        let wait = |old: &str, new: &str| {
+            let mut live = live();
+            live.settings = toml::from_str(old).unwrap();
+            let wanted = Wanted::of_file(&live, toml::from_str(new).unwrap());
+            let difference = Difference::new(&live, &wanted).unwrap();
+            let namespaces = wanted.settings.subsystems.iter().flat_map(|it| &it.namespaces);
+            let waiting = namespaces.filter(|it| difference.must_wait(it));
+            (steps(&difference), waiting.filter_map(|it| it.nsid).collect::<Vec<_>>())
+        };
+        let (both, other) = (text(kept, kept), text(&changed, kept));
+        assert_eq!(wait(&both, &other), ("b-7 b+7".to_owned(), vec![7]));
+        let (bare, other) = (text("", ""), text("read_only = true", ""));
+        assert_eq!(wait(&bare, &other), ("b-7 b+7".to_owned(), vec![]));
     }
 
     /// Goal: hosts with names that do not fit into a TLS key's identity are refused before any
