@@ -267,6 +267,8 @@ impl Control {
         (difference, keys): (&Difference, &Keys),
         report: &mut Report,
     ) {
+        // Hosts may have come to a new address before they needed their keys.
+        let is_open = !difference.listeners_added.is_empty();
         for (host, proof) in &keys.proofs {
             let former = live.proofs.get(host);
             let is_same =
@@ -278,9 +280,15 @@ impl Control {
                 Ok(()) => report.changes.push(format!("the key of {host} was set")),
                 Err(error) => report.warnings.push(error.to_string()),
             }
+            if is_open && former.is_none() {
+                report.controllers_ended += self.target.drop_host(host);
+            }
         }
         for (host, _) in keys.tls.iter().filter(|(host, key)| live.tls.get(*host) != Some(key)) {
             report.changes.push(format!("the TLS key of {host} was set"));
+            if is_open && !live.tls.contains_key(host) {
+                report.controllers_ended += self.target.drop_host(host);
+            }
         }
         for &index in &difference.access {
             let name = names[index].as_ref();

@@ -13,7 +13,8 @@ pub(super) struct Report {
     pub(super) changes: Vec<String>,
     /// What failed, or takes effect later.
     pub(super) warnings: Vec<String>,
-    /// Number of controllers that were ended because their hosts lost access.
+    /// Number of controllers that were ended because their hosts lost access or had not
+    /// authenticated.
     pub(super) controllers_ended: usize,
     /// Namespaces that were added or resized.
     pub(super) namespaces: Vec<NamespaceReport>,
