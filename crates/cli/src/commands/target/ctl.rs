@@ -67,19 +67,22 @@ enum CtlCommand {
         tsumugi target ctl stats --interval 1 --count 5")]
     Stats(StatsArgs),
     /// Add, remove, resize and limit namespaces.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  tsumugi target ctl namespace add memory:512M")]
     Namespace(NamespaceCommand),
     /// Add and remove subsystems.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  tsumugi target ctl subsystem add --nqn NQN --namespace memory:1G"
+    )]
     Subsystem(SubsystemCommand),
     /// Add and remove hosts that may connect, and change their keys.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  tsumugi target ctl host add HOSTNQN")]
     Host(HostCommand),
     /// Set how well hosts reach groups of namespaces through this target (ANA, see docs/paths.md).
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  tsumugi target ctl ana set 1=inaccessible")]
     Ana(AnaCommand),
     /// Add and remove addresses to listen on.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  tsumugi target ctl listener add 10.0.0.8:4420")]
     Listener(ListenerCommand),
     /// Write the present state as a configuration file, which contains the paths of key files but
     /// no keys.
