@@ -28,12 +28,14 @@ struct Resize {
     resized: Resized,
 }
 
+/// A namespace to open when the target has released its store.
+type Later = (Arc<Subsystem>, Nsid, NamespaceSettings);
+
 /// The results of the steps that may fail.
 #[derive(Default)]
 struct Prepared {
     added: Vec<(Arc<Subsystem>, Namespace)>,
-    /// Namespaces to open when the target has released their files.
-    later: Vec<(Arc<Subsystem>, Nsid, NamespaceSettings)>,
+    later: Vec<Later>,
     resizes: Vec<Resize>,
     /// New subsystems, with their indices in the settings.
     subsystems: Vec<(usize, Subsystem)>,
@@ -144,10 +146,8 @@ impl Control {
         let resizing = settings.resize(former.backing(), bytes, || self.is_ending());
         let resized = if settings.path().is_some() {
             // It must cut the file again, so it ends early on its own.
-            resizing.await.map_err(|error| match self.is_ending() {
-                true => error.context("the target ends"),
-                false => error,
-            })?
+            let resized = resizing.await;
+            if self.is_ending() { resized.context("the target ends")? } else { resized? }
         } else {
             self.unless_ending(resizing).await?
         };
@@ -440,10 +440,10 @@ impl Control {
         listeners
     }
 
-    /// Opens namespaces with files that were in use until now.
+    /// Opens namespaces with stores that were in use until now. Refuses those of `in_use`.
     async fn open_later(
         &self,
-        (later, in_use): (Vec<(Arc<Subsystem>, Nsid, NamespaceSettings)>, &[[u8; 16]]),
+        (later, in_use): (Vec<Later>, &[[u8; 16]]),
         settings: &mut Settings,
         names: &[Option<Nqn>],
         report: &mut Report,

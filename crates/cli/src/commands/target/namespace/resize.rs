@@ -158,10 +158,8 @@ impl NamespaceSettings {
             if !bytes.is_multiple_of(block) {
                 bail!("{bytes} bytes are not a multiple of the block size, {block}");
             }
-            let progress = |_| match is_stopped() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            };
+            let progress =
+                |_| if is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
             block::grow(path, (have, bytes), !self.buffered, progress).await?;
             grown = Some((path.to_owned(), have));
         }
