@@ -177,7 +177,7 @@ fn a_new_namespace_is_announced() {
         let subsystem = target.subsystems().into_iter().find(|it| it.nqn().as_str() == NQN);
         let namespace = target::Namespace::new(Nsid(2), [6; 16], memory(), false);
         subsystem.unwrap().add_namespace(namespace).unwrap();
-        target.tell_controllers();
+        target.notify_controllers();
         let event = controller.next_event().await;
         assert!(matches!(&event, ControllerEvent::NamespacesChanged(list) if *list == [Nsid(2)]));
         assert_eq!(controller.namespace_ids().await.unwrap(), [Nsid(1), Nsid(2)]);
@@ -198,7 +198,7 @@ fn a_replaced_namespace_is_noticed_on_a_living_connection() {
 
         let other = target::Namespace::new(Nsid(2), [6; 16], memory(), false);
         subsystem.add_namespace(other).unwrap();
-        target.tell_controllers();
+        target.notify_controllers();
         changed(&controller).await;
         write(2).await.unwrap();
 
@@ -206,7 +206,7 @@ fn a_replaced_namespace_is_noticed_on_a_living_connection() {
         let foreign = memory();
         let second = target::Namespace::new(Nsid(1), [7; 16], Arc::clone(&foreign), false);
         subsystem.add_namespace(second).unwrap();
-        target.tell_controllers();
+        target.notify_controllers();
         changed(&controller).await;
         let error = write(3).await.unwrap_err();
         assert!(matches!(error, Error::NamespaceReplaced(Nsid(1))), "{error}");

@@ -313,7 +313,7 @@ async fn guests(shared: Rc<Shared>, mut random: Random) {
             let guest = target::Namespace::new(GUEST, [8; 16], Arc::new(backing), false);
             subsystem.add_namespace(guest).expect("it is not there");
         }
-        target.tell_controllers();
+        target.notify_controllers();
         shared.count("namespaces_changed");
     }
 }

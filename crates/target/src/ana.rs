@@ -226,7 +226,7 @@ impl Target {
         let subsystem = subsystem.ok_or_else(|| Error::NoSubsystem(nqn.clone()))?;
         let is_changed = subsystem.set_ana_state(group, state)?;
         if is_changed {
-            self.tell_controllers();
+            self.notify_controllers();
         }
         Ok(is_changed)
     }

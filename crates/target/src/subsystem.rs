@@ -132,7 +132,7 @@ impl Subsystem {
     }
 
     /// Adds a namespace. If hosts may be connected, the caller has to notify the controllers by
-    /// [`Target::tell_controllers`](crate::Target::tell_controllers).
+    /// [`Target::notify_controllers`](crate::Target::notify_controllers).
     ///
     /// # Errors
     /// [`Error::NamespaceId`] if the identifier is not in 1 … 1024 or in use.

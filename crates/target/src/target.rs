@@ -189,7 +189,7 @@ impl Target {
     }
 
     /// Makes all controllers look for changes of namespaces and of the discovery log.
-    pub fn tell_controllers(&self) {
+    pub fn notify_controllers(&self) {
         for controller in self.registry().controllers.values() {
             controller.look_for_events();
         }
@@ -204,7 +204,7 @@ impl Target {
 
     fn note_discovery_changed(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
-        self.tell_controllers();
+        self.notify_controllers();
     }
 
     /// Returns the number of the last change of the discovery log.

@@ -71,8 +71,8 @@ fn programs(plan: &Plan, options: &StageOptions) -> Vec<PathBuf> {
 pub struct Stage {
     storages: BTreeMap<String, Result<Ready, String>>,
     runtimes: BTreeMap<String, Result<Option<Container>, String>>,
-    /// What levels say to the engine, by their names.
-    settings: BTreeMap<String, Arc<dyn Setting>>,
+    /// Settings of the engine, by factor and level. Levels of other factors may have the same names.
+    settings: BTreeMap<(String, String), Arc<dyn Setting>>,
     /// Conditions whose runtime does not take their layers: why not, by name.
     untaken: BTreeMap<String, String>,
     /// The program `tsumugi`.
@@ -159,7 +159,8 @@ impl Stage {
                         stage.runtimes.insert(name.clone(), found.map(Some));
                     }
                     LevelKind::Setting(setting) => {
-                        stage.settings.insert(name.clone(), Arc::clone(setting));
+                        let key = (factor.clone(), name.clone());
+                        stage.settings.insert(key, Arc::clone(setting));
                     }
                 }
             }
@@ -288,8 +289,8 @@ impl Stage {
         let mut ready = None;
         let mut named = None;
         let mut container = None;
-        for level in condition.levels.values() {
-            if let Some(setting) = self.settings.get(level) {
+        for (factor, level) in &condition.levels {
+            if let Some(setting) = self.settings.get(&(factor.clone(), level.clone())) {
                 setting.check().map_err(|missing| missing.to_string())?;
             } else if let Some(storage) = self.storages.get(level) {
                 ready = Some(storage.clone()?);
@@ -300,7 +301,8 @@ impl Stage {
         }
         let ready = ready.ok_or("the condition names no storage")?;
         let directory = ready.file.parent().unwrap_or(Path::new("/"));
-        for setting in condition.levels.values().filter_map(|level| self.settings.get(level)) {
+        let levels = condition.levels.iter().map(|(factor, level)| (factor.clone(), level.clone()));
+        for setting in levels.filter_map(|key| self.settings.get(&key)) {
             let checked = setting.check_directory(directory, &self.program);
             checked.map_err(|missing| missing.to_string())?;
         }

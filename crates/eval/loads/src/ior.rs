@@ -43,7 +43,7 @@ pub use script::{Compat, Phases, Script, ScriptError, Settings, parse};
 pub use stripe::{Stripe, is_lustre};
 pub use study::IorEngine;
 
-const OPTIONS: Key = Key::new("options", Form::Any);
+const OPTIONS: Key = Key::new("options", Form::Table);
 
 /// IOR's tests, on POSIX and MPI-IO.
 pub const ENGINE: Declaration = Declaration {
@@ -57,7 +57,7 @@ pub const ENGINE: Declaration = Declaration {
         keys: &[
             OPTIONS,
             Key::new("mpi", Form::Text),
-            Key::new("hints", Form::Any),
+            Key::new("hints", Form::Table),
             Key::new("stripe-count", Form::Integer),
             Key::new("stripe-size", Form::Text),
         ],

@@ -37,7 +37,9 @@ pub enum Form {
     Number,
     /// Yes or no.
     Truth,
-    /// A table of anything, or anything.
+    /// A table of anything.
+    Table,
+    /// Anything.
     Any,
 }
 
@@ -102,6 +104,7 @@ fn next<'de, A: MapAccess<'de>>(map: &mut A, form: Form) -> Result<Placed<Value>
         Form::Integer => placed(map.next_value()?, Value::Integer),
         Form::Number => placed(map.next_value()?, Value::Number),
         Form::Truth => placed(map.next_value()?, Value::Truth),
+        Form::Table => placed(map.next_value()?, |table| Value::Any(Toml::Table(table))),
         Form::Any => placed(map.next_value()?, Value::Any),
     })
 }

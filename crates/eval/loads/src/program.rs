@@ -23,7 +23,7 @@ pub const ENGINE: Declaration = Declaration {
     name: "program",
     keys: &[
         Key::new("command", Form::Texts),
-        Key::new("parse", Form::Any),
+        Key::new("parse", Form::Table),
         Key::new("timeout", Form::Text),
         Key::new("exit-code", Form::Integer),
         Key::new("writes", Form::Truth),

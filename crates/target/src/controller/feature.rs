@@ -270,7 +270,7 @@ impl Controller {
             return Status::FEATURE_NOT_CHANGEABLE.do_not_retry().into();
         }
         self.association.subsystem.note_changed(nsid);
-        self.target.tell_controllers();
+        self.target.notify_controllers();
         Reply::result(0)
     }
 }

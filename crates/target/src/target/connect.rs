@@ -168,6 +168,10 @@ impl Target {
         } else {
             Attached::Io(self.join_controller(&wanted, &subsystem, link)?)
         };
+        // A proof that is required only now ends the host's controllers, perhaps before this one came to them.
+        if proof.is_none() && self.required_proof(&wanted, link.tls_identity).is_some() {
+            return Err(Status::CONNECT_CONTROLLER_BUSY.into());
+        }
         let association = match &attached {
             Attached::Admin(controller) => controller.association(),
             Attached::Io(queue) => queue.association(),

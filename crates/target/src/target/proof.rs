@@ -74,15 +74,9 @@ impl Target {
         peer: SocketAddr,
         now: Instant,
     ) -> Result<Option<Proof>, ConnectFailure> {
-        let Some(host) = wanted.host_name.as_ref().filter(|_| !self.is_proved_by(tls_identity))
-        else {
+        let Some((host, mut proof)) = self.required_proof(wanted, tls_identity) else {
             return Ok(None);
         };
-        let registry = self.registry();
-        let is_asked = registry.is_discovery_proved || !wanted.subsystem_name.is_discovery();
-        let proof = registry.proofs.get(host).filter(|_| is_asked).cloned();
-        drop(registry);
-        let Some(mut proof) = proof else { return Ok(None) };
         // Discovery stays in the clear.
         proof.policy.concatenation &= !wanted.subsystem_name.is_discovery();
         let is_concatenated = proof.policy.concatenation;
@@ -90,8 +84,21 @@ impl Target {
             // The host may try again.
             return Err(ConnectFailure { status: Status::CONNECT_CONTROLLER_BUSY, dword0: 0 });
         };
-        let names = Names { host: host.clone(), subsystem: wanted.subsystem_name.clone() };
+        let names = Names { host, subsystem: wanted.subsystem_name.clone() };
         let controller = auth::Controller::new(proof.keys, names, proof.policy);
         Ok(Some(Proof { controller, attempt, is_concatenated }))
+    }
+
+    /// Returns the host and the proof that it must give at present, if any.
+    pub(super) fn required_proof(
+        &self,
+        wanted: &Wanted,
+        tls_identity: Option<&[u8]>,
+    ) -> Option<(Nqn, HostProof)> {
+        let host = wanted.host_name.as_ref().filter(|_| !self.is_proved_by(tls_identity))?;
+        let registry = self.registry();
+        let is_asked = registry.is_discovery_proved || !wanted.subsystem_name.is_discovery();
+        let proof = registry.proofs.get(host).filter(|_| is_asked).cloned();
+        proof.map(|proof| (host.clone(), proof))
     }
 }

@@ -242,7 +242,7 @@ fn changes_are_reported() {
     let memory = Arc::new(MemoryBacking::new(SIZE, BLOCK).unwrap());
     let namespace = Namespace::new(Nsid(4), [4; 16], memory, false).with_ana_group(group(9));
     server.subsystem.add_namespace(namespace).unwrap();
-    server.target.tell_controllers();
+    server.target.notify_controllers();
     assert_eq!(event_of(admin.wait(event).0), AsyncEvent::ANA_CHANGED);
     assert_eq!(groups(&ana_page(&mut admin, 0, false).unwrap()).last().unwrap().0, 9);
     server.stop();

@@ -146,7 +146,7 @@ fn namespaces_are_resized() {
     {
         let event = admin.submit(SubmissionQueueEntry::async_event_request(), None, 0);
         server.subsystem.replace_namespace(namespace.on_backing(backing)).unwrap();
-        server.target.tell_controllers();
+        server.target.notify_controllers();
         let (cqe, _) = admin.wait(event);
         assert_eq!(AsyncEvent::from_dword(cqe.dword0()), AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED);
         let get =
@@ -188,13 +188,13 @@ fn a_removed_namespace_is_closed_after_its_last_command() {
             server.subsystem.add_namespace(namespace).unwrap();
             gate
         });
-        server.target.tell_controllers();
+        server.target.notify_controllers();
         assert!(read(&mut idle, 1, 0).is_success());
         let running = io.submit(on(NvmOpcode::READ, 2, 0), None, BLOCK);
         let beside = io.submit(on(NvmOpcode::READ, 3, 0), None, BLOCK);
         assert!(read(&mut io, 1, 0).is_success());
         let removed = Arc::downgrade(&server.subsystem.remove_namespace(Nsid(2)).unwrap());
-        server.target.tell_controllers();
+        server.target.notify_controllers();
         assert!(read(&mut io, 2, 0).is(Status::INVALID_NAMESPACE));
         assert!(read(&mut idle, 2, 0).is(Status::INVALID_NAMESPACE));
         std::thread::sleep(Duration::from_millis(50));
@@ -206,13 +206,13 @@ fn a_removed_namespace_is_closed_after_its_last_command() {
         // another.
         let again = Namespace::new(Nsid(2), [3; 16], memory(4), false);
         server.subsystem.add_namespace(again).unwrap();
-        server.target.tell_controllers();
+        server.target.notify_controllers();
         assert!(
             read(&mut io, 2, 3).is_success() && read(&mut io, 2, 4).is(Status::LBA_OUT_OF_RANGE)
         );
         assert!(read(&mut idle, 2, 3).is_success(), "this connection is idle from now on");
         let idle_only = Arc::downgrade(&server.subsystem.remove_namespace(Nsid(2)).unwrap());
-        server.target.tell_controllers();
+        server.target.notify_controllers();
         assert!(closes(&idle_only));
         other.store(true, Ordering::SeqCst);
         assert!(io.wait(beside).0.status().is_success());
@@ -241,7 +241,7 @@ fn a_waiting_write_does_not_reach_a_namespace_of_the_same_identifier() {
             let namespace = Namespace::new(Nsid(2), [2; 16], memory(512), false);
             namespace.set_rate_limits(limits);
             server.subsystem.add_namespace(namespace).unwrap();
-            server.target.tell_controllers();
+            server.target.notify_controllers();
         };
         add(first);
         io.hold_r2ts = true;

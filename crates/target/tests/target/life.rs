@@ -41,7 +41,7 @@ fn namespace_changes_are_reported() {
         let memory = Arc::new(MemoryBacking::new(1 << 20, BLOCK).unwrap());
         let namespace = Namespace::new(Nsid(nsid), [nsid as u8; 16], memory, false);
         server.subsystem.add_namespace(namespace).unwrap();
-        server.target.tell_controllers();
+        server.target.notify_controllers();
     };
     add(2);
     let (cqe, _) = admin.wait(first);
@@ -52,7 +52,7 @@ fn namespace_changes_are_reported() {
     let page = log_page(&mut admin, lid::CHANGED_NAMESPACES, 4096);
     assert_eq!(page[..12], [2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
     server.subsystem.remove_namespace(Nsid(2)).unwrap();
-    server.target.tell_controllers();
+    server.target.notify_controllers();
     admin.wait(second);
     let page = log_page(&mut admin, lid::CHANGED_NAMESPACES, 4096);
     assert_eq!(page[..8], [2, 0, 0, 0, 0, 0, 0, 0]);

@@ -101,7 +101,7 @@ fn hosts_see_what_is_for_them() {
     assert_eq!((one.sees(), two.sees()), (vec![1, 2], vec![1]));
     let change = |change: &dyn Fn()| {
         change();
-        server.target.tell_controllers();
+        server.target.notify_controllers();
     };
     change(&|| drop(subsystem.add_namespace(namespace(3).with_hosts(only(&[2]))).unwrap()));
     assert_eq!((two.hears(), two.sees(), one.sees()), (vec![3], vec![1, 2 + 1], vec![1, 2]));

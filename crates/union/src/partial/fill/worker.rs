@@ -16,7 +16,7 @@ use crate::journal::Verifier;
 use crate::sys;
 use crate::sys::errno_of;
 
-/// Calls that may wait: each union that fills has one under method at a time.
+/// Calls that may wait: each union that fills has at most one in progress.
 const CALLS_MAX: usize = 64;
 
 type Call = Box<dyn FnOnce() + Send>;

@@ -237,7 +237,7 @@ impl Control {
         }
         Self::change_ana(std::mem::take(&mut prepared.ana), report);
         self.change_limits(difference, report);
-        self.target.tell_controllers();
+        self.target.notify_controllers();
         if !is_of_file {
             // For a requested port 0, the settings keep the port that the kernel chose.
             for (asked, taken) in &mut prepared.listeners {
@@ -473,6 +473,6 @@ impl Control {
                 }
             }
         }
-        self.target.tell_controllers();
+        self.target.notify_controllers();
     }
 }
