@@ -164,16 +164,12 @@ impl HostSettings {
         }
         if self.concat {
             if self.has_tls() {
-                bail!(
-                    "{} has both concat and tls-key: with a generated key omit tls-key",
-                    self.nqn
-                );
+                bail!("it has both concat and tls-key: with a generated key omit tls-key");
             }
             if self.dhchap_hash == Some(Hash::Sha512) || self.dhchap_dhgroup == Some(Group::Null) {
                 bail!(
-                    "{} has concat, which needs SHA-256 or SHA-384 and a Diffie-Hellman group: \
-                    change or omit dhchap-hash and dhchap-dhgroup",
-                    self.nqn
+                    "concat needs SHA-256 or SHA-384 and a Diffie-Hellman group: change or omit \
+                     dhchap-hash and dhchap-dhgroup"
                 );
             }
             policy.concatenation = true;
