@@ -359,11 +359,26 @@ impl Store {
     }
 
     /// What the runs that count kept beside their values, in the order they were made.
-    pub fn each_kept(&self, mut each: impl FnMut(Kept)) -> Result<(), Error> {
-        let mut statement = self.connection.prepare(
+    pub fn each_kept(&self, each: impl FnMut(Kept)) -> Result<(), Error> {
+        self.each_row(
             "SELECT round, cell, condition, series, raw FROM run
                 WHERE NOT is_warm_up AND error IS NULL ORDER BY round, position",
-        )?;
+            each,
+        )
+    }
+
+    /// The intervals of the runs that count, in the order they were made; output of engines is left out.
+    pub fn each_series(&self, each: impl FnMut(Kept)) -> Result<(), Error> {
+        self.each_row(
+            "SELECT round, cell, condition, series, '' FROM run
+                WHERE NOT is_warm_up AND error IS NULL AND series <> '[]' ORDER BY round, position",
+            each,
+        )
+    }
+
+    /// Calls `each` for the rows of a query with round, cell, condition, series and raw output.
+    fn each_row(&self, query: &str, mut each: impl FnMut(Kept)) -> Result<(), Error> {
+        let mut statement = self.connection.prepare(query)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let series: String = row.get(3)?;
@@ -373,26 +388,6 @@ impl Store {
                 condition: row.get(2)?,
                 series: serde_json::from_str(&series).unwrap_or_default(),
                 raw: row.get(4)?,
-            });
-        }
-        Ok(())
-    }
-
-    /// The intervals of the runs that count, in the order they were made; what engines printed is left out.
-    pub fn each_series(&self, mut each: impl FnMut(Kept)) -> Result<(), Error> {
-        let mut statement = self.connection.prepare(
-            "SELECT round, cell, condition, series FROM run
-                WHERE NOT is_warm_up AND error IS NULL AND series <> '[]' ORDER BY round, position",
-        )?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let series: String = row.get(3)?;
-            each(Kept {
-                round: row.get(0)?,
-                cell: row.get(1)?,
-                condition: row.get(2)?,
-                series: serde_json::from_str(&series).unwrap_or_default(),
-                raw: String::new(),
             });
         }
         Ok(())
