@@ -1,5 +1,5 @@
-//! The host's side of a transaction: a chain of states, each of which takes the controller's next
-//! message.
+//! The host's side of a transaction: a chain of states. Each state takes the
+//! controller's next message.
 
 use crate::Policy;
 use crate::error::Fault;

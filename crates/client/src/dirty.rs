@@ -3,8 +3,8 @@
 //! Written bytes are gathered, in the order in which they come, in *fills*: up to 1 MiB of memory
 //! that goes to a device as one. A fill gets its blocks only when it is written out, so that a fill
 //! of 22 unaligned records becomes one aligned device write and one allocation, and no block has to
-//! be read in order to change a part of it. `runs` records which bytes of which fill hold a byte of
-//! the file. Bytes that a later write covers are simply not committed.
+//! be read in order to change a part of it. `runs` maps each written range of the file to its place
+//! in a fill. Bytes that a later write covers are not committed.
 
 pub(crate) mod deferral;
 pub(crate) mod failures;

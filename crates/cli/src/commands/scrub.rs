@@ -78,7 +78,7 @@ pub(crate) fn run(args: &ScrubArgs) -> ExitCode {
     }
 }
 
-/// Returns a summary of what was read.
+/// Returns the line that sums up the bytes read and the blocks compared.
 pub(super) fn done(tally: &Tally) -> String {
     let Tally { files, read_bytes, compared_blocks, unsummed_blocks, repaired_blocks } = tally;
     let read = human(*read_bytes);

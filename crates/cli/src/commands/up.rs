@@ -86,8 +86,8 @@ pub(crate) struct UpArgs {
     /// Directory on the SSD for backing files [default: the site's, else one in /var/tmp]
     #[arg(long, value_name = "DIR", conflicts_with = "memory")]
     device_dir: Option<PathBuf>,
-    /// Block device, file or directory for each node's data, or a pattern, of which each node uses
-    /// the first free match; may be repeated
+    /// Block device, file or directory for each node's data, or a pattern: each node uses the first
+    /// free match; may be repeated
     #[arg(long, value_name = "PATTERN", conflicts_with_all = ["memory", "device_dir"])]
     device: Vec<String>,
     /// Use devices that have a file system, partitions or the like: their content is lost

@@ -91,7 +91,7 @@ pub(crate) struct Plan {
     /// The run of a Slurm job that ends the job by its own end.
     #[serde(default)]
     pub(crate) owner_run: Option<SlurmRun>,
-    /// The Slurm job in which, or in the prolog of which, the job is created.
+    /// The Slurm job that creates this job, itself or by its prolog.
     #[serde(default)]
     pub(crate) slurm_job: Option<u32>,
 }

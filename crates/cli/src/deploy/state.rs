@@ -85,7 +85,7 @@ pub(crate) struct State {
     /// The step that ends the job by its own end.
     #[serde(default)]
     pub(crate) owner_step: Option<SlurmStep>,
-    /// The Slurm job in which, or in the prolog of which, it was created.
+    /// The Slurm job that created it, itself or by its prolog.
     #[serde(default)]
     pub(crate) slurm_job: Option<u32>,
     /// The keeper's process.

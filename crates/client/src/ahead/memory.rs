@@ -1,4 +1,4 @@
-//! Memory of what is read ahead: its bound, its counts, and rooms in huge pages.
+//! Memory for data that is read ahead: its bound, its counts, and buffers in huge pages.
 
 use reactor::Region;
 use std::cell::{Cell, RefCell};

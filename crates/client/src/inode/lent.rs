@@ -35,7 +35,7 @@ pub struct LentName {
     pub expires_only: bool,
 }
 
-/// Counts of what was lent.
+/// Counts of attributes and names that the kernel was lent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LentCounts {
     /// Attributes given with a validity.
