@@ -34,6 +34,9 @@ struct Queue<W> {
 struct Shared<W> {
     queue: Mutex<Queue<W>>,
     work: Condvar,
+    /// Threads that run a job. It falls before the job's completion can be seen, so that a caller
+    /// with one job at a time finds its thread free.
+    running: AtomicUsize,
     done: Mutex<Vec<Reaped>>,
     /// Length of `done`.
     done_count: AtomicUsize,
@@ -52,8 +55,11 @@ impl<W: Work> Shared<W> {
         let mut queue = lock(&self.queue);
         loop {
             if let Some((key, job)) = queue.jobs.pop_front() {
+                self.running.fetch_add(1, Ordering::Relaxed);
                 drop(queue);
-                self.complete(key, job.run());
+                let code = job.run();
+                self.running.fetch_sub(1, Ordering::Relaxed);
+                self.complete(key, code);
                 queue = lock(&self.queue);
             } else if queue.is_closing {
                 return;
@@ -95,6 +101,7 @@ impl<W: Work> Pool<W> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(queue),
             work: Condvar::new(),
+            running: AtomicUsize::new(0),
             done: Mutex::default(),
             done_count: AtomicUsize::new(0),
             is_sleeping: AtomicBool::new(false),
@@ -103,16 +110,17 @@ impl<W: Work> Pool<W> {
         Self { shared, threads: Vec::new(), threads_max }
     }
 
-    /// Queues a job, and starts a thread for it if too few are idle and the bound allows one.
+    /// Queues a job, and starts a thread for it if too few are free and the bound allows one.
     pub(crate) fn push(&mut self, key: u32, job: W) {
         let mut queue = lock(&self.shared.queue);
         queue.jobs.push_back((key, job));
-        let (idle, waiting) = (queue.idle, queue.jobs.len());
+        let idle = queue.idle;
+        let wanted = queue.jobs.len() + self.shared.running.load(Ordering::Relaxed);
         drop(queue);
         if idle > 0 {
             self.shared.work.notify_one();
         }
-        if waiting > idle && self.threads.len() < self.threads_max {
+        if wanted > self.threads.len() && self.threads.len() < self.threads_max {
             match self.start() {
                 Ok(thread) => self.threads.push(thread),
                 // The existing threads execute it later.
@@ -237,6 +245,27 @@ mod tests {
         drop(pool);
         done.sort_unstable();
         assert_eq!(done, [(0, 10), (1, 11), (2, 12)]);
+    }
+
+    /// Goal: a caller with one job at a time starts one thread, however late that thread goes idle.
+    #[test]
+    fn one_job_at_a_time_takes_one_thread() {
+        struct Nothing;
+        impl Work for Nothing {
+            fn run(&self) -> i32 {
+                0
+            }
+        }
+        let mut pool = Pool::new(8, eventfd());
+        let mut done = Vec::new();
+        for key in 0..2000 {
+            pool.push(key, Nothing);
+            while done.is_empty() {
+                pool.take_done(&mut done);
+            }
+            done.clear();
+        }
+        assert_eq!(pool.threads.len(), 1);
     }
 
     /// Goal: an owner that is about to sleep sees a completion that came just before.
