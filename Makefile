@@ -63,8 +63,8 @@ lint: ## clippy and the compiler's warnings as errors; ruff for Python; links an
 deny: ## check crates for licences, duplicates and sources
 	tools/cargo-deny --locked check bans licenses sources
 
-unit: ## the tests of all crates
-	cargo test --workspace --locked
+unit: ## the tests of all crates; one that fails runs again, alone
+	tests/unit
 
 .PHONY: reference
 reference: ## write docs/commands.md from the definitions of the commands
