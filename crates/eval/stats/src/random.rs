@@ -13,7 +13,7 @@ impl Random {
         Self(seed)
     }
 
-    /// The generator of one part of something seeded: parts do not follow from each other.
+    /// Returns the generator of one part of a seeded whole: parts do not follow from each other.
     pub fn of(seed: u64, part: u64) -> Self {
         let mut mixed = Self(seed ^ part.wrapping_mul(0xd134_2543_de82_ef95));
         Self(mixed.next_u64())

@@ -70,13 +70,13 @@ fn beta_fraction(a: f64, b: f64, x: f64) -> f64 {
     result
 }
 
-/// P(T > t) with `freedom` ≥ 1 degrees of freedom. Infinite t gives 0 or 1.
+/// Returns P(T > t) with `freedom` ≥ 1 degrees of freedom. Infinite t gives 0 or 1.
 pub fn survival(t: f64, freedom: f64) -> f64 {
     let tail = 0.5 * incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t * t));
     if t >= 0.0 { tail } else { 1.0 - tail }
 }
 
-/// The t with P(T ≤ t) = `probability`, which lies strictly between 0 and 1.
+/// Returns the t with P(T ≤ t) = `probability`, which lies strictly between 0 and 1.
 pub fn quantile(probability: f64, freedom: f64) -> f64 {
     // Always by the smaller tail, which keeps its digits.
     let tail = probability.min(1.0 - probability);

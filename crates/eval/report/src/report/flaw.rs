@@ -1,4 +1,4 @@
-//! Why verdicts are withheld, in words.
+//! The reasons for withheld verdicts, in words.
 
 use super::Report;
 use base::messages::{Language, Message};
@@ -9,7 +9,7 @@ use loads::metric::Metric;
 use serde_json::{Value, json};
 
 impl Report {
-    /// What one number of a row hides, the surest first.
+    /// Returns the flaws of a row, the most certain first.
     pub(super) fn flaws(&self, row: &Row, language: Language) -> Vec<String> {
         row.flaws.iter().map(|flaw| self.flaw(row, flaw, language)).collect()
     }

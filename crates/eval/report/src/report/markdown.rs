@@ -97,7 +97,7 @@ pub(super) fn advice<'a>(
     }
 }
 
-/// Which files a crash may damage, where that is a question.
+/// Writes the files that a crash may damage, if the experiment has such conditions.
 fn risks(text: &mut String, report: &Report) {
     let rows = risk::rows(&report.plan, report.language);
     if rows.is_empty() {
@@ -113,7 +113,7 @@ fn risks(text: &mut String, report: &Report) {
     text.push('\n');
 }
 
-/// What runs cost in CPU time, where that was looked at.
+/// Writes the CPU time of runs, if it was recorded.
 fn costs(text: &mut String, report: &Report) {
     let language = report.language;
     for (index, load) in report.plan.experiment.workloads.iter().enumerate() {

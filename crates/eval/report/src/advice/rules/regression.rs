@@ -1,6 +1,6 @@
 //! A19: whether the latest result is worse than the earlier ones of the same plan on the same machine.
 //!
-//! Results of different days are not paired, so what it finds is moderate at most, however clear.
+//! Results of different days are not paired, so a finding is moderate at most.
 
 use super::EVIDENCE_MAX;
 use crate::advice::{Confidence, Facts, Finding};

@@ -1,8 +1,8 @@
-//! A20: whether one number may be quoted for a cell at all.
+//! A20: whether one number describes a cell.
 //!
-//! Three things forbid it: values that spread over the rounds, values that fall into two clusters, and a
-//! tail far above the median. Each is looked for in every cell under every condition, in the metric that
-//! the workload is compared by first.
+//! Three things forbid it: values that spread over the rounds, values that form two clusters, and a tail far
+//! above the median. The rule checks every cell under every condition, in the metric that compares the
+//! workload first.
 
 use super::{EVIDENCE_MAX, whole_percent};
 use crate::advice::{Basis, Confidence, Facts, Finding};

@@ -14,7 +14,7 @@ pub(in crate::report) struct HeatPanel {
     pub(in crate::report) columns: Vec<String>,
     /// Settings along the vertical axis, from below.
     pub(in crate::report) rows: Vec<String>,
-    /// By row, then column; what was not measured is `None`.
+    /// By row, then column; `None` was not measured.
     pub(in crate::report) values: Vec<Vec<Option<f64>>>,
 }
 
@@ -64,7 +64,7 @@ fn draw(root: &Area<'_>, panel: &HeatPanel, top: i32, labels: (&str, &str)) -> R
             let fill = if value.is_some() { shade(share) } else { TRANSPARENT.to_rgba() };
             let corners = [(x, y), (x + width - 2, y + ROW - 2)];
             root.draw(&Rectangle::new(corners, fill.filled())).map_err(wrong)?;
-            // Ink follows the page; on a colour that does not, letters do not either.
+            // Ink follows the page; letters on a fixed colour are fixed, too.
             let (ink, said) = match value {
                 Some(value) => {
                     let ink = if share > 0.6 { WHITE } else { BLACK };

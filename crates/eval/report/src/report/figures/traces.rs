@@ -1,5 +1,5 @@
-//! What runs kept beside their values: bandwidth second by second (C11), and how latency is spread
-//! (C12).
+//! Series that runs keep beside their values: bandwidth second by second (C11), and the distribution of
+//! latency (C12).
 
 use super::{Figure, Source};
 use crate::error::Error;
@@ -32,7 +32,7 @@ struct Second {
     has_settled: bool,
 }
 
-/// What was kept of all runs.
+/// The series of all runs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Traces {
     seconds: Vec<Second>,
@@ -41,7 +41,7 @@ pub(super) struct Traces {
 }
 
 impl Traces {
-    /// Reads them.
+    /// Reads the series.
     pub(super) fn of(plan: &Plan, analysis: &Analysis, store: &Store) -> Result<Self, Error> {
         let cells: BTreeMap<&str, usize> =
             plan.cells.iter().enumerate().map(|(index, it)| (it.id.as_str(), index)).collect();

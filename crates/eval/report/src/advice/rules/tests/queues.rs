@@ -1,4 +1,4 @@
-//! A9 on planted values: a case that fires, those that must not, and those that were not measured.
+//! A9 on planted values: a case with a finding, cases without, and cases without measurements.
 
 use super::cpu::{Planted, planted};
 use super::*;
@@ -47,9 +47,9 @@ fn by_laws(it: &Planted<'_>, one: Usl) -> Outcome {
     }
 }
 
-/// Goal: A9 finds planted contention, tells what it costs and that threads share CPUs; equal queues are
-/// equivalent; a queue that is merely slower is not called contended; noise proves nothing; without
-/// threads enough, or without a comparison of queues, nothing is measured.
+/// Goal: A9 finds planted contention and reports its cost and that threads share CPUs; equal queues are
+/// equivalent; a slower queue is not called contended; noise gives no advice; without enough threads, or
+/// without a comparison of queues, the rule is not measured.
 #[test]
 fn a9_one_or_many() {
     let law = |lambda, sigma| Usl { lambda, sigma, kappa: 0.0001, r_squared: 1.0 };
