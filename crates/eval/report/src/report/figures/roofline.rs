@@ -1,6 +1,6 @@
 //! Bandwidth under its roofs (C9): the limits by link, device and latency, and the measured values.
 //!
-//! With N operations of a size in flight, each of which takes at least the latency of a single smallest one,
+//! With N operations of a size in flight, each taking at least the latency of a single smallest one,
 //! at most N × size / latency can flow (Little's law). So bandwidth over the bytes in flight lies below a
 //! slope, and below the limits of device and link.
 
