@@ -29,7 +29,7 @@ fn day_number(year: u64, month: u64, day: u64) -> u64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// `Fri Nov 20 22:18:58 2026`
+/// Formats a time as `Fri Nov 20 22:18:58 2026`.
 pub fn ctime(seconds: u64) -> String {
     let (days, second) = (seconds / DAY_SECONDS, seconds % DAY_SECONDS);
     let (year, month, day) = civil(days);
@@ -43,7 +43,7 @@ pub fn ctime(seconds: u64) -> String {
     )
 }
 
-/// `2026-11-20T22:18:58Z`
+/// Formats a time as `2026-11-20T22:18:58Z`.
 pub fn rfc3339(seconds: u64) -> String {
     let (days, second) = (seconds / DAY_SECONDS, seconds % DAY_SECONDS);
     let (year, month, day) = civil(days);

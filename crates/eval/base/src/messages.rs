@@ -97,7 +97,7 @@ impl Language {
         }
     }
 
-    /// Several of a thing.
+    /// Returns the plural of a noun.
     pub fn plural(self, thing: Message) -> String {
         match self {
             Self::English => crate::units::plural(self.text(thing)),
@@ -117,7 +117,7 @@ impl Language {
 pub struct Text(pub [&'static str; 2]);
 
 impl Message {
-    /// The English.
+    /// Returns the English text.
     pub fn english(self) -> &'static str {
         Language::English.text(self)
     }

@@ -74,7 +74,7 @@ impl Belief {
         self.parts.iter().map(|part| part.weight * self.tail(part, value - part.mean)).sum()
     }
 
-    /// P(T ≤ distance / error).
+    /// Returns P(T ≤ distance / error).
     fn tail(&self, part: &Part, distance: f64) -> f64 {
         if part.error > 0.0 {
             student::survival(-distance / part.error, self.freedom)

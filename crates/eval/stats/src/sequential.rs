@@ -21,7 +21,7 @@ impl Default for LookRule {
 }
 
 impl LookRule {
-    /// A single look, at the end.
+    /// Creates a single look, at the end.
     pub fn once(rounds: u32) -> Self {
         Self { looks: vec![rounds] }
     }

@@ -16,7 +16,7 @@ const LANCZOS: [f64; 9] = [
     1.505_632_735_149_311_6e-7,
 ];
 
-/// ln Γ(x) for x ≥ 0.5.
+/// Returns ln Γ(x) for x ≥ 0.5.
 fn ln_gamma(x: f64) -> f64 {
     debug_assert!(x >= 0.5);
     let x = x - 1.0;
@@ -28,7 +28,7 @@ fn ln_gamma(x: f64) -> f64 {
     0.5 * std::f64::consts::TAU.ln() + (x + 0.5) * base.ln() - base + sum.ln()
 }
 
-/// `I_x(a, b)` for a, b ≥ 0.5 and 0 ≤ x ≤ 1.
+/// Returns `I_x(a, b)` for a, b ≥ 0.5 and 0 ≤ x ≤ 1.
 fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;

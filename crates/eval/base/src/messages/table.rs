@@ -10,7 +10,7 @@ macro_rules! messages {
             /// All texts.
             pub const ALL: &[Self] = &[$(Self::$key),*];
 
-            /// The texts by language.
+            /// Returns the texts by language.
             pub(super) fn texts(self) -> [&'static str; 2] {
                 match self { $(Self::$key => [$english, $japanese],)* }
             }

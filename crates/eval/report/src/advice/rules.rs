@@ -234,7 +234,7 @@ fn lower(text: &str) -> String {
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// A1.
+/// Evaluates A1.
 pub(super) fn remote_cost(facts: &Facts<'_>) -> Finding {
     let rows = match with_role(facts, "remote-local") {
         Ok(rows) => rows,
@@ -279,7 +279,7 @@ fn loss_ends(facts: &Facts<'_>, rows: &[Told<'_>]) -> Vec<String> {
     lines
 }
 
-/// A2.
+/// Evaluates A2.
 pub(super) fn container_cost(facts: &Facts<'_>) -> Finding {
     let rows = match with_role(facts, "container-native") {
         Ok(rows) => rows,
@@ -298,7 +298,7 @@ pub(super) fn container_cost(facts: &Facts<'_>) -> Finding {
     Finding { confidence, claim, evidence, apply, basis: of_rows(&rows) }
 }
 
-/// A3.
+/// Evaluates A3.
 pub(super) fn transfer_size(facts: &Facts<'_>) -> Finding {
     let mut evidence = Vec::new();
     let mut sizes = Vec::new();

@@ -94,7 +94,7 @@ pub(super) struct BoxMark {
 }
 
 impl<'a> Panel<'a> {
-    /// Curves on one axis from 0.
+    /// Creates a panel with curves on one axis from 0.
     pub(super) fn of(y_label: &'a str, series: &'a [Series]) -> Self {
         Self { y_label, series, band: None, shade: &[], right: None, title: None, notes: &[] }
     }
@@ -120,7 +120,7 @@ fn text(size: i32) -> TextStyle<'static> {
     (FONT, size).into_font().color(&INK)
 }
 
-/// Panels one above the other, on one horizontal axis, with a legend on top.
+/// Draws panels one above the other, on one horizontal axis, with a legend on top.
 pub(super) fn curves(axis: &Axis, panels: &[Panel<'_>]) -> Result<String, Error> {
     const WIDTH: u32 = 760;
     const PANEL_HEIGHT: u32 = 230;
@@ -258,7 +258,7 @@ fn error_bars(chart: &mut Chart<'_, '_>, marks: &[Mark], style: ShapeStyle) -> R
     chart.draw_series(bars).map(drop).map_err(wrong)
 }
 
-/// A place of the chart in pixels of the panel.
+/// Converts a place of the chart to pixels of the panel.
 fn pixel(area: &Area<'_>, chart: &Chart<'_, '_>, at: (f64, f64)) -> (i32, i32) {
     let ((x, y), (left, top)) = (chart.backend_coord(&at), area.get_base_pixel());
     (x - left, y - top)
@@ -276,12 +276,13 @@ fn shapes(
     Ok(())
 }
 
-/// A number with three significant digits.
+/// Rounds a number to three significant digits.
 fn short(value: f64) -> f64 {
     format!("{value:.2e}").parse().unwrap_or(value)
 }
 
-/// Boxes of the right axis: from the least to the most a line, the middle half a box, the median across.
+/// Draws boxes of the right axis: a line from minimum to maximum, a box for the middle half, the median
+/// across.
 fn draw_boxes(chart: &mut Chart<'_, '_>, boxes: &[BoxMark], scale: f64) -> Result<(), Error> {
     const ASIDE: f64 = 0.16;
     const HALF_WIDTH: f64 = 0.07;
@@ -307,8 +308,8 @@ fn draw_boxes(chart: &mut Chart<'_, '_>, boxes: &[BoxMark], scale: f64) -> Resul
     Ok(())
 }
 
-/// Curves of the right axis, drawn on the left one at its scale, and the axis itself, in the colour of
-/// the curves if they have one.
+/// Draws curves of the right axis on the left one at its scale, and the axis itself, in the colour of the
+/// curves if they have one.
 fn draw_right(
     area: &Area<'_>,
     chart: &mut Chart<'_, '_>,

@@ -119,7 +119,7 @@ fn middle(runs: &[&Run], value: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
     (!values.is_empty()).then(|| median(&values))
 }
 
-/// Percent of all CPUs in columns together, with the error; the first has to be there.
+/// Formats the percent of all CPUs in several columns together, with the error; the first column must exist.
 fn share(runs: &[&Run], columns: &[&str], language: Language) -> String {
     let percent = |run: &Run, ending: &str| {
         let all = value(run, "cpu_wall_s")? * value(run, "cpu_count")?;

@@ -67,7 +67,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// The name of a metric with its unit.
+    /// Returns the name of a metric with its unit.
     fn unit(self, metric: Metric) -> &'static str {
         self.language.text(metric.message_with_unit())
     }
@@ -87,14 +87,14 @@ impl Source<'_> {
         (cells, cut)
     }
 
-    /// A legend of conditions, each in its colour and shape.
+    /// Returns a legend of conditions, each in its colour and shape.
     fn legend(self, conditions: impl IntoIterator<Item = usize>) -> Vec<(String, usize)> {
         let label = |it: usize| (self.plan.conditions[it].label.clone(), it);
         conditions.into_iter().map(label).collect()
     }
 }
 
-/// All charts of a report.
+/// Draws all charts of a report.
 pub(super) fn draw(
     plan: &Plan,
     analysis: &Analysis,
@@ -129,7 +129,7 @@ pub(super) fn draw(
     Ok(figures)
 }
 
-/// The setting that varies along the curves of a workload.
+/// Returns the settings that vary along the curves of a workload.
 fn sweeps(load: &Workload) -> Vec<Sweep> {
     if load.rates != [0] {
         let many_jobs = load.jobs.len() > 1;
@@ -344,7 +344,7 @@ fn curves(source: Source<'_>, workload: usize, sweep: Sweep) -> Result<Vec<Figur
     Ok(figures)
 }
 
-/// The ratios of a workload's comparisons along a sweep.
+/// Returns the ratios of a workload's comparisons along a sweep.
 fn ratio_curves(
     source: Source<'_>,
     workload: usize,

@@ -77,7 +77,7 @@ pub(crate) fn verdicts(page: &mut String, report: &Report) {
     sentences(page, report);
 }
 
-/// The sentences, by comparison.
+/// Writes the sentences, by comparison.
 pub(super) fn sentences(page: &mut String, report: &Report) {
     let language = report.language;
     parts::risks(page, report);
@@ -103,7 +103,7 @@ pub(super) fn sentences(page: &mut String, report: &Report) {
     parts::held_back(page, report.held_back(None));
 }
 
-/// A figure and a table per workload.
+/// Writes a figure and a table per workload.
 fn workloads(page: &mut String, report: &Report) {
     for (index, load) in report.plan.experiment.workloads.iter().enumerate() {
         let _ = writeln!(page, "<section>\n<h2>{}</h2>", escape(&load.name));

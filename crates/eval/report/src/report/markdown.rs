@@ -7,7 +7,7 @@ use base::units;
 use lab::experiment::Mode;
 use std::fmt::{Display, Write as _};
 
-/// The page.
+/// Returns the page.
 pub(super) fn page(report: &Report) -> String {
     let (experiment, language) = (&report.plan.experiment, report.language);
     let said = |message| language.text(message);
@@ -33,7 +33,7 @@ pub(super) fn page(report: &Report) -> String {
     text
 }
 
-/// All verdicts, in a table.
+/// Writes all verdicts, in a table.
 pub(super) fn verdicts(text: &mut String, report: &Report) {
     let (experiment, language) = (&report.plan.experiment, report.language);
     let said = |message| language.text(message);
@@ -78,7 +78,7 @@ pub(super) fn verdicts(text: &mut String, report: &Report) {
     }
 }
 
-/// Cards, a line each.
+/// Writes the cards, one per line.
 pub(super) fn advice<'a>(
     text: &mut String,
     report: &Report,

@@ -141,7 +141,7 @@ fn collect_missing(group: &Group, missing: &mut Vec<String>) {
     }
 }
 
-/// Fonts of ours below a directory.
+/// Returns the known fonts below a directory.
 fn fonts(directory: &Path, depth: u32) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {

@@ -44,7 +44,7 @@ fn navigation(page: &mut String, language: Language, has_index: bool) {
     page.push_str("</nav>\n");
 }
 
-/// The list of experiments.
+/// Returns the list of experiments.
 pub(super) fn index(rows: &[String], is_cut: bool, is_live: bool, language: Language) -> String {
     let title = language.text(Message::Experiments);
     let mut page = String::new();
@@ -73,7 +73,7 @@ pub(super) fn index(rows: &[String], is_cut: bool, is_live: bool, language: Lang
     shell(language, title, &if is_live { refresh() } else { String::new() }, &page)
 }
 
-/// An experiment in the list.
+/// Returns an experiment's entry in the list.
 pub(super) fn row(entry: &Entry, language: Language) -> Result<String, Error> {
     let store = Store::open_to_read(&entry.database)?;
     let report = Report::verdicts(&store, language)?;
@@ -206,7 +206,7 @@ fn show_progress(page: &mut String, report: &Report, progress: &Progress) {
     );
 }
 
-/// An answer where results cannot be read.
+/// Returns the answer if results cannot be read.
 pub(super) fn failed(language: Language, error: &Error) -> Response {
     let title = language.text(Message::CannotShow);
     let said = format!("<h1>{title}</h1>\n<p>{}</p>\n", escape(&error.to_string()));

@@ -69,7 +69,7 @@ fn split(answer: &[u8]) -> (u16, String, Vec<u8>) {
     (status, head, answer[end + 4..].to_vec())
 }
 
-/// Results of a synthetic experiment in a directory of this name.
+/// Writes results of a synthetic experiment to a directory of this name; returns the directory.
 fn results(parent: &Path, name: &str) -> PathBuf {
     let directory = parent.join(name);
     std::fs::create_dir(&directory).unwrap();
@@ -210,7 +210,7 @@ fn paths_lead_nowhere_else() {
     assert!(index.contains("file is not a database") && index.contains("Known &lt;truth&gt;"));
 }
 
-/// A server of one page with these limits.
+/// Starts a server of one page with these limits.
 fn bounded(limits: http::Limits) -> Served {
     Served::of(move |listener, stop| {
         http::serve(listener, stop, &limits, |_| Response::page("fine".into())).unwrap();

@@ -38,7 +38,7 @@ impl Bound {
     }
 }
 
-/// A6.
+/// Evaluates A6.
 pub(crate) fn limit(facts: &Facts<'_>) -> Finding {
     let mut found = Vec::new();
     let mut evidence = Vec::new();

@@ -62,7 +62,7 @@ struct Judged {
     line: String,
 }
 
-/// A15.
+/// Evaluates A15.
 pub(crate) fn how_many(facts: &Facts<'_>) -> Finding {
     let curves = curves(facts);
     if curves.is_empty() {
@@ -118,7 +118,7 @@ pub(crate) fn how_many(facts: &Facts<'_>) -> Finding {
     }
 }
 
-/// Numbers, from the least to the greatest.
+/// Formats the range of numbers, from the smallest to the largest.
 fn range(facts: &Facts<'_>, numbers: impl Iterator<Item = u32> + Clone) -> String {
     let (low, high) = (numbers.clone().min().unwrap_or(0), numbers.max().unwrap_or(0));
     if low == high {
@@ -229,7 +229,7 @@ fn collapse(facts: &Facts<'_>, curve: &Curve, best: usize) -> Option<f64> {
     (interval.high < facts.limits.collapse_share).then(|| median(&shares))
 }
 
-/// A16: each comparison of two kinds of copies is judged by itself, first and second writes apart.
+/// Evaluates A16. It judges each comparison of two kinds of copies by itself, first and second writes apart.
 pub(crate) fn copy_policy(facts: &Facts<'_>) -> Finding {
     let rows = match with_role(facts, "copy-up") {
         Ok(rows) => rows,

@@ -27,7 +27,7 @@ enum Whose {
 }
 
 impl Whose {
-    /// CPU seconds per second of a run.
+    /// Returns CPU seconds per second of a run.
     fn busy(self, run: &Run) -> Option<f64> {
         let value = |name: &str| run.samples.get(name).copied();
         let seconds = match self {
@@ -67,7 +67,7 @@ struct Curve {
     rates: usize,
 }
 
-/// Runs that held their rate.
+/// Returns the runs that held their rate.
 fn held<'a>(facts: &Facts<'a>, condition: usize) -> impl Iterator<Item = (usize, &'a Run)> {
     let id = &facts.plan.conditions[condition].id;
     let cells: BTreeMap<&str, usize> =
@@ -135,7 +135,7 @@ fn net(facts: &Facts<'_>, curve: &Curve, all: &[Curve]) -> (BTreeMap<u32, f64>, 
     (rounds.collect(), Some(median(&own)))
 }
 
-/// A7.
+/// Evaluates A7.
 pub(crate) fn per_operation(facts: &Facts<'_>) -> Finding {
     let machine = curves(facts, Whose::Machine);
     let tasks = curves(facts, Whose::Tasks);
@@ -221,7 +221,7 @@ fn line(facts: &Facts<'_>, whose: Whose, curve: &Curve, all: &[Curve]) -> String
     )
 }
 
-/// Log-ratios of the slopes of the experiment's comparisons by round, with their names.
+/// Returns the log-ratios of the slopes of the experiment's comparisons by round, with their names.
 fn slope_ratios(facts: &Facts<'_>, all: &[Curve]) -> Vec<(String, Vec<f64>)> {
     let mut named = Vec::new();
     for comparison in &facts.plan.experiment.comparisons {
@@ -247,7 +247,7 @@ fn slope_ratios(facts: &Facts<'_>, all: &[Curve]) -> Vec<(String, Vec<f64>)> {
     named
 }
 
-/// The slopes of the experiment's comparisons.
+/// Compares the slopes of the experiment's comparisons.
 fn compared(facts: &Facts<'_>, whose: Whose, all: &[Curve], mut evidence: Vec<String>) -> Finding {
     let named = slope_ratios(facts, all);
     let stake = facts.analysis.stake(facts.plan);
@@ -299,7 +299,7 @@ fn compared(facts: &Facts<'_>, whose: Whose, all: &[Curve], mut evidence: Vec<St
     Finding { confidence, claim, evidence, apply: facts.text(apply), basis }
 }
 
-/// A8.
+/// Evaluates A8.
 pub(crate) fn batch(facts: &Facts<'_>) -> Finding {
     let mut found = Vec::new();
     let mut evidence = Vec::new();

@@ -23,7 +23,7 @@ struct Curve {
     cells: BTreeMap<u32, Vec<usize>>,
 }
 
-/// All curves of closed loads that report bandwidth or IOPS.
+/// Returns all curves of closed loads that report bandwidth or IOPS.
 fn curves(facts: &Facts<'_>) -> Vec<Curve> {
     let mut all: BTreeMap<(usize, usize, u64), BTreeMap<u32, Vec<usize>>> = BTreeMap::new();
     for (index, cell) in facts.plan.cells.iter().enumerate().filter(|(_, cell)| cell.rate == 0) {
@@ -91,7 +91,7 @@ struct Knee {
     line: String,
 }
 
-/// A4.
+/// Evaluates A4.
 pub(crate) fn knee(facts: &Facts<'_>) -> Finding {
     let long = |curve: &Curve| curve.cells.len() >= facts.limits.knee_points_min;
     let knees: Vec<Knee> = curves(facts)
@@ -210,7 +210,7 @@ struct Pair {
     cpu: Option<f64>,
 }
 
-/// A5.
+/// Evaluates A5.
 pub(crate) fn jobs_or_depth(facts: &Facts<'_>) -> Finding {
     let pairs = pairs(facts);
     if pairs.is_empty() {
@@ -273,7 +273,7 @@ struct Same {
 }
 
 impl Same {
-    /// Log-ratios of a metric, more jobs against more depth, by round.
+    /// Returns the log-ratios of a metric, more jobs against more depth, by round.
     fn ratios(&self, facts: &Facts<'_>, metric: Metric) -> Vec<f64> {
         let few = facts.by_round(self.few, self.condition, metric);
         let many = facts.by_round(self.many, self.condition, metric);

@@ -26,7 +26,7 @@ pub(super) struct Ways<'a> {
     pub(super) forbids_harm: bool,
 }
 
-/// A10.
+/// Evaluates A10.
 pub(crate) fn own_files(facts: &Facts<'_>) -> Finding {
     of_role(
         facts,
@@ -37,7 +37,7 @@ pub(crate) fn own_files(facts: &Facts<'_>) -> Finding {
     )
 }
 
-/// A11.
+/// Evaluates A11.
 pub(crate) fn collective(facts: &Facts<'_>) -> Finding {
     of_role(
         facts,
@@ -48,7 +48,7 @@ pub(crate) fn collective(facts: &Facts<'_>) -> Finding {
     )
 }
 
-/// A12.
+/// Evaluates A12.
 pub(crate) fn hints(facts: &Facts<'_>) -> Finding {
     of_role(
         facts,
@@ -59,7 +59,7 @@ pub(crate) fn hints(facts: &Facts<'_>) -> Finding {
     )
 }
 
-/// A14: each comparison of two storages is judged by itself.
+/// Evaluates A14. It judges each comparison of two storages by itself.
 pub(crate) fn storages(facts: &Facts<'_>) -> Finding {
     let rows = match with_role(facts, "storage") {
         Ok(rows) => rows,
@@ -92,7 +92,7 @@ pub(crate) fn storages(facts: &Facts<'_>) -> Finding {
     all
 }
 
-/// Conditions of a comparison.
+/// Returns the conditions of a comparison.
 pub(super) fn sides(facts: &Facts<'_>, comparison: &Comparison) -> Option<(usize, usize)> {
     facts.plan.condition(&comparison.baseline).zip(facts.plan.condition(&comparison.other))
 }

@@ -43,7 +43,7 @@ struct Point<'a> {
     cpu: Option<f64>,
 }
 
-/// A9.
+/// Evaluates A9.
 pub(crate) fn one_or_many(facts: &Facts<'_>) -> Finding {
     let curves = curves(facts);
     if curves.is_empty() {
@@ -228,7 +228,7 @@ fn line(
     )
 }
 
-/// The curve also shows where threads have to share CPUs.
+/// Returns a note if threads had to share CPUs, which the curve shows too.
 fn shared_cpus(facts: &Facts<'_>, curves: &[Curve]) -> Option<String> {
     let most = curves.iter().filter_map(|curve| curve.cells.keys().last().copied()).max()?;
     let cpus = facts.analysis.runs.iter().find_map(|run| run.samples.get("cpu_count").copied())?;

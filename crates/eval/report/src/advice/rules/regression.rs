@@ -14,7 +14,7 @@ fn not_measured(facts: &Facts<'_>, why: String) -> Finding {
     Finding { apply: facts.text(Message::A19Apply), ..Finding::not_measured(why) }
 }
 
-/// A19.
+/// Evaluates A19.
 pub(crate) fn regression(facts: &Facts<'_>) -> Finding {
     let Some(trend) = facts.trend else {
         return not_measured(facts, facts.text(Message::A19None));

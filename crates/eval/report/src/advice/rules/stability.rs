@@ -12,7 +12,7 @@ use base::units;
 use loads::metric::Metric;
 use std::fmt::Display;
 
-/// A20.
+/// Evaluates A20.
 pub(crate) fn stability(facts: &Facts<'_>) -> Finding {
     let (mut judged, mut looked_for_clusters) = (0, 0);
     let mut unstable = Vec::new();
@@ -80,7 +80,7 @@ fn spread(facts: &Facts<'_>, values: &[f64]) -> Option<String> {
     })
 }
 
-/// Two clusters, of logarithms, so that it means the same for small and large values.
+/// Describes two clusters of logarithms, so that the limit means the same for small and large values.
 fn clusters(facts: &Facts<'_>, values: &[f64], metric: Metric) -> Option<String> {
     if values.len() < facts.limits.modes_runs_min {
         return None;

@@ -45,8 +45,8 @@ impl Count {
     }
 }
 
-/// A condition that stripes: the settings that it shares with conditions of another count, its count and its
-/// level.
+/// Returns, for a condition that stripes, the settings that it shares with conditions of another count, its
+/// count and its level.
 fn striped<'a>(facts: &Facts<'a>, condition: &Condition) -> Option<(String, Count, &'a IorLevel)> {
     let mut found = None;
     let mut shared = String::new();
@@ -73,7 +73,7 @@ struct Curve {
     line: String,
 }
 
-/// A13.
+/// Evaluates A13.
 pub(crate) fn count(facts: &Facts<'_>) -> Finding {
     let mut groups: BTreeMap<String, BTreeMap<Count, usize>> = BTreeMap::new();
     let mut levels: BTreeMap<String, &IorLevel> = BTreeMap::new();

@@ -17,7 +17,7 @@ pub(crate) struct Grade {
 }
 
 impl Grade {
-    /// Whether advice on it may be strong.
+    /// Returns whether advice on it may be strong.
     pub(crate) fn is_good(&self) -> bool {
         matches!(self.letter, 'A' | 'B')
     }
@@ -90,7 +90,7 @@ pub(crate) fn grade(facts: &Facts<'_>) -> Option<Grade> {
     Some(Grade { letter, failing })
 }
 
-/// A17.
+/// Evaluates A17.
 pub(crate) fn trust(facts: &Facts<'_>) -> Finding {
     let Some(Grade { letter: grade, failing }) = grade(facts) else {
         return facts.not_measured(Message::A17Nothing);
@@ -117,7 +117,7 @@ fn of_runs(facts: &Facts<'_>, share: f64, mark: &Mark) -> String {
     facts.say(Message::A17Marked, &values)
 }
 
-/// A18.
+/// Evaluates A18.
 pub(crate) fn cache(facts: &Facts<'_>) -> Finding {
     // Runs through the page cache may well be served from it: no advice follows.
     let is_direct = |cell: &Cell| facts.plan.experiment.workloads[cell.workload].is_direct;

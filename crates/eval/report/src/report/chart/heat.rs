@@ -24,8 +24,8 @@ const TOP: i32 = 34;
 const ROW: i32 = 44;
 const BELOW: i32 = 54;
 
-/// Maps one above the other. Colours are shares of the largest value of each map, from white to blue; each
-/// field shows value and share, so that nothing depends on the colour.
+/// Draws maps one above the other. Colours are shares of the largest value of each map, from white to blue;
+/// each field shows value and share, so that nothing depends on the colour.
 pub(in crate::report) fn heat(
     panels: &[HeatPanel],
     x_label: &str,
@@ -85,7 +85,7 @@ fn draw(root: &Area<'_>, panel: &HeatPanel, top: i32, labels: (&str, &str)) -> R
     root.draw(&Text::new(labels.1.to_string(), (4, top + 8), text(FONT_SIZE))).map_err(wrong)
 }
 
-/// From white to the blue of Okabe and Ito.
+/// Returns a colour between white and the blue of Okabe and Ito.
 fn shade(share: f64) -> RGBAColor {
     let part = |full: f64| (255.0 - (255.0 - full) * share.clamp(0.0, 1.0)) as u8;
     RGBColor(part(0.0), part(114.0), part(178.0)).to_rgba()

@@ -24,7 +24,7 @@ const TICKS_MIN: usize = 3;
 /// Ticks of a decade, from few to many: the first set with enough ticks is used.
 const DECADE_PARTS: [&[f64]; 2] = [&[1.0], &[1.0, 2.0, 5.0]];
 
-/// Round values at even distances from one value to another, some six of them.
+/// Returns some six round values at even distances from one value to another.
 fn even(low: f64, high: f64) -> impl Iterator<Item = f64> {
     const COUNT: f64 = 6.0;
     let size = 10_f64.powf(((high - low) / COUNT).log10().floor());
@@ -45,14 +45,14 @@ pub(in crate::report) struct Scale {
 }
 
 impl Scale {
-    /// From 0 to somewhat above the largest value.
+    /// Creates an axis from 0 to somewhat above the largest value.
     pub(in crate::report) fn linear(label: &str, most: f64) -> Self {
         let high = (1.08 * most).max(f64::MIN_POSITIVE);
         let ticks = even(0.0, high).map(|value| (value, units::tick(value))).collect();
         Self { label: label.into(), ticks, low: 0.0, high }
     }
 
-    /// Decimal logarithms around values above 0.
+    /// Creates an axis of decimal logarithms around values above 0.
     pub(in crate::report) fn decimal(label: &str, values: impl Iterator<Item = f64>) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.filter(|value| *value > 0.0).map(f64::log10) {
@@ -80,7 +80,7 @@ impl Scale {
         Self { label: label.into(), ticks, low, high }
     }
 
-    /// With these ticks, and room beside them.
+    /// Creates an axis with these ticks, and room beside them.
     pub(in crate::report) fn at(label: &str, ticks: Vec<(f64, String)>, room: f64) -> Self {
         let low = ticks.first().map_or(0.0, |tick| tick.0) - room;
         let high = ticks.last().map_or(1.0, |tick| tick.0) + room;
@@ -98,7 +98,7 @@ pub(in crate::report) struct Dot {
 }
 
 impl Dot {
-    /// Without intervals.
+    /// Creates a dot without intervals.
     pub(in crate::report) fn at(x: f64, y: f64) -> Self {
         Self { x, y, x_range: (x, x), y_range: (y, y) }
     }
@@ -133,7 +133,7 @@ pub(in crate::report) struct Plot {
     pub(in crate::report) trails: Vec<Trail>,
 }
 
-/// Panels in columns, under a legend of labels by style.
+/// Draws panels in columns, under a legend of labels by style.
 pub(in crate::report) fn plots(
     legend: &[(String, usize)],
     plots: &[Plot],

@@ -8,7 +8,7 @@ use base::statistics::median;
 use loads::crowd::CONTAINER_QUANTILES;
 use loads::metric::Metric;
 
-/// A figure for each phase, a panel for each condition.
+/// Draws a figure for each phase, with a panel for each condition.
 pub(super) fn containers(source: Source<'_>, workload: usize) -> Result<Vec<Figure>, Error> {
     let Source { plan, language, .. } = source;
     let load = &plan.experiment.workloads[workload];

@@ -33,7 +33,7 @@ impl Roofs {
     }
 }
 
-/// A panel per condition.
+/// Draws a panel per condition.
 pub(super) fn roofs(source: Source<'_>, workload: usize) -> Result<Option<Figure>, Error> {
     let Source { plan, language, .. } = source;
     let load = &plan.experiment.workloads[workload];
@@ -68,7 +68,7 @@ pub(super) fn roofs(source: Source<'_>, workload: usize) -> Result<Option<Figure
     }))
 }
 
-/// Roofs, and points of bytes under way and bandwidth; `None` with too few of them.
+/// Returns the roofs, and points of bytes in flight and bandwidth; `None` with too few of them.
 fn measured(source: Source<'_>, workload: usize, condition: usize) -> Option<(Roofs, Points)> {
     let Source { plan, analysis, .. } = source;
     let under_way = |cell: usize| {

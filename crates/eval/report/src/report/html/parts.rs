@@ -37,7 +37,7 @@ pub(crate) fn prose(text: &str) -> String {
     text
 }
 
-/// The class that colours a verdict.
+/// Returns the class that colours a verdict.
 pub(super) fn class(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Equivalent => "equivalent",
@@ -48,7 +48,7 @@ pub(super) fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-/// A chart, with its caption as the accessible name, in the colours of the page.
+/// Writes a chart, with its caption as the accessible name, in the colours of the page.
 pub(super) fn picture(page: &mut String, figure: &Figure) {
     let caption = escape(&figure.caption);
     let mut svg = figure.svg.clone();
@@ -84,7 +84,7 @@ pub(super) fn risks(page: &mut String, report: &Report) {
     page.push_str("</table></div>\n");
 }
 
-/// Measured values by cell and condition.
+/// Writes the measured values by cell and condition.
 pub(super) fn values(page: &mut String, report: &Report, workload: usize) {
     let plan = &report.plan;
     let load = &plan.experiment.workloads[workload];
@@ -178,7 +178,7 @@ fn open_table(page: &mut String, caption: &str) {
     );
 }
 
-/// A field of the head row.
+/// Writes a field of the head row.
 fn column(page: &mut String, report: &Report, name: Message) {
     let _ = write!(page, "<th>{}</th>", escape(report.language.text(name)));
 }
@@ -222,7 +222,7 @@ pub(super) fn costs(page: &mut String, report: &Report, workload: usize) {
     page.push_str("</table></div>\n");
 }
 
-/// The cards.
+/// Writes the cards.
 pub(super) fn advice(page: &mut String, report: &Report) {
     let text = |message| report.language.text(message);
     let heading = text(Message::Advice);

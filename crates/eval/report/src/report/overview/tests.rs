@@ -6,7 +6,7 @@ use lab::store::RunFacts;
 use lab::test_support::{experiment, measured};
 use loads::outcome::Outcome;
 
-/// Three studies: one with a planted finding, one that failed and lacked a condition, one that waits.
+/// Returns three studies: one with a planted finding, one that failed and lacked a condition, one that waits.
 fn overview(language: Language) -> Overview {
     let plan = Plan::new(experiment(
         &[("Known truth", "Known <truth>"), ("ratio = 1.0", "ratio = 0.7")],

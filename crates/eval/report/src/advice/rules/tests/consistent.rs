@@ -6,7 +6,8 @@ use base::statistics::random::Random;
 use lab::test_support::{head, plan};
 use std::fmt::Write as _;
 
-/// Three storages on two workloads, with this number of block sizes, all compared with each other.
+/// Returns an experiment of three storages on two workloads, with this number of block sizes, all compared
+/// with each other.
 fn text(sizes: usize, further: &str) -> String {
     let sizes = &["\"4KiB\"", "\"64KiB\"", "\"1MiB\""][..sizes];
     let sizes = sizes.join(", ");

@@ -32,7 +32,7 @@ other = { device = "null", queue = "elevator" }
 "#,
 );
 
-/// Throughput by one law for many queues and by another for one.
+/// Returns the throughput by one law for many queues and by another for one.
 fn by_laws(it: &Planted<'_>, one: Usl) -> Outcome {
     let many = Usl { lambda: 100_000.0, sigma: 0.02, kappa: 0.0001, r_squared: 1.0 };
     let law = if it.condition.ends_with("elevator") { one } else { many };
