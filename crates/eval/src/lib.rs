@@ -1,7 +1,7 @@
 //! Experiments on storage: plans, interleaved runs, paired statistics, verdicts and reports.
 //!
-//! The parts lie in crates of their own, each above the one before: `stats`, `base`, `loads`, `lab`, `report`.
-//! Here are those that the command line needs.
+//! The parts are crates of their own, each above the one before: `stats`, `base`, `loads`, `lab`, `report`.
+//! This crate exports those that the command line needs.
 
 pub use ::report::{Error, advice, report, serve};
 pub use base::{Stop, clock, messages, statistics, units};
@@ -14,7 +14,7 @@ pub use loads::{crowd, engine, engines, file_set, metadata};
 
 use lab::Error as LabError;
 
-/// Returns whether an error says that the user ended it.
+/// Returns whether an error means that the user stopped the experiment.
 pub fn is_interruption(error: &(dyn std::error::Error + 'static)) -> bool {
     let of_base = error.downcast_ref::<base::Error>();
     of_base.is_some_and(|error| matches!(error, base::Error::Interrupted))

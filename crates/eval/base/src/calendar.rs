@@ -7,8 +7,8 @@ const DAY_SECONDS: u64 = 86_400;
 /// Years that can be represented.
 const YEARS: std::ops::RangeInclusive<u64> = 1970..=9999;
 
-/// Year, month from 1 and day from 1 of a day number (Hinnant, "chrono-compatible low-level date
-/// algorithms").
+/// Returns the year, month (from 1) and day (from 1) of a day number (Hinnant, "chrono-compatible low-level
+/// date algorithms").
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let era = shifted / 146_097;
@@ -21,7 +21,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + u64::from(month < 3), month, day)
 }
 
-/// The day number of a date, from 1970 on; the same source.
+/// Returns the day number of a date, counted from 1970 (same source).
 fn day_number(year: u64, month: u64, day: u64) -> u64 {
     let year = year - u64::from(month < 3);
     let (era, of_era) = (year / 400, year % 400);
@@ -29,7 +29,7 @@ fn day_number(year: u64, month: u64, day: u64) -> u64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// `Fri Nov 20 22:18:58 2026`
+/// Formats a time as `Fri Nov 20 22:18:58 2026`.
 pub fn ctime(seconds: u64) -> String {
     let (days, second) = (seconds / DAY_SECONDS, seconds % DAY_SECONDS);
     let (year, month, day) = civil(days);
@@ -43,7 +43,7 @@ pub fn ctime(seconds: u64) -> String {
     )
 }
 
-/// `2026-11-20T22:18:58Z`
+/// Formats a time as `2026-11-20T22:18:58Z`.
 pub fn rfc3339(seconds: u64) -> String {
     let (days, second) = (seconds / DAY_SECONDS, seconds % DAY_SECONDS);
     let (year, month, day) = civil(days);
@@ -51,7 +51,7 @@ pub fn rfc3339(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
 }
 
-/// Reads what [`ctime`] writes.
+/// Parses the form that [`ctime`] writes.
 pub fn parse_ctime(text: &str) -> Option<u64> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let [_, month, day, time, year] = words[..] else { return None };
@@ -59,8 +59,8 @@ pub fn parse_ctime(text: &str) -> Option<u64> {
     seconds((year.parse().ok()?, month, day.parse().ok()?), time)
 }
 
-/// Reads `2026-11-20T22:18:58`, with whatever follows the seconds; the zone is not looked at, so that a
-/// local time counts as if it were UTC.
+/// Parses `2026-11-20T22:18:58` and ignores what follows the seconds. It ignores the zone, so a local time
+/// counts as UTC.
 pub fn parse_iso(text: &str) -> Option<u64> {
     let (date, time) = text.split_once('T')?;
     let mut parts = date.split('-');
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Goal: known times have their known forms; what is no time is none.
+    /// Goal: known times have their known forms; invalid text gives no time.
     #[test]
     fn known_times() {
         assert_eq!(ctime(1_795_213_138), "Fri Nov 20 22:18:58 2026");
@@ -101,7 +101,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: what is written is read again.
+        /// Goal: written times parse to the same value.
         #[test]
         fn forms_are_read_again(seconds in 0_u64..253_402_300_800) {
             prop_assert_eq!(parse_ctime(&ctime(seconds)), Some(seconds));

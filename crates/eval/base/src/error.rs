@@ -11,30 +11,30 @@ pub struct KeyError {
     pub line: usize,
     /// The key, with its tables.
     pub key: String,
-    /// What is wrong, and what would be right.
+    /// The error, and the accepted form.
     pub message: String,
 }
 
-/// A text that is no size or time.
+/// A text that is not a size or time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnitError {
-    /// It does not begin with a whole number.
+    /// The text does not begin with a whole number.
     #[error("{0:?} is no size, e.g. 4KiB")]
     NoSize(String),
-    /// Its unit is none of sizes.
+    /// The unit is not a unit of sizes.
     #[error("{0:?} has no known unit: there are KiB, MiB, GiB, TiB")]
     SizeUnit(String),
-    /// It has more bytes than can be counted.
+    /// The size exceeds the largest number of bytes.
     #[error("{0:?} is too large")]
     TooLarge(String),
-    /// It does not begin with a number.
+    /// The text does not begin with a number.
     #[error("{0:?} is no time, e.g. 2s")]
     NoTime(String),
-    /// Its unit is none of times.
+    /// The unit is not a unit of times.
     #[error("{0:?} has no known unit: there are ms, s, min, h")]
     TimeUnit(String),
-    /// No clock counts so far.
+    /// The time exceeds the range of the clock.
     #[error("{0:?} is no time")]
     TimeRange(String),
 }
@@ -49,11 +49,11 @@ pub enum Error {
     /// A file or device could not be used.
     #[error("{what} {}: {cause}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         cause: io::Error,
     },
     /// A program could not be run, or failed.
@@ -61,19 +61,19 @@ pub enum Error {
     Program {
         /// Its name.
         program: String,
-        /// What it said.
+        /// Its error output.
         message: String,
     },
-    /// Refused, because it could destroy data.
+    /// Refused, because the operation could destroy data.
     #[error("refused: {0}")]
     Refused(String),
-    /// The user ended it; what was measured is kept.
+    /// The user stopped the experiment; the measurements are kept.
     #[error("interrupted; what was measured is kept, --resume goes on")]
     Interrupted,
 }
 
 impl Error {
-    /// Makes an I/O error into ours.
+    /// Converts an I/O error.
     pub fn io<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + use<'a> {
         move |cause| Self::Io { what, path: path.into(), cause }
     }

@@ -1,5 +1,4 @@
-//! What all parts of the evaluation share: errors, the wish to stop, units, clocks, and the table of
-//! messages.
+//! Shared by all parts of the evaluation: errors, the stop flag, units, clocks, and the table of messages.
 
 pub mod calendar;
 pub mod clock;

@@ -1,18 +1,17 @@
-//! Everything that pages, charts and cards say, in English and in Japanese.
+//! The table of all texts of pages, charts and cards, in English and in Japanese.
 //!
-//! To say something new, add a line to the table, in the file of its topic (`messages/`): its key, the
-//! English, the Japanese. Where a value goes stands its name in braces, in both. Then it is said by
-//! [`Language::text`], or with values by [`Language::say`]:
+//! To add a text, add a line to the table, in the file of its topic (`messages/`): its key, the English, the
+//! Japanese. Names in braces stand for values, in both languages. [`Language::text`] returns a text,
+//! [`Language::say`] a text with values:
 //!
 //! ```
 //! use base::messages::{Language, Message};
-//!
 //! let said = Language::English.say(Message::RunsCounted, &[("all", &12), ("unused", &1)]);
 //! assert_eq!(said, "12 runs were counted, 1 of them not used.");
 //! ```
 //!
-//! What has one language only (JSON, what commands print) takes [`Message::english`]. Names that
-//! experiments give and facts of the machine are not in the table: they are shown as they are.
+//! Texts in one language only (JSON, output of commands) use [`Message::english`]. Names from experiments and
+//! facts of the machine are not in the table: pages show them unchanged.
 
 #[macro_use]
 mod advice;
@@ -44,32 +43,32 @@ pub enum Language {
 }
 
 impl Language {
-    /// All of them, with their codes (BCP 47).
+    /// All languages, with their codes (BCP 47).
     pub const ALL: &[(&'static str, Self)] = &[("en", Self::English), ("ja", Self::Japanese)];
 
-    /// Its code.
+    /// Returns the code.
     pub fn code(self) -> &'static str {
         Self::ALL.iter().find(|(_, language)| *language == self).map_or("", |(code, _)| code)
     }
 
-    /// The language with this code.
+    /// Returns the language with this code.
     pub fn of_code(code: &str) -> Option<Self> {
         Self::ALL.iter().find(|(it, _)| *it == code).map(|(_, language)| *language)
     }
 
-    /// A message without values.
+    /// Returns a message without values.
     pub fn text(self, message: Message) -> &'static str {
         message.texts()[self as usize]
     }
 
-    /// A message with its values, by name.
+    /// Returns a message with its values, by name.
     ///
-    /// In debug builds a value that the message lacks, or one that it has no place for, panics.
+    /// In debug builds a missing or superfluous value panics.
     pub fn say(self, message: Message, values: &[(&str, &dyn Display)]) -> String {
         self.fill(&Text(message.texts()), values)
     }
 
-    /// A text with its values, by name, with the same panics.
+    /// Fills a text with its values, by name, with the same panics.
     pub fn fill(self, text: &Text, values: &[(&str, &dyn Display)]) -> String {
         let text = text.0[self as usize];
         debug_assert!(
@@ -90,7 +89,7 @@ impl Language {
         said
     }
 
-    /// So many of a thing.
+    /// Returns a count with its noun, for example "3 runs".
     pub fn several(self, count: u32, thing: Message) -> String {
         match self {
             Self::English => crate::units::several(count, self.text(thing)),
@@ -98,7 +97,7 @@ impl Language {
         }
     }
 
-    /// Several of a thing.
+    /// Returns the plural of a noun.
     pub fn plural(self, thing: Message) -> String {
         match self {
             Self::English => crate::units::plural(self.text(thing)),
@@ -106,31 +105,31 @@ impl Language {
         }
     }
 
-    /// What was stored in English: in this language where it is a message, else as it is.
+    /// Returns a text that was stored in English: translated if it is a message, otherwise unchanged.
     pub fn of_stored(self, text: &str) -> String {
         let message = Message::ALL.iter().find(|message| message.english() == text);
         message.map_or(text.into(), |message| self.text(*message).into())
     }
 }
 
-/// A text outside the table, in English and in Japanese: what one part alone says, like an engine of its loads.
+/// A text outside the table, in English and in Japanese: a text of one part, such as an engine of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Text(pub [&'static str; 2]);
 
 impl Message {
-    /// The English.
+    /// Returns the English text.
     pub fn english(self) -> &'static str {
         Language::English.text(self)
     }
 }
 
-/// The text before the next place for a value, the name of that, and the text after it.
+/// Returns the text before the next placeholder, its name, and the text after it.
 fn next_place(text: &str) -> Option<(&str, (&str, &str))> {
     let (before, rest) = text.split_once('{')?;
     Some((before, rest.split_once('}')?))
 }
 
-/// In JSON there is one language.
+/// JSON is always in English.
 impl Serialize for Message {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.english())
@@ -152,7 +151,7 @@ mod tests {
         found
     }
 
-    /// Goal: each message is there in each language, each with the same values, and none twice.
+    /// Goal: each message exists once, in each language, with the same values.
     #[test]
     fn messages_are_in_all_languages() {
         let mut seen = BTreeSet::new();
@@ -172,7 +171,7 @@ mod tests {
         }
     }
 
-    /// Goal: values get to their places whatever the order, and codes name languages.
+    /// Goal: values are filled in whatever their order, and codes name languages.
     #[test]
     fn values_get_to_their_places() {
         let values: [(&str, &dyn Display); 2] = [("all", &12), ("unused", &"a {brace}")];

@@ -5,7 +5,7 @@ pub use stats::*;
 
 /// Words for a result in a language of reports.
 pub trait Label {
-    /// The result for people.
+    /// Returns the result in words.
     fn label(self, language: Language) -> String;
 }
 
@@ -51,7 +51,7 @@ impl Label for Verdict {
     }
 }
 
-/// Returns the verdict for people, with a mark († and the number of comparisons) where the comparison alone would
+/// Returns the verdict in words, with a mark († and the number of comparisons) if the comparison alone would
 /// have another verdict.
 pub fn marked_label(evidence: &Evidence, verdict: Verdict, language: Language) -> String {
     let mark = if evidence.is_held_back(verdict) {
@@ -66,7 +66,7 @@ pub fn marked_label(evidence: &Evidence, verdict: Verdict, language: Language) -
 mod tests {
     use super::*;
 
-    /// Goal: a verdict that other comparisons take back carries a mark; one that they do not has none.
+    /// Goal: a verdict that other comparisons weaken carries a mark; other verdicts do not.
     #[test]
     fn what_other_cells_take_back_is_marked() {
         let near = vec![0.14, 0.01, 0.15, 0.01, 0.12, 0.02, 0.13, 0.02];

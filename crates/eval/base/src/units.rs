@@ -1,10 +1,10 @@
-//! Sizes and times as people write and read them.
+//! Sizes and times in the forms that people write and read.
 
 use crate::error::UnitError;
 use stats::Interval;
 use std::time::Duration;
 
-/// Reads a size: 4096, 4k, 4KiB, 16MiB, 1GiB, 1TiB; a unit is always a power of 1024, as in fio.
+/// Parses a size: 4096, 4k, 4KiB, 16MiB, 1GiB, 1TiB. A unit is always a power of 1024, as in fio.
 pub fn parse_bytes(text: &str) -> Result<u64, UnitError> {
     let (number, unit) = split(text);
     let number: u64 = number.parse().map_err(|_| UnitError::NoSize(text.into()))?;
@@ -21,7 +21,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, UnitError> {
     bytes.ok_or_else(|| UnitError::TooLarge(text.into()))
 }
 
-/// Reads a time: 2s, 500ms, 10min, 2h.
+/// Parses a time: 2s, 500ms, 10min, 2h.
 pub fn parse_time(text: &str) -> Result<Duration, UnitError> {
     let (number, unit) = split(text);
     let number: f64 = number.parse().map_err(|_| UnitError::NoTime(text.into()))?;
@@ -35,12 +35,12 @@ pub fn parse_time(text: &str) -> Result<Duration, UnitError> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| UnitError::TimeRange(text.into()))
 }
 
-/// Several of a thing.
+/// Returns the plural of a noun.
 pub fn plural(one: &str) -> String {
     format!("{one}{}", if one.ends_with('s') { "es" } else { "s" })
 }
 
-/// So many of a thing.
+/// Returns a count with its noun.
 pub fn several(count: u32, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {}", plural(one)) }
 }
@@ -51,7 +51,7 @@ fn split(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim())
 }
 
-/// Writes a size with the largest unit that divides it.
+/// Formats a size with the largest unit that divides it.
 pub fn bytes(value: u64) -> String {
     for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if value >= 1 << shift && value.trailing_zeros() >= shift {
@@ -66,7 +66,7 @@ pub fn bytes(value: u64) -> String {
     format!("{value} B")
 }
 
-/// Writes a time for people.
+/// Formats a time.
 pub fn seconds(value: f64) -> String {
     match value {
         value if value < 0.0995 => format!("{:.0} ms", value * 1000.0),
@@ -76,7 +76,7 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-/// Three significant digits.
+/// Formats a number with three significant digits.
 pub fn significant(value: f64) -> String {
     if !value.is_finite() {
         return "–".into();
@@ -86,7 +86,7 @@ pub fn significant(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A number at a tick of an axis: short, without exponents up to a million.
+/// Formats a number at a tick of an axis: short, without exponents up to a million.
 pub fn tick(value: f64) -> String {
     let size = value.abs();
     let sign = if value < 0.0 { "−" } else { "" };
@@ -102,10 +102,10 @@ fn trimmed(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }
 
-/// Changes that are larger say nothing by their size.
+/// The exact size of a larger change carries no information.
 const PERCENT_MAX: f64 = 100_000.0;
 
-/// A log-ratio as signed percent: `+3.2 %`.
+/// Formats a log-ratio as signed percent: `+3.2 %`.
 pub fn percent(log_ratio: f64) -> String {
     let value = 100.0 * log_ratio.exp_m1();
     if !value.is_finite() {
@@ -119,12 +119,12 @@ pub fn percent(log_ratio: f64) -> String {
     if size < 9.95 { format!("{sign}{size:.1} %") } else { format!("{sign}{size:.0} %") }
 }
 
-/// An interval of a log-ratio as percent: `+3.2 % … +5.1 %`, `–` where there is none.
+/// Formats an interval of a log-ratio as percent: `+3.2 % … +5.1 %`, or `–` without an interval.
 pub fn interval(log_ratios: Option<Interval>) -> String {
     log_ratios.map_or("–".into(), |it| format!("{} … {}", percent(it.low), percent(it.high)))
 }
 
-/// The same behind a value: in parentheses after a space, nothing where there is none.
+/// Formats an interval to follow a value: in parentheses after a space, or nothing.
 pub fn interval_behind(log_ratios: Option<Interval>) -> String {
     log_ratios.map_or(String::new(), |_| format!(" ({})", interval(log_ratios)))
 }
@@ -133,7 +133,7 @@ pub fn interval_behind(log_ratios: Option<Interval>) -> String {
 mod tests {
     use super::*;
 
-    /// Goal: what users write is read, what is no size or time is refused.
+    /// Goal: the forms that users write are parsed; other texts are refused.
     #[test]
     fn sizes_and_times() {
         for (text, value) in [

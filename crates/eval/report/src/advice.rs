@@ -1,7 +1,7 @@
-//! Advice: rules as data, judged on an analysis, each with its evidence or what is missing for it.
+//! Advice: rules as data, judged on an analysis, each with its evidence or with the missing measurements.
 //!
-//! Every rule gives exactly one [`Card`]. A rule whose cells were not measured says so and names
-//! what to run; nothing is said beyond the measured range.
+//! Every rule gives exactly one [`Card`]. A rule whose cells were not measured names the experiment to run.
+//! No rule makes a statement beyond the measured range.
 
 pub mod pattern;
 mod rules;
@@ -21,11 +21,11 @@ use rules::trust::Grade;
 pub struct Rule {
     /// Its number, e.g. "A1".
     pub id: &'static str,
-    /// What it answers.
+    /// The question that it answers.
     pub question: Message,
-    /// What has to be measured for it.
+    /// The measurements that it needs.
     pub needs: Message,
-    /// What would change the answer.
+    /// The facts that would change the answer.
     pub change: Message,
     judge: fn(&Facts<'_>) -> Finding,
 }
@@ -180,22 +180,22 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// How sure a rule is.
+/// The confidence of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
-    /// Nearly all cells agree and none contradicts.
+    /// Nearly all cells agree, and none contradicts.
     Strong,
     /// The effect is beyond the margin, but cells are undecided.
     Moderate,
-    /// Measured, and nothing follows.
+    /// The cells were measured, and no advice follows.
     NoAdvice,
     /// The cells that it needs were not measured.
     NotMeasured,
 }
 
 impl Confidence {
-    /// For people.
+    /// Returns the confidence in words.
     pub fn message(self) -> Message {
         match self {
             Self::Strong => Message::Strong,
@@ -205,13 +205,13 @@ impl Confidence {
         }
     }
 
-    /// The same in English.
+    /// Returns the same in English.
     pub fn label(self) -> &'static str {
         self.message().english()
     }
 }
 
-/// What a rule found.
+/// The finding of a rule.
 #[derive(Clone, Debug)]
 struct Finding {
     confidence: Confidence,
@@ -221,8 +221,8 @@ struct Finding {
     basis: Basis,
 }
 
-/// What a finding rests on: it is not strong on a single cell, nor where one number does not describe what
-/// was measured.
+/// The evidence of a finding. A finding is not strong on a single cell, nor where one number does not
+/// describe the measurements.
 #[derive(Clone, Copy, Debug, Default)]
 struct Basis {
     /// Cells, or comparisons of two of them.
@@ -243,47 +243,48 @@ impl Finding {
     }
 }
 
-/// What a rule looks at.
+/// The input of a rule.
 #[derive(Clone, Copy, Debug)]
 struct Facts<'a> {
     plan: &'a Plan,
     analysis: &'a Analysis,
-    /// Earlier results of the same plan on the same machine, if there is a look at them.
+    /// Earlier results of the same plan on the same machine, if they were loaded.
     trend: Option<&'a Trend>,
     limits: Thresholds,
     /// The language of the findings.
     language: Language,
 }
 
-/// What the report shows of a rule.
+/// The card of a rule in a report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Card {
     /// Its number.
     pub id: &'static str,
-    /// What it answers.
+    /// The question that it answers.
     pub question: Message,
-    /// How sure it is.
+    /// The confidence.
     pub confidence: Confidence,
-    /// The answer, or why there is none.
+    /// The answer, or the reason why there is none.
     pub claim: String,
     /// Numbers with intervals and n, by cell.
     pub evidence: Vec<String>,
-    /// What to do about it.
+    /// How to apply it.
     pub apply: String,
-    /// For what the answer holds.
+    /// The scope of the answer.
     pub scope: String,
-    /// What would change it.
+    /// The facts that would change it.
     pub change: Message,
 }
 
-/// How many verdicts the cards print beside those of the comparisons: they share the report's error.
+/// Returns the number of verdicts that the cards print beside those of the comparisons: all share the
+/// report's error.
 pub fn further_judgements(plan: &Plan, analysis: &Analysis) -> usize {
     let facts =
         Facts { plan, analysis, trend: None, limits: THRESHOLDS, language: Language::English };
     rules::depth::judgements(&facts) + rules::cost::judgements(&facts)
 }
 
-/// Judges all rules; the cards are in a language. `trend` is of earlier results, for A19.
+/// Judges all rules and returns the cards in a language. `trend` has earlier results, for A19.
 pub fn advise(
     plan: &Plan,
     analysis: &Analysis,
@@ -343,7 +344,7 @@ fn temper(facts: &Facts<'_>, finding: &mut Finding, grade: Option<&Grade>) {
     }
 }
 
-/// For what all answers hold.
+/// Returns the scope that all answers share.
 fn scope(facts: &Facts<'_>, language: Language) -> String {
     let (plan, cells) = (facts.plan, &facts.plan.cells);
     let range = |low: String, high: String| {

@@ -1,4 +1,4 @@
-//! What can go wrong with reports.
+//! Errors of reports.
 
 use std::io;
 use std::path::Path;
@@ -16,13 +16,13 @@ pub enum Error {
     /// A chart could not be drawn.
     #[error("chart: {0}")]
     Chart(String),
-    /// What is shown cannot be written down.
+    /// The content cannot be serialised.
     #[error("{0}")]
     Results(String),
 }
 
 impl Error {
-    /// Makes an I/O error into ours.
+    /// Converts an I/O error.
     pub(crate) fn io<'a>(
         what: &'static str,
         path: &'a Path,

@@ -1,4 +1,4 @@
-//! What results say: reports and overviews with their charts, advice, and the server of pages.
+//! The presentation of results: reports and overviews with their charts, advice, and the server of pages.
 
 pub mod advice;
 mod error;

@@ -1,7 +1,7 @@
 //! Reports: one self-contained HTML file, and the same for other programs.
 //!
-//! Everything is made from the database alone, so a report can be made again, elsewhere, later. The
-//! HTML needs no network and no script: charts are SVG in the page, data is linked from within it.
+//! A report is made from the database alone, so it can be made again, elsewhere, later. The HTML needs no
+//! network and no script: charts are SVG in the page, and data is linked from within it.
 
 mod chart;
 mod cost;
@@ -30,16 +30,16 @@ use std::path::{Path, PathBuf};
 pub use figures::Figure;
 pub use overview::{Overview, Study};
 
-/// All that a report says.
+/// The content of a report.
 #[derive(Debug)]
 pub struct Report {
     /// The language of the report; findings of rules are in English.
     pub language: Language,
     /// The plan.
     pub plan: Plan,
-    /// What the results say.
+    /// The analysis of the results.
     pub analysis: Analysis,
-    /// What follows.
+    /// The cards of advice.
     pub cards: Vec<Card>,
     /// Charts.
     pub figures: Vec<Figure>,
@@ -49,11 +49,11 @@ pub struct Report {
     pub facts: Vec<(String, String)>,
     /// Conditions that were not available: label and reason.
     pub missing: Vec<(String, String)>,
-    /// What JSON says, which has one language.
+    /// The content of the JSON, which is always in English.
     english: English,
 }
 
-/// What a report says in English, whatever its language.
+/// The English content of a report in any language.
 #[derive(Debug, Default)]
 struct English {
     cards: Vec<Card>,
@@ -84,8 +84,8 @@ impl Report {
         Ok(Self { language, plan, analysis, cards, figures, environment, facts, missing, english })
     }
 
-    /// Writes `report.html`, `report.md`, `results.csv`, `results.json` and the charts as SVG and PNG to
-    /// a directory; gives the page's path.
+    /// Writes `report.html`, `report.md`, `results.csv`, `results.json` and the charts as SVG and PNG to a
+    /// directory; returns the page's path.
     pub fn write(&self, directory: &Path) -> Result<PathBuf, Error> {
         let write = |name: &str, bytes: &[u8]| {
             let path = directory.join(name);
@@ -100,7 +100,7 @@ impl Report {
         let painter = Painter::new();
         for figure in &self.figures {
             write(&format!("charts/{}.svg", figure.name), figure.svg.as_bytes())?;
-            // What has no font is told in the facts.
+            // The facts name signs without a font.
             if let Some(painter) =
                 painter.as_ref().ok().filter(|it| it.lacks(&figure.svg).is_none())
             {
@@ -110,7 +110,7 @@ impl Report {
         write("report.html", html::page(self).as_bytes())
     }
 
-    /// The plan and the verdicts alone, which are had soon.
+    /// Returns the plan and the verdicts alone, which are computed quickly.
     pub(crate) fn verdicts(store: &Store, language: Language) -> Result<Self, Error> {
         let plan = store.plan()?;
         let analysis = Analysis::of(&plan, store, further_judgements)?;
@@ -128,22 +128,22 @@ impl Report {
         })
     }
 
-    /// Every run with all its values, as CSV.
+    /// Returns every run with all its values, as CSV.
     pub(crate) fn csv(&self) -> String {
         export::csv(self)
     }
 
-    /// Verdicts and advice, as JSON.
+    /// Returns verdicts and advice, as JSON.
     pub(crate) fn json(&self) -> Result<String, Error> {
         export::json(self)
     }
 
-    /// The report as Markdown.
+    /// Returns the report as Markdown.
     pub fn markdown(&self) -> String {
         markdown::page(self)
     }
 
-    /// A verdict in a sentence.
+    /// Returns a verdict in a sentence.
     fn sentence(&self, family: &Family, row: &Row) -> String {
         let language = self.language;
         let mut said = self.verdict_sentence(family, row);
@@ -172,7 +172,7 @@ impl Report {
         )
     }
 
-    /// What a comparison is of, in words.
+    /// Returns the two sides of a comparison, in words.
     fn comparison(&self, index: usize) -> String {
         let comparison = &self.plan.experiment.comparisons[index];
         let label = |levels| {
@@ -190,7 +190,7 @@ impl Report {
         )
     }
 
-    /// What the mark of verdicts means, if there is one on any workload, or on this one.
+    /// Returns the meaning of the mark of verdicts, if there is one on any workload, or on this one.
     fn held_back(&self, workload: Option<usize>) -> Option<&'static str> {
         let mut families = self.analysis.families.iter();
         let is_marked = families.any(|family| {
@@ -200,7 +200,7 @@ impl Report {
         is_marked.then(|| self.language.text(Message::HeldBack))
     }
 
-    /// How much is decided, in a sentence.
+    /// Returns how much is decided, in a sentence.
     fn decided(&self) -> String {
         let (decided, all) = (self.analysis.decided_count(), self.analysis.rows_count());
         let rounds = self.analysis.rounds;
@@ -209,7 +209,7 @@ impl Report {
         self.language.say(Message::DecidedOf, &values)
     }
 
-    /// What keeps runs out of verdicts or is worth knowing, with the number of runs.
+    /// Returns the marks of runs, with the number of runs.
     fn marks(&self) -> Vec<(&Mark, usize)> {
         let mut counts: Vec<(&Mark, usize)> = Vec::new();
         for mark in
@@ -224,7 +224,7 @@ impl Report {
     }
 }
 
-/// Facts about an experiment beside its machine: name and value.
+/// Returns facts about an experiment beside its machine: name and value.
 fn facts(
     store: &Store,
     plan: &Plan,
@@ -259,7 +259,7 @@ fn facts(
     Ok(facts.into_iter().map(|(name, value)| (language.text(name).into(), value)).collect())
 }
 
-/// The drift in words.
+/// Returns the drift in words.
 fn drift_said(plan: &Plan, drift: &Drift, language: Language) -> String {
     let each: Vec<String> = drift
         .apart

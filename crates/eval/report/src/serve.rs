@@ -1,9 +1,8 @@
-//! Experiments in a browser: those that are stored, and those that run.
+//! Experiments in a browser: stored and running ones.
 //!
-//! What is shown is made from the databases when it is asked for, and kept until they change. Addresses
-//! name experiments that were found below the given places and a fixed set of files of each: no path of
-//! a request ever reaches the file system. Databases are opened read-only, so that a run never waits for a
-//! reader.
+//! The server makes a page from the databases on request, and keeps it until they change. Addresses name
+//! experiments that were found below the given places and a fixed set of files of each: no path of a request
+//! ever reaches the file system. Databases are opened read-only, so a run never waits for a reader.
 
 mod catalog;
 mod http;
@@ -24,12 +23,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 pub use token::Token;
 
-/// Most pages that are kept.
+/// The largest number of cached pages.
 const KEPT_MAX: usize = 64;
-/// Seconds after which the page of a run is asked for again.
+/// Seconds after which the page of a run reloads.
 const REFRESH_SECONDS: u32 = 5;
 
-/// What a kept page is: experiment, what of it, language, and the state of its files.
+/// The key of a cached page: experiment, part, language, and the state of its files.
 type Key = (String, String, Language, Stamp);
 
 /// The site.
@@ -37,19 +36,19 @@ type Key = (String, String, Language, Stamp);
 pub struct Site {
     places: Vec<PathBuf>,
     language: Option<Language>,
-    /// What a request has to bring.
+    /// The token that a request needs.
     token: Option<Token>,
     kept: Mutex<VecDeque<(Key, Arc<Vec<u8>>)>>,
 }
 
 impl Site {
-    /// A site of the results at and below these places; `language` is that of its pages, if not each
+    /// Makes a site of the results at and below these places; `language` is that of its pages, if not each
     /// experiment's own.
     pub fn new(places: Vec<PathBuf>, language: Option<Language>) -> Self {
         Self { places, language, token: None, kept: Mutex::default() }
     }
 
-    /// The same, for those alone who bring a token.
+    /// Limits the site to requests with a token.
     #[must_use]
     pub fn with_token(self, token: Token) -> Self {
         Self { token: Some(token), ..self }
@@ -97,7 +96,7 @@ impl Site {
         Response::page(pages::index(&rows, entries.is_cut, is_live, language))
     }
 
-    /// What is asked of an experiment; `None` if there is no such thing.
+    /// Answers a request for an experiment; `None` if there is no such page.
     fn of_entry(
         &self,
         entry: &Entry,
@@ -147,7 +146,7 @@ impl Site {
         Ok(Some(Response { status: 200, kind, body, download, moved: None }))
     }
 
-    /// A chart by the name of its file: `charts/NAME.svg` or `.png`.
+    /// Returns a chart by the name of its file: `charts/NAME.svg` or `.png`.
     fn chart(
         &self,
         entry: &Entry,
@@ -172,7 +171,7 @@ impl Site {
         Ok(Some((kind, Body::Kept(self.keep(entry, name, language, made)?))))
     }
 
-    /// What was made before from the same state of the files, or is made now.
+    /// Returns a page that was made from the same state of the files, or makes it.
     fn keep(
         &self,
         entry: &Entry,

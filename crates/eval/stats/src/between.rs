@@ -1,15 +1,15 @@
-//! A new result beside earlier ones of the same thing, which nothing pairs with it.
+//! A new result beside earlier ones of the same plan, without pairs.
 //!
-//! Between two days more differs than between two runs of one day, and how much is not in the runs of
-//! either. It is in the means of several earlier results: their deviation holds what days differ by, and
-//! what runs do. A further mean from the same days lies within t(k − 1) · s · √(1 + 1/k) of the mean of k
-//! earlier ones (a prediction interval). Three means may agree by chance far better than the runs behind
-//! them allow; therefore the interval is never narrower than the one from the runs alone.
+//! Results of two days differ by more than runs of one day, and the runs of either do not show by how much.
+//! The means of several earlier results do: their deviation contains the variation between days and that of
+//! runs. A further mean lies within t(k − 1) · s · √(1 + 1/k) of the mean of k earlier ones (a prediction
+//! interval). Three means may agree by chance far better than the runs behind them allow; therefore the
+//! interval is never narrower than the one from the runs alone.
 
 use super::{Interval, deviation, mean, student};
 
-/// Interval of mean(new) − mean of the means of `past`, with the variance between the results in it;
-/// `None` if fewer than two of these, or none of the new, have values.
+/// Returns the interval of mean(new) − mean of the means of `past`, including the variance between the
+/// results; `None` if fewer than two of these, or none of the new, have values.
 pub fn between_interval(past: &[Vec<f64>], new: &[f64], confidence: f64) -> Option<Interval> {
     let past: Vec<&Vec<f64>> = past.iter().filter(|values| !values.is_empty()).collect();
     if past.len() < 2 || new.is_empty() {
@@ -25,7 +25,7 @@ pub fn between_interval(past: &[Vec<f64>], new: &[f64], confidence: f64) -> Opti
     Some(Interval { low: centre - half, high: centre + half })
 }
 
-/// Standard error of the same difference from the runs alone, with its degrees of freedom
+/// Returns the standard error of the same difference from the runs alone, with its degrees of freedom
 /// (Satterthwaite); `None` if no result has two runs.
 fn within(past: &[&Vec<f64>], new: &[f64]) -> Option<(f64, f64)> {
     let weight = 1.0 / past.len() as f64;
@@ -50,8 +50,8 @@ mod tests {
         (0..runs).map(|_| shift + 0.02 * random.normal()).collect()
     }
 
-    /// Goal: where days differ by more than runs do, the interval covers no change in 95 % of 2000
-    /// histories, whatever their length; the interval of runs alone (Welch) does not.
+    /// Goal: if days vary more than runs, the interval covers no change in 95 % of 2000 histories, whatever
+    /// their length; the interval of runs alone (Welch) does not.
     #[test]
     fn what_days_differ_by_is_in_the_interval() {
         let mut random = Random::new(3);
@@ -70,8 +70,8 @@ mod tests {
         }
     }
 
-    /// Goal: means that agree by chance do not make it narrower than the runs allow; a single earlier
-    /// result has no interval, and a single run has one.
+    /// Goal: means that agree by chance do not make it narrower than the runs allow; a single earlier result
+    /// has no interval, and a single run has one.
     #[test]
     fn edges() {
         let spread = vec![-0.1, 0.0, 0.1];

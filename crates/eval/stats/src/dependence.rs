@@ -1,24 +1,24 @@
-//! What is known of a mean if neighbouring rounds may resemble each other.
+//! The distribution of a mean if neighbouring rounds may resemble each other.
 //!
-//! Student's t takes each round for new evidence. Devices wander: a drive that collects garbage is slow for
-//! several rounds, and then thirty rounds contain no more evidence than five. Six rounds cannot show how much a
-//! round resembles the one before (the correlation ρ of an AR(1) process), so no single value is assumed.
-//! For each ρ of a grid the mean and its error follow by generalised least squares (Prais and Winsten 1954),
-//! with Student's n − 1 degrees of freedom; the answers are averaged by how well each ρ explains the data
-//! (its integrated likelihood) times how likely it was beforehand: two thirds for none, the rest spread
-//! evenly up to 0.9. On unrelated rounds the data exclude large ρ in time and the interval approaches
-//! Student's: the 99 % interval is 2.3 times as wide at 6 rounds, 2.0 at 10, 1.4 at 15 and 1.06 at 30.
+//! Student's t takes each round for new evidence. But a drive that collects garbage is slow for several
+//! rounds, and then thirty rounds contain no more evidence than five. Six rounds cannot show how much a round
+//! resembles the one before (the correlation ρ of an AR(1) process), so no single value is assumed. For each
+//! ρ of a grid, generalised least squares (Prais and Winsten 1954) give the mean and its error, with
+//! Student's n − 1 degrees of freedom. The answers are averaged, weighted by how well each ρ explains the
+//! data (its integrated likelihood) and by a prior: two thirds for none, the rest spread evenly up to 0.9. On
+//! independent rounds the data exclude large ρ in time and the interval approaches Student's: the 99 %
+//! interval is 2.3 times as wide at 6 rounds, 2.0 at 10, 1.4 at 15 and 1.06 at 30.
 
 use super::{Interval, mean, student};
 
 /// The correlations that are considered.
 const CORRELATIONS: [f64; 8] = [0.0, 0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.9];
-/// How likely none is, before the data are seen.
+/// The prior probability of no correlation.
 const UNRELATED: f64 = 2.0 / 3.0;
-/// Parts that matter less than this are left out.
+/// Parts with a smaller weight are left out.
 const WEIGHT_MIN: f64 = 1e-9;
 
-/// What one correlation makes of the data.
+/// The distribution under one correlation.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     weight: f64,
@@ -43,7 +43,7 @@ impl Belief {
         let centre = mean(values);
         let spread = values.iter().map(|value| (value - centre).abs()).fold(0.0, f64::max);
         if spread <= f64::EPSILON * centre.abs() {
-            // Of identical values everything is certain.
+            // Identical values leave no uncertainty.
             let parts = vec![Part { weight: 1.0, mean: centre, error: 0.0 }];
             return Some(Self { parts, freedom });
         }
@@ -64,17 +64,17 @@ impl Belief {
         Some(Self { parts, freedom })
     }
 
-    /// The probability that the mean lies above a value.
+    /// Returns the probability that the mean lies above a value.
     pub fn above(&self, value: f64) -> f64 {
         self.parts.iter().map(|part| part.weight * self.tail(part, part.mean - value)).sum()
     }
 
-    /// The probability that the mean lies below a value.
+    /// Returns the probability that the mean lies below a value.
     pub fn below(&self, value: f64) -> f64 {
         self.parts.iter().map(|part| part.weight * self.tail(part, value - part.mean)).sum()
     }
 
-    /// P(T ≤ distance / error).
+    /// Returns P(T ≤ distance / error).
     fn tail(&self, part: &Part, distance: f64) -> f64 {
         if part.error > 0.0 {
             student::survival(-distance / part.error, self.freedom)
@@ -85,7 +85,7 @@ impl Belief {
         }
     }
 
-    /// The interval that leaves out equal parts on both sides.
+    /// Returns the interval that leaves out equal parts on both sides.
     pub fn interval(&self, confidence: f64) -> Interval {
         let tail = (1.0 - confidence) / 2.0;
         let step = student::quantile(1.0 - tail, self.freedom);
@@ -101,7 +101,7 @@ impl Belief {
     }
 }
 
-/// Where a growing function is 0, between two places that lie on either side (Illinois).
+/// Returns the zero of a growing function between two places on either side of it (Illinois).
 fn border(mut low: f64, mut high: f64, of: impl Fn(f64) -> f64) -> f64 {
     let (mut at_low, mut at_high) = (of(low), of(high));
     let accuracy = 1e-7 * (high - low);
@@ -128,7 +128,7 @@ fn border(mut low: f64, mut high: f64, of: impl Fn(f64) -> f64) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// What a correlation makes of the values; the weight is still a logarithm.
+/// Computes the distribution under a correlation; the weight is still a logarithm.
 fn part(values: &[f64], rho: f64, prior: f64) -> Part {
     let first = (1.0 - rho * rho).sqrt();
     let rest = 1.0 - rho;
@@ -166,7 +166,7 @@ mod tests {
         values[values.len() / 2]
     }
 
-    /// Goal: 95 % intervals hold the mean of unrelated and of wandering values (1000 trials: ± 1.4 %), where
+    /// Goal: 95 % intervals contain the mean of unrelated and of wandering values (1000 trials: ± 1.4 %);
     /// Student's miss it in a third of all cases.
     #[test]
     fn intervals_cover_wandering_values() {
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Goal: what it costs on unrelated values is what the module says.
+    /// Goal: the cost on unrelated values is the one that the module states.
     #[test]
     fn unrelated_values_cost_little_in_the_end() {
         for (n, most) in [(6, 2.5), (10, 2.2), (30, 1.15)] {

@@ -1,6 +1,6 @@
 //! Curves through few points: a line, and the universal scalability law.
 
-/// Pivots below this mean that points do not determine the curve.
+/// Smaller pivots mean that the points do not determine the curve.
 const PIVOT_MIN: f64 = 1e-12;
 
 /// y = intercept + slope · x.
@@ -8,14 +8,14 @@ const PIVOT_MIN: f64 = 1e-12;
 pub struct Line {
     /// Value at 0.
     pub intercept: f64,
-    /// What y grows by with x.
+    /// The growth of y per unit of x.
     pub slope: f64,
     /// Share of the variance that the line explains.
     pub r_squared: f64,
 }
 
 impl Line {
-    /// Least squares through points (x, y); `None` of fewer than two places x.
+    /// Fits a line to points (x, y) by least squares; `None` for fewer than two places x.
     pub fn fit(points: &[(f64, f64)]) -> Option<Self> {
         let n = points.len() as f64;
         let mean = |value: fn(&(f64, f64)) -> f64| points.iter().map(value).sum::<f64>() / n;
@@ -32,7 +32,7 @@ impl Line {
     }
 }
 
-/// Share of the variance of points (x, y) that a model explains.
+/// Returns the share of the variance of points (x, y) that a model explains.
 fn r_squared(points: &[(f64, f64)], model: impl Fn(f64) -> f64) -> f64 {
     let mean = points.iter().map(|point| point.1).sum::<f64>() / points.len() as f64;
     let all: f64 = points.iter().map(|point| (point.1 - mean).powi(2)).sum();
@@ -40,8 +40,8 @@ fn r_squared(points: &[(f64, f64)], model: impl Fn(f64) -> f64) -> f64 {
     if all > 0.0 { 1.0 - left / all } else { 0.0 }
 }
 
-/// Gunther's universal scalability law, X(N) = λN / (1 + σ(N − 1) + κN(N − 1)): λ is what one alone does,
-/// σ the share that waits for others (contention), κ what being in agreement costs (coherence).
+/// Gunther's universal scalability law, X(N) = λN / (1 + σ(N − 1) + κN(N − 1)): λ is the throughput of one, σ
+/// the share that waits for others (contention), κ the cost of agreement (coherence).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Usl {
     /// Throughput of one.
@@ -55,8 +55,8 @@ pub struct Usl {
 }
 
 impl Usl {
-    /// Fits points (N, X) by least squares of relative errors of N/X, which the law makes linear in 1/λ,
-    /// σ/λ and κ/λ; none of them may be negative.
+    /// Fits points (N, X) by least squares of relative errors of N/X, which the law makes linear in 1/λ, σ/λ
+    /// and κ/λ; none of them may be negative.
     pub fn fit(points: &[(f64, f64)]) -> Option<Self> {
         if points.len() < 3 || points.iter().any(|(n, x)| *n < 1.0 || *x <= 0.0) {
             return None;
@@ -79,18 +79,18 @@ impl Usl {
         Some(law)
     }
 
-    /// Throughput of N.
+    /// Returns the throughput of N.
     pub fn at(&self, n: f64) -> f64 {
         self.lambda * n / (1.0 + self.sigma * (n - 1.0) + self.kappa * n * (n - 1.0))
     }
 
-    /// The N of most throughput, √((1 − σ)/κ); `None` if it grows without end.
+    /// Returns the N of the highest throughput, √((1 − σ)/κ); `None` if it grows without end.
     pub fn peak(&self) -> Option<f64> {
         (self.kappa > 0.0 && self.sigma < 1.0).then(|| ((1.0 - self.sigma) / self.kappa).sqrt())
     }
 }
 
-/// The weighted normal equations of y = N/X on 1, N − 1 and N(N − 1), those that are used.
+/// Returns the weighted normal equations of y = N/X on the used terms among 1, N − 1 and N(N − 1).
 fn solve(points: &[(f64, f64)], used: [bool; 3]) -> Option<[f64; 3]> {
     let mut matrix = [[0.0; 4]; 3];
     for (n, x) in points {
@@ -105,7 +105,7 @@ fn solve(points: &[(f64, f64)], used: [bool; 3]) -> Option<[f64; 3]> {
             }
         }
     }
-    // What is not used is 0.
+    // Unused terms are 0.
     for (index, _) in used.iter().enumerate().filter(|(_, is_used)| !**is_used) {
         matrix[index][index] = 1.0;
     }
@@ -165,7 +165,7 @@ mod tests {
             "{law:?}"
         );
         assert!(near(law.peak().unwrap(), (0.95_f64 / 0.0005).sqrt()), "{law:?}");
-        // Nothing waits for anything: no contention, no peak; more than that is not negative contention.
+        // Without waits: no contention and no peak; a higher throughput is not negative contention.
         for power in [1.0, 1.05] {
             let free: Vec<(f64, f64)> =
                 [1.0, 4.0, 16.0].map(|n: f64| (n, 10.0 * n.powf(power))).to_vec();

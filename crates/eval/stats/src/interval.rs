@@ -13,34 +13,34 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether the value lies in it.
+    /// Returns whether the value lies in it.
     pub fn contains(&self, value: f64) -> bool {
         self.low <= value && value <= self.high
     }
 
-    /// Whether all of it lies between −`bound` and `bound`.
+    /// Returns whether all of it lies between −`bound` and `bound`.
     pub fn is_within(&self, bound: f64) -> bool {
         -bound <= self.low && self.high <= bound
     }
 
-    /// Half its width.
+    /// Returns half its width.
     pub fn half_width(&self) -> f64 {
         (self.high - self.low) / 2.0
     }
 
-    /// Both ends through a function that grows.
+    /// Maps both ends through a growing function.
     pub fn map(&self, function: impl Fn(f64) -> f64) -> Self {
         Self { low: function(self.low), high: function(self.high) }
     }
 }
 
-/// Arithmetic mean; NaN of nothing.
+/// Returns the arithmetic mean; NaN for no values.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Standard deviation of the population that `values` were drawn from (divides by n − 1); 0 of fewer
-/// than two.
+/// Returns the standard deviation of the population that `values` were drawn from (divides by n − 1); 0 for
+/// fewer than two.
 pub fn deviation(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
@@ -50,12 +50,12 @@ pub fn deviation(values: &[f64]) -> f64 {
     (squares / (values.len() - 1) as f64).sqrt()
 }
 
-/// The median; NaN of nothing.
+/// Returns the median; NaN for no values.
 pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// A quantile, by linear interpolation between order statistics; NaN of nothing.
+/// Returns a quantile, by linear interpolation between order statistics; NaN for no values.
 pub fn quantile(values: &[f64], probability: f64) -> f64 {
     let sorted = sorted(values);
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
@@ -71,7 +71,7 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The t-interval of the mean; needs two values.
+/// Returns the t-interval of the mean; needs two values.
 pub fn t_interval(values: &[f64], confidence: f64) -> Option<Interval> {
     let n = values.len();
     if n < 2 {
@@ -84,7 +84,7 @@ pub fn t_interval(values: &[f64], confidence: f64) -> Option<Interval> {
     Some(Interval { low: centre - half, high: centre + half })
 }
 
-/// Welch's t-interval of mean(other) − mean(baseline), for values that are not paired; needs two of
+/// Returns Welch's t-interval of mean(other) − mean(baseline), for values that are not paired; needs two of
 /// each.
 pub fn welch_interval(baseline: &[f64], other: &[f64], confidence: f64) -> Option<Interval> {
     if baseline.len() < 2 || other.len() < 2 {
@@ -102,9 +102,9 @@ pub fn welch_interval(baseline: &[f64], other: &[f64], confidence: f64) -> Optio
     Some(Interval { low: centre - half, high: centre + half })
 }
 
-/// The order-statistic (sign-test) interval of the median, whatever the distribution: the narrowest
-/// symmetric pair of order statistics with at least this confidence. `None` if n is too small for a
-/// finite one (below 6 for 95 %).
+/// Returns the order-statistic (sign-test) interval of the median, whatever the distribution: the narrowest
+/// symmetric pair of order statistics with at least this confidence. `None` if n is too small for a finite
+/// one (below 6 for 95 %).
 pub fn median_interval(values: &[f64], confidence: f64) -> Option<Interval> {
     let sorted = sorted(values);
     let n = sorted.len();
@@ -179,8 +179,8 @@ mod tests {
         }
     }
 
-    /// Goal: with stalls (one run in ten is 30 % slow) the median's interval still covers, and the
-    /// mean's does not: which is why both are asked.
+    /// Goal: with stalls (one run in ten is 30 % slow) the median's interval still covers, and the mean's
+    /// does not; therefore verdicts use both.
     #[test]
     fn only_the_median_survives_stalls() {
         let stalls = |random: &mut Random| {

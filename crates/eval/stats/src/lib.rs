@@ -1,14 +1,14 @@
-//! What may be said about two conditions after n rounds, and how sure one may be.
+//! The verdict on two conditions after n rounds, and its error.
 //!
-//! All comparisons are paired: round i gives dᵢ = ln(otherᵢ / baselineᵢ), so that drift and slow
-//! neighbours, which hit both runs of a pair alike, cancel. Two questions are asked of d, "is there a
-//! difference?" (two-sided) and "is it too small to matter?" (two one-sided tests, Schuirmann
-//! 1987), which gives four answers, see [`Verdict`]; the tests are Student's, widened for rounds that
-//! resemble their neighbours ([`Belief`]). The median with its order-statistic interval
-//! stands beside the mean: a difference that only the mean sees comes from outliers.
+//! All comparisons are paired: round i gives dᵢ = ln(otherᵢ / baselineᵢ), so drift and slow neighbours, which
+//! affect both runs of a pair alike, cancel. Two tests use d, "is there a difference?" (two-sided) and "is it
+//! too small to matter?" (two one-sided tests, Schuirmann 1987), which give four answers, see [`Verdict`].
+//! The tests are Student's, widened for rounds that resemble their neighbours ([`Belief`]). The median with
+//! its order-statistic interval stands beside the mean: a difference that only the mean shows comes from
+//! outliers.
 //!
-//! This crate computes and does no I/O. It is optimised in debug builds too, because its tests simulate tens of
-//! thousands of experiments.
+//! This crate does no I/O. It is optimised in debug builds too, because its tests simulate tens of thousands
+//! of experiments.
 
 mod between;
 mod dependence;

@@ -1,14 +1,13 @@
-//! Whether values fall into two clusters.
+//! Whether values form two clusters.
 //!
-//! Sorted values are cut at their widest gap that leaves a fifth of them, and three at least, on either
-//! side. The gap is put beside the deviation within the clusters: 1.4826 times the median distance of the
-//! values from the median of their own cluster, which is the standard deviation of normal values (Hampel
-//! 1974). The distance from the median of all would not do: with two equal clusters it is half of the gap
-//! itself.
+//! Sorted values are cut at their widest gap that leaves a fifth of them, and three at least, on either side.
+//! The gap is compared with the deviation within the clusters: 1.4826 times the median distance of the values
+//! from the median of their own cluster, which is the standard deviation of normal values (Hampel 1974). The
+//! distance from the median of all does not work: with two equal clusters it is half of the gap itself.
 
 use super::median;
 
-/// Median distance from the median to standard deviation, of normal values.
+/// Factor from median distance to standard deviation, for normal values.
 const NORMAL: f64 = 1.4826;
 /// Fewest values of a cluster.
 const CLUSTER_MIN: usize = 3;
@@ -22,14 +21,14 @@ pub struct Modes {
     pub low: f64,
     /// Median of the upper one.
     pub high: f64,
-    /// Values in the lower and in the upper one.
+    /// The number of values in the lower and in the upper one.
     pub n: (usize, usize),
-    /// The gap between both by the deviation within them; infinite if there is none within.
+    /// The gap between both, divided by the deviation within them; infinite without deviation.
     pub gap: f64,
 }
 
-/// Cuts values into two clusters, whether they are any or not; `None` of fewer than six, or if all are
-/// the same.
+/// Cuts values into two clusters, whether they have any or not; `None` for fewer than six, or if all are
+/// equal.
 pub fn modes(values: &[f64]) -> Option<Modes> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -57,8 +56,8 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Goal: planted clusters are found where they are, and one cluster is called two in at most 5 % of
-    /// 2000 samples at the size and the limit that A20 uses.
+    /// Goal: planted clusters are found, and one cluster is called two in at most 5 % of 2000 samples at the
+    /// size and the limit that A20 uses.
     #[test]
     fn planted_clusters_are_found() {
         let mut random = Random::new(7);

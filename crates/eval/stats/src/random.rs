@@ -8,18 +8,18 @@
 pub struct Random(u64);
 
 impl Random {
-    /// A generator of this seed.
+    /// Creates a generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The generator of one part of something seeded: parts do not follow from each other.
+    /// Returns the generator of one part of a seeded whole: parts do not follow from each other.
     pub fn of(seed: u64, part: u64) -> Self {
         let mut mixed = Self(seed ^ part.wrapping_mul(0xd134_2543_de82_ef95));
         Self(mixed.next_u64())
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -28,18 +28,18 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// Uniform in [0, 1).
+    /// Returns a uniform number in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Uniform in [0, `bound`); 0 for an empty range. The bias of the remainder is below
+    /// Returns a uniform number in [0, `bound`); 0 for an empty range. The bias of the remainder is below
     /// `bound` / 2⁶⁴.
     pub fn below(&mut self, bound: usize) -> usize {
         if bound == 0 { 0 } else { (self.next_u64() % bound as u64) as usize }
     }
 
-    /// Normal with mean 0 and deviation 1 (Box and Muller 1958).
+    /// Returns a normal number with mean 0 and deviation 1 (Box and Muller 1958).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()

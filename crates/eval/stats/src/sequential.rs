@@ -1,9 +1,9 @@
-//! When to look at the results, and what looking more than once costs.
+//! The rounds after which results are judged, and the cost of judging more than once.
 //!
-//! Verdicts are asked at pre-set numbers of rounds only. Each of L looks gets an L-th of the error
-//! that the whole experiment may make (Bonferroni): whatever the data does, the chance that any look
-//! is wrong stays within it. An O'Brien–Fleming split would keep nearly all for the last look, and
-//! so could never end an experiment early at n = 6 with the t-distribution's long tails.
+//! Verdicts are computed at pre-set numbers of rounds only. Each of L looks gets an L-th of the error that
+//! the whole experiment may make (Bonferroni): whatever the data does, the chance that any look is wrong
+//! stays within it. An O'Brien–Fleming split would keep nearly all for the last look, and so could never end
+//! an experiment early at n = 6 with the t-distribution's long tails.
 
 /// Looks of full-length experiments: 6 is the smallest n with a finite 95 % interval of a median.
 pub const LOOKS_DEFAULT: [u32; 5] = [6, 10, 15, 20, 30];
@@ -21,7 +21,7 @@ impl Default for LookRule {
 }
 
 impl LookRule {
-    /// A single look, at the end.
+    /// Creates a single look, at the end.
     pub fn once(rounds: u32) -> Self {
         Self { looks: vec![rounds] }
     }
@@ -32,27 +32,27 @@ impl LookRule {
         (grows && !looks.is_empty()).then_some(Self { looks })
     }
 
-    /// How many looks there are.
+    /// Returns the number of looks.
     pub fn count(&self) -> usize {
         self.looks.len()
     }
 
-    /// Rounds of the last look.
+    /// Returns the rounds of the last look.
     pub fn rounds_max(&self) -> u32 {
         self.looks.last().copied().unwrap_or_default()
     }
 
-    /// Rounds of the first look.
+    /// Returns the rounds of the first look.
     pub fn rounds_min(&self) -> u32 {
         self.looks.first().copied().unwrap_or_default()
     }
 
-    /// Whether to look after this many rounds.
+    /// Returns whether to look after this many rounds.
     pub fn is_look(&self, rounds: u32) -> bool {
         self.looks.contains(&rounds)
     }
 
-    /// The rounds after which to look.
+    /// Returns the rounds after which to look.
     pub fn rounds(&self) -> &[u32] {
         &self.looks
     }
@@ -64,7 +64,7 @@ mod tests {
     use crate::random::Random;
     use crate::{ALPHA, Stake, verdict_of};
 
-    /// How often looking again and again at data without a difference ends in "different"; neighbouring rounds
+    /// Returns how often repeated looks at data without a difference end in "different"; neighbouring rounds
     /// resemble each other a little, as those of real devices do.
     fn false_positives(rule: &LookRule, looks_paid: usize) -> f64 {
         const TRIALS: u64 = 2000;
@@ -85,8 +85,8 @@ mod tests {
         f64::from(wrong) / TRIALS as f64
     }
 
-    /// Goal: five looks stay near 5 % (2000 trials: ± 1 %) although rounds are correlated by 0.5; not paying for
-    /// them would not.
+    /// Goal: five looks stay near 5 % (2000 trials: ± 1 %) although rounds are correlated by 0.5; without the
+    /// correction they would not.
     #[test]
     fn looking_five_times_stays_within_the_error() {
         let rule = LookRule::new(LOOKS_DEFAULT.to_vec()).unwrap();

@@ -1,8 +1,8 @@
 //! Whether a run had settled: the check of the SNIA PTS, as common kits implement it.
 //!
-//! The series is cut into five equal windows. Settled is what neither swings (largest less smallest
-//! window at most 20 % of their mean) nor slides (the fitted line changes by at most 10 % of the mean
-//! over the five).
+//! The series is cut into five equal windows. A run is settled if it neither swings (largest less smallest
+//! window at most 20 % of their mean) nor slides (the fitted line changes by at most 10 % of the mean over
+//! the five).
 
 use super::mean;
 use serde::Serialize;
@@ -12,25 +12,25 @@ const WINDOWS: usize = 5;
 const EXCURSION_MAX: f64 = 0.20;
 const SLIDE_MAX: f64 = 0.10;
 
-/// What the check says.
+/// The result of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum Steadiness {
-    /// It had settled.
+    /// The run had settled.
     Steady,
-    /// It had not.
+    /// The run had not settled.
     Transient {
         /// Largest less smallest window, as a share of the mean.
         excursion: f64,
         /// Change of the fitted line over all windows, as a share of the mean.
         slide: f64,
     },
-    /// Fewer than five values: nothing can be said.
+    /// Fewer than five values: there is no result.
     Unknown,
 }
 
-/// The part of a series of this length that is checked; `None` if it is too short.
+/// Returns the part of a series of this length that is checked; `None` if it is too short.
 ///
-/// What does not fill a window is left out at the start, where a run is least settled.
+/// The rest that does not fill a window is left out at the start, where a run is least settled.
 pub fn steady_window(length: usize) -> Option<Range<usize>> {
     let window = length / WINDOWS;
     (window > 0).then(|| length - window * WINDOWS..length)

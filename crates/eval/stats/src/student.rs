@@ -16,7 +16,7 @@ const LANCZOS: [f64; 9] = [
     1.505_632_735_149_311_6e-7,
 ];
 
-/// ln Γ(x) for x ≥ 0.5.
+/// Returns ln Γ(x) for x ≥ 0.5.
 fn ln_gamma(x: f64) -> f64 {
     debug_assert!(x >= 0.5);
     let x = x - 1.0;
@@ -28,7 +28,7 @@ fn ln_gamma(x: f64) -> f64 {
     0.5 * std::f64::consts::TAU.ln() + (x + 0.5) * base.ln() - base + sum.ln()
 }
 
-/// `I_x(a, b)` for a, b ≥ 0.5 and 0 ≤ x ≤ 1.
+/// Returns `I_x(a, b)` for a, b ≥ 0.5 and 0 ≤ x ≤ 1.
 fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
@@ -70,13 +70,13 @@ fn beta_fraction(a: f64, b: f64, x: f64) -> f64 {
     result
 }
 
-/// P(T > t) with `freedom` ≥ 1 degrees of freedom. Infinite t gives 0 or 1.
+/// Returns P(T > t) with `freedom` ≥ 1 degrees of freedom. Infinite t gives 0 or 1.
 pub fn survival(t: f64, freedom: f64) -> f64 {
     let tail = 0.5 * incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t * t));
     if t >= 0.0 { tail } else { 1.0 - tail }
 }
 
-/// The t with P(T ≤ t) = `probability`, which lies strictly between 0 and 1.
+/// Returns the t with P(T ≤ t) = `probability`, which lies strictly between 0 and 1.
 pub fn quantile(probability: f64, freedom: f64) -> f64 {
     // Always by the smaller tail, which keeps its digits.
     let tail = probability.min(1.0 - probability);

@@ -1,23 +1,23 @@
 //! Two questions, four answers, and reasons to give none.
 //!
-//! From the paired log-ratios follow three p-values: that there is a difference at all, that it lies wholly
-//! beyond the margin, and (two one-sided tests) that it lies wholly within. They allow for rounds that
-//! resemble their neighbours ([`Belief`]). Each is multiplied by the number of looks and by the number of
-//! comparisons that the report prints a verdict of (Bonferroni). The answers in order:
+//! The paired log-ratios give three p-values: that there is a difference at all, that it lies wholly beyond
+//! the margin, and (two one-sided tests) that it lies wholly within. They allow for rounds that resemble
+//! their neighbours ([`Belief`]). Each is multiplied by the number of looks and by the number of comparisons
+//! whose verdicts the report prints (Bonferroni). The answers in order:
 //!
 //! 1. *equivalent*: within the margin is proven, and the median lies in it;
 //! 2. *different, matters*: beyond the margin is proven, and the median agrees;
 //! 3. *different, small*: a difference is proven, but not that it exceeds the margin;
 //! 4. *inconclusive*: neither is proven, which is never the same as "no difference".
 //!
-//! The family is the report, since a reader takes every verdict of it for true. Of one comparison at most
-//! one of these statements can be wrong (equal ones cannot be falsely equivalent), so the chance that a
-//! report holds *any* wrong statement, "different" or "equivalent", is at most 5 %. Holm's procedure would
-//! decide a little more, but has no intervals that agree with it; these are simultaneous, and
-//! exclude "no difference" exactly where the verdict may.
+//! The family is the report, since a reader takes every verdict of it for true. At most one of these
+//! statements about a comparison can be wrong (equal ones cannot be falsely equivalent), so the chance that a
+//! report contains *any* wrong statement, "different" or "equivalent", is at most 5 %. Holm's procedure would
+//! decide a little more, but has no intervals that agree with it; these are simultaneous, and exclude "no
+//! difference" exactly where the verdict may.
 //!
-//! "The median agrees" means that its order-statistic interval excludes no difference on the same
-//! side. If it does not, the difference hangs on a few outliers and the answer is *inconclusive*.
+//! "The median agrees" means that its order-statistic interval excludes no difference on the same side. If it
+//! does not, the difference comes from a few outliers and the answer is *inconclusive*.
 
 use super::{Belief, Interval, deviation, mean, median, median_interval, student};
 use serde::Serialize;
@@ -27,7 +27,7 @@ pub const ALPHA: f64 = 0.05;
 /// The largest number of further rounds that [`Inconclusive::NeedsMore`] names.
 pub const ROUNDS_NEEDED_MAX: u32 = 1000;
 
-/// What paired log-ratios say before anything is decided.
+/// The statistics of paired log-ratios before a decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evidence {
     /// Number of pairs.
@@ -54,18 +54,18 @@ pub struct Evidence {
     pub p_matters: f64,
     /// Adjusted p-value of "any difference is within the margin".
     pub p_equivalent: f64,
-    /// What the verdict would be of this comparison alone.
+    /// The verdict of this comparison alone.
     pub alone: Verdict,
     /// Number of comparisons that were judged together: all of the report.
     pub judged_together: usize,
 }
 
 impl Evidence {
-    /// Whether the comparison would have another verdict in a report of its own.
+    /// Returns whether the comparison would have another verdict in a report of its own.
     pub fn is_held_back(&self, verdict: Verdict) -> bool {
         use Inconclusive::{NeedsMore, NotDue, Withheld};
         match (self.alone, verdict) {
-            // Other comparisons have nothing to do with the first two, and how many more it takes is not
+            // Other comparisons do not affect the first two, and another number of further rounds is not
             // another answer.
             (_, Verdict::Inconclusive(NotDue(_) | Withheld(_)))
             | (Verdict::Inconclusive(NeedsMore(_)), Verdict::Inconclusive(NeedsMore(_))) => false,
@@ -87,7 +87,7 @@ pub enum Verdict {
     Inconclusive(Inconclusive),
 }
 
-/// Why nothing was decided.
+/// The reason why there is no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Inconclusive {
     /// About this number of additional rounds is needed; `None` is more than is practical.
@@ -96,7 +96,7 @@ pub enum Inconclusive {
     Outliers,
     /// Fewer than two usable pairs.
     NoData,
-    /// There is data enough for an answer, but no look at it is due yet: in so many rounds.
+    /// The data is sufficient for an answer, but the next look is due in this many rounds.
     NotDue(u32),
     /// One number does not describe the ratio.
     Withheld(Withheld),
@@ -123,7 +123,7 @@ pub enum Withheld {
 }
 
 impl Withheld {
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Trend => "trend",
@@ -138,18 +138,18 @@ impl Withheld {
 }
 
 impl Verdict {
-    /// Whether it is an answer.
+    /// Returns whether it is an answer.
     pub fn is_decided(self) -> bool {
         !matches!(self, Self::Inconclusive(_))
     }
 
-    /// Whether a difference was found.
+    /// Returns whether a difference was found.
     pub fn is_different(self) -> bool {
         matches!(self, Self::DifferentMatters | Self::DifferentSmall)
     }
 }
 
-/// How the error of a report is shared out.
+/// The distribution of a report's error.
 #[derive(Clone, Copy, Debug)]
 pub struct Stake {
     /// The error of the whole report.
@@ -161,17 +161,17 @@ pub struct Stake {
 }
 
 impl Stake {
-    /// A report's 5 % over so many looks and comparisons.
+    /// Shares a report's 5 % among looks and comparisons.
     pub fn of_report(looks: usize, together: usize) -> Self {
         Self { alpha: ALPHA, looks, together }
     }
 
-    /// By how much a p-value grows.
+    /// Returns the factor on a p-value.
     fn factor(&self) -> f64 {
         (self.looks.max(1) * self.together.max(1)) as f64
     }
 
-    /// The same for a report of this comparison alone.
+    /// Returns the same for a report of this comparison alone.
     fn alone(&self) -> Self {
         Self { together: 1, ..*self }
     }
@@ -205,7 +205,7 @@ pub fn judge(ratios: &[f64], margin: f64, stake: Stake) -> (Evidence, Verdict) {
     (evidence, weighed.decide(ratios, stake))
 }
 
-/// What is decided of log-ratios, without the intervals, which take longer.
+/// The decision on log-ratios, without the intervals, which take longer.
 #[derive(Clone, Debug)]
 struct Weighed {
     mean: f64,
@@ -260,8 +260,8 @@ impl Weighed {
     }
 }
 
-/// How many more rounds would decide, if mean and deviation stay what they are and rounds are unrelated:
-/// the nearer of "equivalent" and "different".
+/// Returns how many more rounds would decide, if mean and deviation stay the same and rounds are unrelated:
+/// the smaller number of "equivalent" and "different".
 fn rounds_missing(size: f64, margin: f64, ratios: &[f64], alpha: f64) -> Option<u32> {
     let (n, deviation) = (ratios.len() as u32, deviation(ratios));
     let decides = |rounds: u32| {
@@ -285,7 +285,7 @@ fn rounds_missing(size: f64, margin: f64, ratios: &[f64], alpha: f64) -> Option<
     Some(enough - n)
 }
 
-/// Judges comparisons that share a margin and are all that a report has.
+/// Judges comparisons that share a margin and make up a whole report.
 #[cfg(test)]
 pub(crate) fn judge_family(
     cells: &[Vec<f64>],
@@ -297,7 +297,7 @@ pub(crate) fn judge_family(
     cells.iter().map(|cell| judge(cell, margin, stake)).collect()
 }
 
-/// The verdict alone, which is had soon.
+/// Returns the verdict alone, which is computed quickly.
 #[cfg(test)]
 pub(crate) fn verdict_of(ratios: &[f64], margin: f64, stake: Stake) -> Verdict {
     Weighed::of(ratios, margin, stake.alpha).decide(ratios, stake)

@@ -1,4 +1,4 @@
-//! Lines of the table of messages: cards of advice, and what their rules found.
+//! Lines of the table of messages: cards of advice, and the findings of their rules.
 
 /// Adds its lines to those before them, for the macro that comes next.
 macro_rules! advice {
@@ -81,7 +81,7 @@ macro_rules! advice {
     A20Needs: "three or more runs of a cell", "1 つのセルの 3 回以上の実行";
     A20Change: "longer runs, more rounds, a quieter machine", "より長い実行、より多いラウンド、より静かなマシン";
 
-    // What rules of advice found; several share these.
+    // Findings of rules of advice that several rules share.
     AdviceNoComparison: "no such comparison is in the experiment", "実験にそのような比較がない";
     AdviceNotHere: "not available here: {reason}", "ここでは利用不可: {reason}";
     AdviceNoPairs: "there are no usable pairs yet", "使える対がまだない";
@@ -102,7 +102,7 @@ macro_rules! advice {
     PreferCell: "Choose by the cell that is most like your program.", "自分のプログラムに最も近いセルで選ぶ。";
     PreferUnproven: "Nothing is proven about {other} yet.", "{other}については、まだ何も証明されていない。";
 
-    // What the rules found, one by one.
+    // Findings of single rules.
     A1Remote: "Remote storage", "リモートストレージ";
     A1LossEnds: "{comparison}, {workload}: from {size} on it loses less than {loss} %.", "{comparison}、{workload}: {size} 以上では損失は {loss} % 未満。";
     A1KeepLarge: "Keep small operations local and make remote ones few and at least that large.", "小さな操作はローカルで行い、リモートの操作は回数を減らして、少なくともその大きさにする。";

@@ -1,11 +1,11 @@
-//! Lines of the table of messages: what makes load, and what a crash does to its files. What a load does,
-//! its engine says.
+//! Lines of the table of messages: loads, and the damage of a crash to their files. The texts of an engine
+//! are in the engine.
 
 /// Adds its lines to those before them, for the macro that comes next.
 macro_rules! loads {
     ($next:ident $($later:ident)*: $($lines:tt)*) => { $next! { $($later)*: $($lines)*
 
-    // What makes load, one of it.
+    // Nouns for loads, singular.
     Job: "job", "ジョブ";
     Rank: "rank", "ランク";
     Instance: "instance", "インスタンス";
@@ -17,14 +17,14 @@ macro_rules! loads {
     CellRate: ", {rate} IOPS", "、{rate} IOPS";
     CellBatch: ", batches of {batch}", "、バッチ {batch}";
 
-    // Which files a crash may damage.
+    // Files that a crash may damage.
     RiskNote: " At risk: which of the changed files a crash may damage, see the table.", " at risk: 変更したファイルのうちクラッシュで壊れうるもの。表を参照。";
     RiskCaption: "Files at risk: which of the files that a container changed a crash may damage", "危険なファイル: コンテナが変更したファイルのうちクラッシュで壊れうるもの";
     RiskAfter: "after a crash", "クラッシュの後";
     RiskSource: "known from", "根拠";
     RiskFiles: "at risk", "危険";
 
-    // What is there after a crash, by the way that changes are copied.
+    // The files after a crash, by the kind of copy.
     AfterOverlay: "complete; a change that was not synced may be missing", "完全。同期していない変更は失われることがある";
     AfterVolatile: "zeros in files of the right size; the kernel refuses to mount it again", "サイズは正しいが中身がゼロのファイル。カーネルは再マウントを拒否する";
     AfterReflink: "complete, or the original: a clone is a record of the log of xfs", "完全、または元のまま。クローンは xfs のログの 1 レコードである";

@@ -1,4 +1,4 @@
-//! Lines of the table of messages: what is measured, in a sentence and with its unit.
+//! Lines of the table of messages: metrics, in a sentence and with their units.
 
 /// Adds its lines to those before them, for the macro that comes next.
 macro_rules! metrics {
@@ -25,7 +25,7 @@ macro_rules! metrics {
     CopyUpRate: "first writes", "初回書き込み";
     SteadyRate: "second writes", "2 回目の書き込み";
 
-    // Metrics with their units; those that have none are above.
+    // Metrics with their units; metrics without a unit are above.
     BandwidthUnit: "bandwidth (MiB/s)", "帯域幅 (MiB/s)";
     LatencyUnit: "mean latency (µs)", "平均レイテンシ (µs)";
     LatencyP99Unit: "p99 latency (µs)", "p99 レイテンシ (µs)";

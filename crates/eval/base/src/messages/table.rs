@@ -2,15 +2,15 @@
 
 macro_rules! messages {
     (: $($key:ident: $english:literal, $japanese:literal;)*) => {
-        /// What can be said.
+        /// The texts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Message { $(#[doc = concat!("`", $english, "`")] $key,)* }
 
         impl Message {
-            /// All of them.
+            /// All texts.
             pub const ALL: &[Self] = &[$(Self::$key),*];
 
-            /// By language.
+            /// Returns the texts by language.
             pub(super) fn texts(self) -> [&'static str; 2] {
                 match self { $(Self::$key => [$english, $japanese],)* }
             }
@@ -18,8 +18,8 @@ macro_rules! messages {
     };
 }
 
-// Each topic adds its lines and hands all to the next; the last makes the table of them.
+// Each topic adds its lines and passes all lines to the next; the last one builds the table.
 loads! { metrics report advice pages charts messages:
-    // Languages, in themselves.
+    // Names of languages, in the language itself.
     LanguageName: "English", "日本語";
 }

@@ -1,9 +1,9 @@
-//! Advice for one's own pattern: `write shared 1MiB x 64 ranks`, answered from stored results.
+//! Advice for the user's own pattern, such as `write shared 1MiB x 64 ranks`, from stored results.
 //!
-//! The pattern is a list of words, see [`Asked::parse`]. Cells of stored results that are like it are
-//! those of the same work whose size, number of jobs and depth are each within an octave; the nearest come
-//! first, by the distance in octaves. Nothing is said beyond that. The advice is that of all rules on the
-//! runs of the same work in those results, of whatever size.
+//! The pattern is a list of words, see [`Asked::parse`]. A stored cell matches if it has the same kind of
+//! work and if its size, number of jobs and depth are each within an octave. The nearest cells come first, by
+//! the distance in octaves. The advice is that of all rules on the runs of the same work in those results, of
+//! any size.
 
 mod words;
 
@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 
 pub use words::Asked;
 
-/// Most cells that are shown.
+/// The largest number of cells that are shown.
 const CELLS_MAX: usize = 12;
 
 /// A measured value.
@@ -27,16 +27,16 @@ pub struct Figure {
     pub metric: &'static str,
     /// Median over the runs that count, in that unit.
     pub median: f64,
-    /// Its 95 % interval, if there are runs enough.
+    /// The 95 % interval, if there are enough runs.
     pub interval: Option<(f64, f64)>,
     /// Runs that count.
     pub n: usize,
 }
 
-/// A stored cell that is like the pattern.
+/// A stored cell that matches the pattern.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
-    /// Which result.
+    /// The name of the result.
     pub source: String,
     /// Whether another program measured it.
     pub is_imported: bool,
@@ -44,18 +44,18 @@ pub struct Found {
     pub condition: String,
     /// Workload and point.
     pub cell: String,
-    /// How far size, jobs and depth are from the pattern's, in octaves; 0 is just that.
+    /// The distance of size, jobs and depth from the pattern, in octaves; 0 is an exact match.
     pub octaves: f64,
-    /// What was measured.
+    /// The measured values.
     pub figures: Vec<Figure>,
 }
 
 /// Advice from one result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Advice {
-    /// Which result.
+    /// The name of the result.
     pub source: String,
-    /// What follows from it.
+    /// The advice.
     pub cards: Vec<Card>,
 }
 
@@ -64,13 +64,13 @@ pub struct Advice {
 pub struct Answer {
     /// The pattern as it was understood.
     pub asked: String,
-    /// Cells that are like it, the nearest first.
+    /// Cells that match it, the nearest first.
     pub found: Vec<Found>,
-    /// Cells of the same work that are too far away to say anything.
+    /// The number of cells of the same work that are too far away.
     pub too_far: usize,
-    /// Advice from results that have such work.
+    /// Advice from results with the same work.
     pub advice: Vec<Advice>,
-    /// What to run, where nothing was measured.
+    /// The experiment to run, if no cell matches.
     pub run: Option<String>,
 }
 
@@ -83,7 +83,7 @@ pub struct Named {
     pub results: Results,
 }
 
-/// The cards of a result, with the history that the others are of it.
+/// Returns the cards of a result, with the other results as its history.
 pub fn cards(all: &[Named], of: usize) -> Vec<Card> {
     let results = &all[of].results;
     let all: Vec<&Results> = all.iter().map(|it| &it.results).collect();
@@ -94,7 +94,7 @@ pub fn cards(all: &[Named], of: usize) -> Vec<Card> {
     advise(&results.plan, &results.analysis, trend.as_ref(), Language::English)
 }
 
-/// Answers from results.
+/// Answers a pattern from results.
 pub fn answer(asked: &Asked, all: &[Named]) -> Answer {
     let mut found = Vec::new();
     let mut too_far = 0;
@@ -113,7 +113,8 @@ pub fn answer(asked: &Asked, all: &[Named]) -> Answer {
     Answer { asked: asked.to_string(), found, too_far, advice, run }
 }
 
-/// Cells with runs that are like the pattern, and how many are of the same work but too far.
+/// Returns the cells with runs that match the pattern, and the number of cells of the same work that are too
+/// far away.
 fn cells(asked: &Asked, it: &Named) -> (Vec<Found>, usize) {
     let plan = &it.results.plan;
     let (mut near, mut far) = (Vec::new(), 0);
@@ -164,8 +165,8 @@ fn figures(results: &Results, cell: usize, condition: usize) -> Vec<Figure> {
     figures
 }
 
-/// The cards that a result gives on the work that is asked about: those that found something, and of
-/// those that lack something the ones that the pattern asks for by name.
+/// Returns the cards of a result for the requested work: cards with a finding, and cards with missing
+/// measurements that the pattern asks for by name.
 fn narrowed(asked: &Asked, results: &Results) -> Vec<Card> {
     let plan = &results.plan;
     let mut analysis = results.analysis.clone();
@@ -177,7 +178,7 @@ fn narrowed(asked: &Asked, results: &Results) -> Vec<Card> {
             })
         })
     };
-    // A comparison has a side that is not asked about: it is kept for the workload's sake.
+    // A comparison has a side outside the pattern: it is kept for the workload's sake.
     analysis.families.retain(|family| is_work(family.workload, true));
     analysis.runs.retain(|run| {
         let cell = plan.cells.iter().position(|it| it.id == run.cell);
@@ -193,7 +194,7 @@ fn narrowed(asked: &Asked, results: &Results) -> Vec<Card> {
     cards
 }
 
-/// What to run, as a file's workload and a command.
+/// Returns the experiment to run, as a file's workload and a command.
 fn to_run(asked: &Asked) -> String {
     let (file, engine) = asked.experiment();
     let is_ior = engine.is(&loads::ior::ENGINE);

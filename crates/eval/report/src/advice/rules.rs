@@ -1,4 +1,4 @@
-//! What each rule looks for.
+//! The evaluation of each rule.
 
 pub(super) mod bound;
 mod choice;
@@ -21,10 +21,10 @@ use loads::metric::Metric;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
-/// Most lines of evidence on a card; the tables have the rest.
+/// The largest number of lines of evidence on a card; the tables have the rest.
 const EVIDENCE_MAX: usize = 12;
 
-/// A row with what is needed to talk about it.
+/// A row with the data that describes it.
 #[derive(Clone, Copy)]
 struct Told<'a> {
     family: &'a Family,
@@ -32,7 +32,7 @@ struct Told<'a> {
 }
 
 impl Told<'_> {
-    /// The effect with its sign turned so that positive is better.
+    /// Returns the effect with its sign turned so that positive is better.
     fn gain(&self) -> f64 {
         if self.family.metric.is_throughput() {
             self.row.evidence.mean
@@ -61,27 +61,27 @@ impl Told<'_> {
 }
 
 impl Facts<'_> {
-    /// A message without values.
+    /// Returns a message without values.
     fn text(&self, message: Message) -> String {
         self.language.text(message).into()
     }
 
-    /// A message with its values.
+    /// Returns a message with its values.
     fn say(&self, message: Message, values: &[(&str, &dyn Display)]) -> String {
         self.language.say(message, values)
     }
 
-    /// A cell by its index.
+    /// Returns a cell by its index.
     fn cell(&self, cell: usize) -> String {
         self.plan.cells[cell].label_in(self.language)
     }
 
-    /// Sentences, one behind the other.
+    /// Joins sentences.
     fn sentences(&self, all: &[String]) -> String {
         all.join(if self.language == Language::Japanese { "" } else { " " })
     }
 
-    /// What a finding on all that was measured rests on.
+    /// Returns the evidence of a finding on all measurements.
     fn all(&self) -> Basis {
         let usable = self.analysis.runs.iter().filter(|run| run.is_usable());
         let cells: BTreeSet<&str> = usable.map(|run| run.cell.as_str()).collect();
@@ -89,17 +89,17 @@ impl Facts<'_> {
         Basis { cells: cells.len(), is_withheld: rows.any(|row| !row.flaws.is_empty()) }
     }
 
-    /// That a rule has nothing to judge.
+    /// Returns that a rule has nothing to judge.
     fn not_measured(&self, why: Message) -> Finding {
         Finding::not_measured(self.language.text(why))
     }
 
-    /// A condition's value in a cell by round.
+    /// Returns a condition's value in a cell by round.
     fn by_round(&self, cell: usize, condition: usize, metric: Metric) -> BTreeMap<u32, f64> {
         self.samples(cell, condition, metric.name())
     }
 
-    /// The same of any stored value.
+    /// Returns any stored value by round.
     fn samples(&self, cell: usize, condition: usize, name: &str) -> BTreeMap<u32, f64> {
         let (cell, condition) = (&self.plan.cells[cell].id, &self.plan.conditions[condition].id);
         let runs = self.analysis.runs.iter();
@@ -110,19 +110,19 @@ impl Facts<'_> {
             .collect()
     }
 
-    /// Median over rounds.
+    /// Returns the median over rounds.
     fn median_of(&self, cell: usize, condition: usize, metric: Metric) -> Option<f64> {
         let values: Vec<f64> = self.by_round(cell, condition, metric).into_values().collect();
         (!values.is_empty()).then(|| median(&values))
     }
 
-    /// Bandwidth or IOPS, whichever a workload is compared by.
+    /// Returns bandwidth or IOPS, whichever metric compares a workload.
     fn throughput(&self, workload: usize) -> Option<Metric> {
         let metrics = &self.plan.experiment.workloads[workload].metrics;
         [Metric::Bandwidth, Metric::Iops].into_iter().find(|metric| metrics.contains(metric))
     }
 
-    /// Name of a workload and a condition, for evidence.
+    /// Returns the name of a workload and a condition, for evidence.
     fn name(&self, workload: usize, condition: usize) -> String {
         self.say(
             Message::AdviceName,
@@ -134,7 +134,7 @@ impl Facts<'_> {
     }
 }
 
-/// All judged rows of comparisons with a role; or why there are none.
+/// Returns all judged rows of comparisons with a role, or the reason why there are none.
 fn with_role<'a>(facts: &Facts<'a>, role: &str) -> Result<Vec<Told<'a>>, Finding> {
     let has_role = |family: &&Family| {
         facts.plan.experiment.comparisons[family.comparison].role.as_deref() == Some(role)
@@ -157,13 +157,13 @@ fn with_role<'a>(facts: &Facts<'a>, role: &str) -> Result<Vec<Told<'a>>, Finding
     Err(Finding::not_measured(why))
 }
 
-/// What a finding on rows rests on.
+/// Returns the evidence of a finding on rows.
 fn of_rows(rows: &[Told<'_>]) -> Basis {
     let cells: BTreeSet<usize> = rows.iter().map(|told| told.row.cell).collect();
     Basis { cells: cells.len(), is_withheld: rows.iter().any(|told| !told.row.flaws.is_empty()) }
 }
 
-/// The largest change that any 90 % interval still allows.
+/// Returns the largest change that any 90 % interval still allows.
 fn largest_change(rows: &[Told<'_>]) -> f64 {
     let ends = rows.iter().filter_map(|told| told.row.evidence.interval_90);
     ends.flat_map(|interval| [interval.low.abs(), interval.high.abs()]).fold(0.0, f64::max)
@@ -183,7 +183,7 @@ fn lines(facts: &Facts<'_>, rows: &[Told<'_>]) -> Vec<String> {
     worst_first(rows).iter().take(EVIDENCE_MAX).map(|told| told.line(facts)).collect()
 }
 
-/// What both cost rules have in common: how sure one may be that there is a cost.
+/// Judges whether there is a cost: the common part of both cost rules.
 fn cost(facts: &Facts<'_>, rows: &[Told<'_>], what: Message) -> (Confidence, String) {
     let (limits, what) = (facts.limits, facts.text(what));
     if share(rows, |told| told.row.verdict == Verdict::Equivalent) >= 1.0 {
@@ -224,7 +224,7 @@ fn cost(facts: &Facts<'_>, rows: &[Told<'_>], what: Message) -> (Confidence, Str
     (confidence, claim)
 }
 
-/// A share, in percent without a fraction.
+/// Formats a share in percent, without a fraction.
 fn whole_percent(share: f64) -> String {
     format!("{:.0}", 100.0 * share)
 }
@@ -234,7 +234,7 @@ fn lower(text: &str) -> String {
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// A1.
+/// Evaluates A1.
 pub(super) fn remote_cost(facts: &Facts<'_>) -> Finding {
     let rows = match with_role(facts, "remote-local") {
         Ok(rows) => rows,
@@ -252,7 +252,7 @@ pub(super) fn remote_cost(facts: &Facts<'_>) -> Finding {
     Finding { confidence, claim, evidence, apply, basis: of_rows(&rows) }
 }
 
-/// From which block size on bandwidth surely loses less than what counts as none.
+/// Returns the block size from which on bandwidth loses less than the margin.
 fn loss_ends(facts: &Facts<'_>, rows: &[Told<'_>]) -> Vec<String> {
     let mut curves: BTreeMap<(usize, usize), Vec<Told<'_>>> = BTreeMap::new();
     for told in rows.iter().filter(|told| told.family.metric == Metric::Bandwidth) {
@@ -279,7 +279,7 @@ fn loss_ends(facts: &Facts<'_>, rows: &[Told<'_>]) -> Vec<String> {
     lines
 }
 
-/// A2.
+/// Evaluates A2.
 pub(super) fn container_cost(facts: &Facts<'_>) -> Finding {
     let rows = match with_role(facts, "container-native") {
         Ok(rows) => rows,
@@ -298,7 +298,7 @@ pub(super) fn container_cost(facts: &Facts<'_>) -> Finding {
     Finding { confidence, claim, evidence, apply, basis: of_rows(&rows) }
 }
 
-/// A3.
+/// Evaluates A3.
 pub(super) fn transfer_size(facts: &Facts<'_>) -> Finding {
     let mut evidence = Vec::new();
     let mut sizes = Vec::new();
@@ -340,7 +340,7 @@ pub(super) fn transfer_size(facts: &Facts<'_>) -> Finding {
     Finding { confidence, claim, evidence, apply, basis: facts.all() }
 }
 
-/// The smallest size from which on bandwidth is surely good, with its line of evidence.
+/// Returns the smallest size from which on bandwidth is good, with its line of evidence.
 fn smallest_good(
     facts: &Facts<'_>,
     workload: usize,
@@ -378,7 +378,7 @@ fn smallest_good(
     Some((size, line))
 }
 
-/// The size that gives half of the limiting bandwidth, n½ = αβ of `time = α + size / β`, fitted to
+/// Returns the size that gives half of the limiting bandwidth, n½ = αβ of `time = α + size / β`, fitted to
 /// each round by least squares of relative errors, with the interval over rounds.
 fn half_size(facts: &Facts<'_>, condition: usize, curve: &[Point]) -> String {
     let id = &facts.plan.conditions[condition].id;
@@ -408,7 +408,7 @@ fn half_size(facts: &Facts<'_>, condition: usize, curve: &[Point]) -> String {
     }
 }
 
-/// n½ of points (size, bandwidth); `None` if the fit is not a latency and a bandwidth.
+/// Returns n½ of points (size, bandwidth); `None` if the fit is not a latency and a bandwidth.
 pub(super) fn fit_half(points: &[(f64, f64)]) -> Option<f64> {
     // time = a + b · size, each point weighted by 1 / time².
     let (mut s, mut sx, mut sy, mut sxx, mut sxy) = (0.0, 0.0, 0.0, 0.0, 0.0);

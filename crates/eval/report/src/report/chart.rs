@@ -1,8 +1,8 @@
 //! Drawing on plotters' SVG backend: axes, curves with error bars, ratio panels, forest plots.
 //!
-//! Colours are those of Okabe and Ito, which colour-blind readers can distinguish; each series also has its own
-//! shape. Ink and grid are drawn in two fixed colours, which the page replaces by variables so that charts
-//! follow light and dark.
+//! Colours are those of Okabe and Ito, which colour-blind readers can distinguish; each series also has its
+//! own shape. Ink and grid are drawn in two fixed colours, which the page replaces by variables so that
+//! charts follow light and dark.
 
 mod forest;
 mod heat;
@@ -18,7 +18,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 pub(super) const INK: RGBColor = RGBColor(0x10, 0x11, 0x12);
 /// Lines of the grid.
 pub(super) const GRID: RGBColor = RGBColor(0xd1, 0xd2, 0xd3);
-/// What lies within the margin.
+/// The band within the margin.
 pub(super) const BAND: RGBColor = RGBColor(0xe8, 0xe9, 0xea);
 const OKABE_ITO: [RGBColor; 6] = [
     RGBColor(0x00, 0x72, 0xb2),
@@ -33,7 +33,7 @@ const FONT: &str = "sans-serif";
 const FONT_SIZE: i32 = 16;
 /// Colour of boxes.
 const BOX_STYLE: usize = 1;
-/// How much higher a chart is for words at its top.
+/// The additional height of a chart with words at its top.
 const NOTES_ROOM: f64 = 1.12;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -56,7 +56,7 @@ pub(super) struct Mark {
 #[derive(Clone, Debug)]
 pub(super) struct Series {
     pub(super) label: String,
-    /// Which colour and shape.
+    /// The number of its colour and shape.
     pub(super) style: usize,
     pub(super) marks: Vec<Mark>,
 }
@@ -68,7 +68,7 @@ pub(super) struct Panel<'a> {
     pub(super) series: &'a [Series],
     /// Half of the band around 0 (in percent), for ratio panels; their axis shows 0.
     pub(super) band: Option<f64>,
-    /// What lies below this curve is shaded.
+    /// The chart shades the area below this curve.
     pub(super) shade: &'a [Mark],
     /// Dashed curves with an axis of their own on the right, from 0 as the left one.
     pub(super) right: Option<Right<'a>>,
@@ -86,7 +86,7 @@ pub(super) struct Right<'a> {
     pub(super) boxes: &'a [BoxMark],
 }
 
-/// How values are spread at a place: least, quarters, most.
+/// The spread of values at a place: minimum, quartiles, maximum.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoxMark {
     pub(super) x: f64,
@@ -94,7 +94,7 @@ pub(super) struct BoxMark {
 }
 
 impl<'a> Panel<'a> {
-    /// Curves on one axis from 0.
+    /// Creates a panel with curves on one axis from 0.
     pub(super) fn of(y_label: &'a str, series: &'a [Series]) -> Self {
         Self { y_label, series, band: None, shade: &[], right: None, title: None, notes: &[] }
     }
@@ -120,7 +120,7 @@ fn text(size: i32) -> TextStyle<'static> {
     (FONT, size).into_font().color(&INK)
 }
 
-/// Panels one above the other, on one horizontal axis, with a legend on top.
+/// Draws panels one above the other, on one horizontal axis, with a legend on top.
 pub(super) fn curves(axis: &Axis, panels: &[Panel<'_>]) -> Result<String, Error> {
     const WIDTH: u32 = 760;
     const PANEL_HEIGHT: u32 = 230;
@@ -157,7 +157,7 @@ fn shape(area: &Area<'_>, at: (i32, i32), style: usize) -> Result<(), Error> {
     .map_err(wrong)
 }
 
-/// Range of values with room around it; from 0 for what is measured.
+/// Returns the range of values with a margin, from 0 for measured values.
 fn y_range(panel: &Panel<'_>) -> (f64, f64) {
     let marks = panel.series.iter().flat_map(|series| &series.marks).chain(panel.shade);
     let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -175,7 +175,8 @@ fn y_range(panel: &Panel<'_>) -> (f64, f64) {
     }
 }
 
-/// How far each of so many curves is moved aside, lest their intervals cover each other.
+/// Returns the sideways shift of each of this number of curves, so that their intervals do not cover each
+/// other.
 fn beside(count: usize) -> Vec<f64> {
     const STEP: f64 = 0.06;
     const ROOM: f64 = 0.5;
@@ -257,7 +258,7 @@ fn error_bars(chart: &mut Chart<'_, '_>, marks: &[Mark], style: ShapeStyle) -> R
     chart.draw_series(bars).map(drop).map_err(wrong)
 }
 
-/// A place of the chart in pixels of the panel.
+/// Converts a place of the chart to pixels of the panel.
 fn pixel(area: &Area<'_>, chart: &Chart<'_, '_>, at: (f64, f64)) -> (i32, i32) {
     let ((x, y), (left, top)) = (chart.backend_coord(&at), area.get_base_pixel());
     (x - left, y - top)
@@ -275,12 +276,13 @@ fn shapes(
     Ok(())
 }
 
-/// A number with three significant digits.
+/// Rounds a number to three significant digits.
 fn short(value: f64) -> f64 {
     format!("{value:.2e}").parse().unwrap_or(value)
 }
 
-/// Boxes of the right axis: from the least to the most a line, the middle half a box, the median across.
+/// Draws boxes of the right axis: a line from minimum to maximum, a box for the middle half, the median
+/// across.
 fn draw_boxes(chart: &mut Chart<'_, '_>, boxes: &[BoxMark], scale: f64) -> Result<(), Error> {
     const ASIDE: f64 = 0.16;
     const HALF_WIDTH: f64 = 0.07;
@@ -292,7 +294,7 @@ fn draw_boxes(chart: &mut Chart<'_, '_>, boxes: &[BoxMark], scale: f64) -> Resul
         let ring =
             vec![(left, first), (right, first), (right, third), (left, third), (left, first)];
         let mut parts = vec![vec![(left, middle), (right, middle)]];
-        // Where all get the same there is but the median: a line of no length cannot be painted.
+        // With equal values only the median is drawn: a line of no length cannot be painted.
         for (part, is_long) in [
             (vec![(x, least), (x, first)], first > least),
             (vec![(x, third), (x, most)], most > third),
@@ -306,8 +308,8 @@ fn draw_boxes(chart: &mut Chart<'_, '_>, boxes: &[BoxMark], scale: f64) -> Resul
     Ok(())
 }
 
-/// Curves of the right axis, drawn on the left one at its scale, and the axis itself, in the colour of
-/// the curves if they have one.
+/// Draws curves of the right axis on the left one at its scale, and the axis itself, in the colour of the
+/// curves if they have one.
 fn draw_right(
     area: &Area<'_>,
     chart: &mut Chart<'_, '_>,

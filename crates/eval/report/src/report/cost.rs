@@ -1,7 +1,7 @@
 //! The table of CPU time: by user of the time, and by activity of the machine.
 //!
-//! Columns of processes are the scheduler's, exact; those of the machine are samples and carry the error
-//! of one run. What is not available is said so: it is never 0.
+//! Columns of processes are the scheduler's, exact; those of the machine are samples and carry the error of
+//! one run. A missing value is shown as not available, never as 0.
 
 use super::Report;
 use base::messages::{Language, Message};
@@ -28,7 +28,7 @@ pub(super) const HEAD: [Message; 15] = [
     Message::CostPerGib,
 ];
 
-/// The rows of a workload; none if CPU time was not looked at.
+/// Returns the rows of a workload; none if CPU time was not recorded.
 pub(super) fn rows(report: &Report, workload: usize) -> Vec<Vec<String>> {
     let plan = &report.plan;
     let mut rows = Vec::new();
@@ -94,13 +94,14 @@ fn machine(run: &Run) -> Option<f64> {
     value(run, "machine-cpu-per-io")
 }
 
-/// Of all services together; none stood if there is none.
+/// Returns the time of all services together; `None` if no service ran.
 fn services(run: &Run) -> Option<f64> {
     let all = run.samples.iter().filter(|(name, _)| name.starts_with("cpu_service_"));
     all.map(|(_, value)| *value).reduce(|sum, value| sum + value)
 }
 
-/// Of all other machines together, less what they use without a load; each has to be known.
+/// Returns the time of all other machines together, less their idle use; `None` if there is
+/// none or the time of one is unknown.
 fn others(run: &Run) -> Option<f64> {
     let busy =
         |name: &String| Some(name.strip_prefix("cpu_host_")?.strip_suffix("_busy_s")?.to_string());
@@ -118,7 +119,7 @@ fn middle(runs: &[&Run], value: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
     (!values.is_empty()).then(|| median(&values))
 }
 
-/// Percent of all CPUs in columns together, with the error; the first has to be there.
+/// Formats the percent of all CPUs in several columns together, with the error; the first column must exist.
 fn share(runs: &[&Run], columns: &[&str], language: Language) -> String {
     let percent = |run: &Run, ending: &str| {
         let all = value(run, "cpu_wall_s")? * value(run, "cpu_count")?;
@@ -154,8 +155,8 @@ mod tests {
         }
     }
 
-    /// Goal: times are per operation, shares carry their error, the generator is taken off, and what the
-    /// kernel does not count is not available.
+    /// Goal: times are per operation, shares carry their error, the generator is subtracted, and values that
+    /// the kernel does not count are not available.
     #[test]
     fn costs_are_told_with_their_errors() {
         let run = run(&[

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Every run with all its values, one line each.
+/// Returns every run with all its values, one line each.
 pub(super) fn csv(report: &Report) -> String {
     let runs = &report.analysis.runs;
     let names: BTreeSet<&String> = runs.iter().flat_map(|run| run.samples.keys()).collect();
@@ -49,7 +49,7 @@ pub(super) fn csv(report: &Report) -> String {
     text
 }
 
-/// A field, quoted where RFC 4180 asks for it.
+/// Quotes a field where RFC 4180 requires it.
 fn field(text: &str) -> String {
     if text.contains([',', '"', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -58,17 +58,17 @@ fn field(text: &str) -> String {
     }
 }
 
-/// Verdicts and advice, in English.
+/// Returns verdicts and advice, in English.
 pub(super) fn json(report: &Report) -> Result<String, Error> {
     text(&value(report))
 }
 
-/// JSON as text.
+/// Returns JSON as text.
 pub(super) fn text(value: &Value) -> Result<String, Error> {
     serde_json::to_string_pretty(value).map_err(|error| Error::Results(error.to_string()))
 }
 
-/// Verdicts and advice, in English.
+/// Returns verdicts and advice, in English.
 pub(super) fn value(report: &Report) -> Value {
     let experiment = &report.plan.experiment;
     let verdicts: Vec<_> = report
@@ -122,7 +122,7 @@ pub(super) fn value(report: &Report) -> Value {
     })
 }
 
-/// Base64 (RFC 4648), for links to data within the page.
+/// Encodes base64 (RFC 4648), for links to data within the page.
 pub(super) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);

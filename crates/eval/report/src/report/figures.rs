@@ -1,11 +1,11 @@
-//! Which charts a report has, and what is in them.
+//! The charts of a report and their content.
 //!
-//! C10: the forest plot of all ratios. C1: a metric against block size, per condition, with the
-//! ratios below. C2: IOPS and tail latency against jobs, or depth. C4: throughput over jobs and depth.
-//! C5: bandwidth and CPU time over block size. C6: CPU time and latency over the rate, or the batch. C3:
-//! latency over IOPS. C7: many containers, together and each. C8: bandwidth over transfer size, a panel for each number of ranks. C9: bandwidth
-//! under its roofs. C11: runs second by second. C12: the distribution of latency. A workload that varies
-//! none has the last two and a table.
+//! C10: the forest plot of all ratios. C1: a metric against block size, per condition, with the ratios below.
+//! C2: IOPS and tail latency against jobs, or depth. C4: throughput over jobs and depth. C5: bandwidth and
+//! CPU time over block size. C6: CPU time and latency over the rate, or the batch. C3: latency over IOPS. C7:
+//! many containers, together and each. C8: bandwidth over transfer size, a panel for each number of ranks.
+//! C9: bandwidth under its roofs. C11: runs second by second. C12: the distribution of latency. A workload
+//! that varies nothing has the last two and a table.
 
 mod containers;
 mod grid;
@@ -40,14 +40,14 @@ pub struct Figure {
     pub name: String,
     /// Its caption.
     pub caption: String,
-    /// The workload it is of; `None` is all.
+    /// The workload that it shows; `None` is all.
     pub workload: Option<usize>,
     /// The drawing.
     pub svg: String,
 }
 
 impl Figure {
-    /// The drawing as PNG, if the fonts here have its signs.
+    /// Returns the drawing as PNG, if the fonts here have its signs.
     pub(crate) fn png(&self) -> Result<Vec<u8>, Error> {
         let painter = Painter::new().map_err(Error::Chart)?;
         match painter.lacks(&self.svg) {
@@ -57,7 +57,7 @@ impl Figure {
     }
 }
 
-/// What charts are of, and the language of their words.
+/// The content of charts, and the language of their words.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     plan: &'a Plan,
@@ -67,12 +67,12 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// The name of a metric with its unit.
+    /// Returns the name of a metric with its unit.
     fn unit(self, metric: Metric) -> &'static str {
         self.language.text(metric.message_with_unit())
     }
 
-    /// The cells of a workload, at most so many, and what a caption says if there are more.
+    /// Returns the cells of a workload, up to a number, and a caption if there are more.
     fn cells(self, workload: usize, most: usize) -> (Vec<usize>, String) {
         let all = (0..self.plan.cells.len()).filter(|it| self.plan.cells[*it].workload == workload);
         let mut cells: Vec<usize> = all.collect();
@@ -87,14 +87,14 @@ impl Source<'_> {
         (cells, cut)
     }
 
-    /// A legend of conditions, each in its colour and shape.
+    /// Returns a legend of conditions, each in its colour and shape.
     fn legend(self, conditions: impl IntoIterator<Item = usize>) -> Vec<(String, usize)> {
         let label = |it: usize| (self.plan.conditions[it].label.clone(), it);
         conditions.into_iter().map(label).collect()
     }
 }
 
-/// All charts of a report.
+/// Draws all charts of a report.
 pub(super) fn draw(
     plan: &Plan,
     analysis: &Analysis,
@@ -120,7 +120,7 @@ pub(super) fn draw(
         figures.extend(traces::distributions(source, index)?);
         figures.extend(containers::containers(source, index)?);
         if (0..plan.conditions.len()).any(|condition| plan.scheme(condition).is_some()) {
-            // No speed without it.
+            // No speed is shown without its risk.
             let note = language.text(Message::RiskNote);
             let of_load = figures.iter_mut().filter(|figure| figure.workload == Some(index));
             of_load.for_each(|figure| figure.caption.push_str(note));
@@ -129,7 +129,7 @@ pub(super) fn draw(
     Ok(figures)
 }
 
-/// What curves of a workload run over.
+/// Returns the settings that vary along the curves of a workload.
 fn sweeps(load: &Workload) -> Vec<Sweep> {
     if load.rates != [0] {
         let many_jobs = load.jobs.len() > 1;
@@ -207,13 +207,13 @@ fn forest(source: Source<'_>) -> Result<Option<Figure>, Error> {
     Ok(Some(Figure { name: "c10-forest".into(), caption, workload: None, svg }))
 }
 
-/// What runs along the horizontal axis.
+/// The setting along the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sweep {
     BlockSize,
     Jobs,
     Depth,
-    /// At this batch, with so many jobs.
+    /// At this batch, with this number of jobs.
     Rate(u32, u32),
     /// At the highest rate.
     Batch,
@@ -254,7 +254,7 @@ impl Sweep {
     }
 }
 
-/// Cells that differ in what the axis shows only: those with the smallest other settings, and the
+/// Returns cells that differ in the setting of the axis only: those with the smallest other settings, and the
 /// highest rate.
 fn is_on_axis(plan: &Plan, cell: &Cell, sweep: Sweep) -> bool {
     let load = &plan.experiment.workloads[cell.workload];
@@ -269,7 +269,7 @@ fn is_on_axis(plan: &Plan, cell: &Cell, sweep: Sweep) -> bool {
 }
 
 impl Sweep {
-    /// Which chart of the list it is, and what is fixed along it.
+    /// Returns the number of the chart in the list, and the settings that are fixed along it.
     fn name(self) -> (&'static str, String) {
         match self {
             Self::BlockSize => ("c1", String::new()),
@@ -279,7 +279,7 @@ impl Sweep {
         }
     }
 
-    /// The same for people.
+    /// Returns the same in words.
     fn fixed(self, language: Language) -> String {
         match self {
             Self::Rate(batch, jobs) => {
@@ -290,7 +290,7 @@ impl Sweep {
     }
 }
 
-/// The condition whose device does nothing: what the load itself takes.
+/// Returns the condition whose device does nothing: the cost of the load itself.
 fn null_condition(plan: &Plan) -> Option<usize> {
     (0..plan.conditions.len()).find(|condition| plan.is_null(*condition))
 }
@@ -344,7 +344,7 @@ fn curves(source: Source<'_>, workload: usize, sweep: Sweep) -> Result<Vec<Figur
     Ok(figures)
 }
 
-/// The ratios of a workload's comparisons along a sweep.
+/// Returns the ratios of a workload's comparisons along a sweep.
 fn ratio_curves(
     source: Source<'_>,
     workload: usize,

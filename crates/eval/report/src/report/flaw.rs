@@ -1,4 +1,4 @@
-//! Why verdicts are withheld, in words.
+//! The reasons for withheld verdicts, in words.
 
 use super::Report;
 use base::messages::{Language, Message};
@@ -9,7 +9,7 @@ use loads::metric::Metric;
 use serde_json::{Value, json};
 
 impl Report {
-    /// What one number of a row hides, the surest first.
+    /// Returns the flaws of a row, the most certain first.
     pub(super) fn flaws(&self, row: &Row, language: Language) -> Vec<String> {
         row.flaws.iter().map(|flaw| self.flaw(row, flaw, language)).collect()
     }
@@ -60,7 +60,7 @@ impl Report {
         }
     }
 
-    /// Median p99 latency of a condition, in µs.
+    /// Returns the median p99 latency of a condition, in µs.
     fn tail(&self, cell: usize, condition: usize) -> Option<f64> {
         let (cell, condition) = (&self.plan.cells[cell].id, &self.plan.conditions[condition].id);
         let runs = self.analysis.runs.iter();
@@ -71,7 +71,7 @@ impl Report {
         (!values.is_empty()).then(|| median(&values))
     }
 
-    /// The same for other programs.
+    /// Returns the flaws for other programs.
     pub(super) fn flaws_json(&self, row: &Row) -> Value {
         let each = row.flaws.iter().map(|flaw| {
             json!({
@@ -83,7 +83,7 @@ impl Report {
         Value::Array(each.collect())
     }
 
-    /// Rows with flaws.
+    /// Returns the rows with flaws.
     pub(super) fn flawed(&self) -> impl Iterator<Item = (&Family, &Row)> {
         let rows = self.analysis.families.iter();
         rows.flat_map(|family| family.rows.iter().map(move |row| (family, row)))

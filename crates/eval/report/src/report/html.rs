@@ -1,4 +1,4 @@
-//! The page: verdicts first, then why to believe them.
+//! The page: verdicts first, then the evidence.
 
 mod parts;
 
@@ -12,7 +12,7 @@ use std::fmt::{Display, Write as _};
 const STYLE: &str = include_str!("html/style.css");
 const SORT: &str = include_str!("html/sort.js");
 
-/// A page around its body; `head` is what it has in its head beside the title.
+/// Returns a page around its body; `head` is put into its head beside the title.
 pub(crate) fn shell(language: Language, title: &str, head: &str, body: &str) -> String {
     let (code, title) = (language.code(), escape(title));
     format!(
@@ -24,13 +24,13 @@ pub(crate) fn shell(language: Language, title: &str, head: &str, body: &str) -> 
     )
 }
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn page(report: &Report) -> String {
     let experiment = &report.plan.experiment;
     shell(report.language, &experiment.title, "", &body(report))
 }
 
-/// What is in the page.
+/// Returns the content of the page.
 pub(crate) fn body(report: &Report) -> String {
     let (experiment, language) = (&report.plan.experiment, report.language);
     let mut page = format!(
@@ -65,7 +65,7 @@ pub(crate) fn body(report: &Report) -> String {
     page
 }
 
-/// What was decided, in sentences.
+/// Writes the verdicts in sentences.
 pub(crate) fn verdicts(page: &mut String, report: &Report) {
     let language = report.language;
     for (label, reason) in &report.missing {
@@ -77,7 +77,7 @@ pub(crate) fn verdicts(page: &mut String, report: &Report) {
     sentences(page, report);
 }
 
-/// The sentences, by comparison.
+/// Writes the sentences, by comparison.
 pub(super) fn sentences(page: &mut String, report: &Report) {
     let language = report.language;
     parts::risks(page, report);
@@ -103,7 +103,7 @@ pub(super) fn sentences(page: &mut String, report: &Report) {
     parts::held_back(page, report.held_back(None));
 }
 
-/// A figure and a table per workload.
+/// Writes a figure and a table per workload.
 fn workloads(page: &mut String, report: &Report) {
     for (index, load) in report.plan.experiment.workloads.iter().enumerate() {
         let _ = writeln!(page, "<section>\n<h2>{}</h2>", escape(&load.name));
@@ -118,7 +118,7 @@ fn workloads(page: &mut String, report: &Report) {
     }
 }
 
-/// The data, to be taken out of the page without a network or a script.
+/// Writes the data, for download from the page without a network or a script.
 fn data(page: &mut String, report: &Report) {
     let text = |message| report.language.text(message);
     let (heading, lead) = (text(Message::Data), text(Message::DataInPage));

@@ -7,7 +7,7 @@ use base::units;
 use lab::experiment::Mode;
 use std::fmt::{Display, Write as _};
 
-/// The page.
+/// Returns the page.
 pub(super) fn page(report: &Report) -> String {
     let (experiment, language) = (&report.plan.experiment, report.language);
     let said = |message| language.text(message);
@@ -33,7 +33,7 @@ pub(super) fn page(report: &Report) -> String {
     text
 }
 
-/// All verdicts, in a table.
+/// Writes all verdicts, in a table.
 pub(super) fn verdicts(text: &mut String, report: &Report) {
     let (experiment, language) = (&report.plan.experiment, report.language);
     let said = |message| language.text(message);
@@ -78,7 +78,7 @@ pub(super) fn verdicts(text: &mut String, report: &Report) {
     }
 }
 
-/// Cards, a line each.
+/// Writes the cards, one per line.
 pub(super) fn advice<'a>(
     text: &mut String,
     report: &Report,
@@ -97,7 +97,7 @@ pub(super) fn advice<'a>(
     }
 }
 
-/// Which files a crash may damage, where that is a question.
+/// Writes the files that a crash may damage, if the experiment has such conditions.
 fn risks(text: &mut String, report: &Report) {
     let rows = risk::rows(&report.plan, report.language);
     if rows.is_empty() {
@@ -113,7 +113,7 @@ fn risks(text: &mut String, report: &Report) {
     text.push('\n');
 }
 
-/// What runs cost in CPU time, where that was looked at.
+/// Writes the CPU time of runs, if it was recorded.
 fn costs(text: &mut String, report: &Report) {
     let language = report.language;
     for (index, load) in report.plan.experiment.workloads.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! One report of several studies: what each asked, what it found, what it advises, and what the machine
-//! could not do. The studies' own reports, to which it leads, have all the rest.
+//! One report of several studies: the question, findings and advice of each, and what the machine lacked. It
+//! links to the studies' own reports, which have the rest.
 
 mod markdown;
 mod page;
@@ -19,32 +19,32 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::path::{Path, PathBuf};
 
-/// A study among others.
+/// One of several studies.
 #[derive(Debug)]
 pub struct Study {
-    /// Where its results are, seen from the overview: a relative path.
+    /// The directory of its results, as a path relative to the overview.
     place: String,
-    /// What it says.
+    /// Its report.
     report: Report,
-    /// How it stands.
+    /// Its state.
     state: State,
-    /// Seconds that it took.
+    /// Its duration in seconds.
     seconds: f64,
 }
 
 /// Facts of a machine, with the names of the studies that ran there.
 type Machine<'a> = (Vec<&'a str>, &'a [(String, String)]);
 
-/// How a study stands.
+/// The state of a study.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    /// Its turn has not come.
+    /// It has not begun.
     NotBegun,
-    /// It ended, for this reason (in English, as it is stored).
+    /// It ended, for this reason (in English, as stored).
     Ended(String),
-    /// It could not go on, for this reason.
+    /// It failed, for this reason.
     Failed(String),
-    /// It goes on, or was killed.
+    /// It is running, or was killed.
     Unfinished,
 }
 
@@ -56,7 +56,7 @@ pub struct Overview {
 }
 
 impl Study {
-    /// A study by its results. `place` is where they are, seen from the overview.
+    /// Reads a study from its results. `place` is their directory, relative to the overview.
     pub fn of(store: &Store, place: String, language: Language) -> Result<Self, Error> {
         let report = Report::in_language(store, Some(language))?;
         let seconds = store.get("run_seconds")?.and_then(|text| text.parse().ok());
@@ -69,18 +69,18 @@ impl Study {
         Ok(Self { place, report, state, seconds: seconds.unwrap_or(0.0) })
     }
 
-    /// Its own report.
+    /// Returns its own report.
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// The name by which a page leads to its part.
+    /// Returns the name by which a page links to its part.
     fn anchor(&self) -> String {
         let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "-_".contains(*letter);
         self.place.chars().filter(is_plain).collect()
     }
 
-    /// The address of its own report, seen from the overview (RFC 3986).
+    /// Returns the address of its own report, relative to the overview (RFC 3986).
     fn link(&self) -> String {
         let mut link = String::new();
         for byte in self.place.bytes() {
@@ -93,7 +93,7 @@ impl Study {
         format!("{link}/report.html")
     }
 
-    /// How it stands, in a sentence.
+    /// Returns its state, in a sentence.
     fn state(&self) -> String {
         let language = self.report.language;
         match &self.state {
@@ -111,7 +111,7 @@ impl Study {
         }
     }
 
-    /// What could not be had or done, and why: conditions, and runs that failed.
+    /// Returns what was not available and why: conditions, and runs that failed.
     fn lacks(&self) -> Vec<(String, String)> {
         let mut lacks = self.report.missing.clone();
         let mut failed: BTreeMap<(&str, &str), u32> = BTreeMap::new();
@@ -131,7 +131,7 @@ impl Study {
         lacks
     }
 
-    /// Cards that say something.
+    /// Returns the cards with a finding.
     fn advice(&self) -> impl Iterator<Item = &Card> {
         self.report.cards.iter().filter(|card| card.confidence != Confidence::NotMeasured)
     }
@@ -160,12 +160,12 @@ impl Study {
 }
 
 impl Overview {
-    /// An overview of these, in the order in which they are shown.
+    /// Returns an overview of these studies, in the order in which they are shown.
     pub fn new(studies: Vec<Study>, language: Language) -> Self {
         Self { language, studies }
     }
 
-    /// Writes `index.html`, `report.md` and `results.json` to a directory; gives the page's path.
+    /// Writes `index.html`, `report.md` and `results.json` to a directory; returns the page's path.
     pub fn write(&self, directory: &Path) -> Result<PathBuf, Error> {
         let write = |name: &str, text: String| {
             let path = directory.join(name);
@@ -177,7 +177,7 @@ impl Overview {
         write("index.html", page::page(self)?)
     }
 
-    /// All of it for other programs, in English.
+    /// Returns all of it for other programs, in English.
     fn json(&self) -> Result<String, Error> {
         let studies: Vec<Value> = self.studies.iter().map(Study::json).collect();
         let unanswered: Vec<Value> = self
@@ -190,14 +190,14 @@ impl Overview {
         export::text(&json!({ "studies": studies, "not_measured": unanswered }))
     }
 
-    /// Rules that no study answers.
+    /// Returns the rules that no study answers.
     fn unanswered(&self) -> impl Iterator<Item = &'static Rule> {
         let is_answered =
             |rule: &Rule| self.studies.iter().any(|it| it.advice().any(|card| card.id == rule.id));
         RULES.iter().filter(move |rule| !is_answered(rule))
     }
 
-    /// How much of it is done, in a sentence.
+    /// Returns the progress, in a sentence.
     fn summary(&self) -> String {
         let count = |of: fn(&Study) -> usize| self.studies.iter().map(of).sum::<usize>();
         let is_done =
@@ -220,7 +220,7 @@ impl Overview {
         self.studies.iter().any(|it| it.report.plan.experiment.mode == Mode::Quick)
     }
 
-    /// The machines that were measured, each once.
+    /// Returns the measured machines, each once.
     fn machines(&self) -> Vec<Machine<'_>> {
         let mut machines: Vec<Machine<'_>> = Vec::new();
         for study in &self.studies {

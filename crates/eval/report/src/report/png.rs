@@ -1,6 +1,6 @@
-//! Charts as pixels, for what takes no SVG. Text needs fonts of this machine: one of a few that are
-//! nearly everywhere, and for Japanese one more. Where a font lacks a sign, the chart is not available
-//! as PNG, with the reason: boxes are never drawn.
+//! Charts as pixels, for programs without SVG. Text needs fonts of this machine: one of a few common ones,
+//! and one more for Japanese. If a font lacks a sign, the chart is not available as PNG, with the reason: it
+//! never shows boxes for letters.
 
 use crate::error::Error;
 use resvg::tiny_skia::{Color, Pixmap, Transform};
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 /// Pixels per unit of a chart: sharp in print and on dense screens.
 const SCALE: f32 = 2.0;
-/// Where fonts lie.
+/// Directories of fonts.
 const DIRECTORIES: [&str; 2] = ["/usr/share/fonts", "/usr/local/share/fonts"];
-/// How deep they lie there.
+/// The depth of fonts below them.
 const DEPTH_MAX: u32 = 5;
 /// Fonts with the signs that charts have, best first.
 const FONTS: &[&str] = &[
@@ -33,7 +33,7 @@ const JAPANESE_FONTS: &[&str] = &[
     "TakaoPGothic.ttf",
     "VL-PGothic-Regular.ttf",
 ];
-/// Signs that a reason names at most.
+/// The largest number of signs that a reason names.
 const MISSING_MAX: usize = 8;
 
 /// Draws charts with the fonts of this machine.
@@ -43,7 +43,7 @@ pub(super) struct Painter {
 }
 
 impl Painter {
-    /// With the best fonts that are there, or why there is no PNG.
+    /// Uses the best installed fonts, or returns why there is no PNG.
     pub(super) fn new() -> Result<Self, String> {
         let found: Vec<PathBuf> =
             DIRECTORIES.iter().flat_map(|directory| fonts(Path::new(directory), 0)).collect();
@@ -65,7 +65,7 @@ impl Painter {
         Self::with(data)
     }
 
-    /// With these fonts, the first before the others.
+    /// Uses these fonts, the first before the others.
     fn with(data: Vec<Vec<u8>>) -> Result<Self, String> {
         let mut fonts = Database::new();
         for font in data {
@@ -75,7 +75,7 @@ impl Painter {
         let family = family.ok_or("the font has no name")?.0.clone();
         fonts.set_sans_serif_family(family);
         let mut options = Options { fontdb: fonts.into(), ..Options::default() };
-        // As the resolver would do it, without a warning for each text.
+        // The resolver does the same, but warns about each text.
         options.font_resolver.select_fallback = Box::new(|_, used, fonts| {
             fonts.faces().map(|face| face.id).find(|face| !used.contains(face))
         });
@@ -86,7 +86,7 @@ impl Painter {
         Tree::from_str(svg, &self.options).map_err(|why| Error::Chart(why.to_string()))
     }
 
-    /// Why a chart cannot be painted: signs that no font here has.
+    /// Returns why a chart cannot be painted: signs that no font here has.
     pub(super) fn lacks(&self, svg: &str) -> Option<String> {
         let signs: BTreeSet<char> = svg.chars().filter(|sign| !sign.is_ascii()).collect();
         if signs.is_empty() {
@@ -113,7 +113,7 @@ impl Painter {
         })
     }
 
-    /// A chart as PNG, on white.
+    /// Paints a chart as PNG, on white.
     pub(super) fn paint(&self, svg: &str) -> Result<Vec<u8>, Error> {
         let wrong = |why: &dyn std::fmt::Display| Error::Chart(why.to_string());
         let tree = self.tree(svg)?;
@@ -127,7 +127,7 @@ impl Painter {
     }
 }
 
-/// Text that was laid out with the sign for what a font lacks, which is the first of each font.
+/// Collects text with the sign for a missing glyph, which is the first of each font.
 fn collect_missing(group: &Group, missing: &mut Vec<String>) {
     for node in group.children() {
         match node {
@@ -141,7 +141,7 @@ fn collect_missing(group: &Group, missing: &mut Vec<String>) {
     }
 }
 
-/// Fonts of ours below a directory.
+/// Returns the known fonts below a directory.
 fn fonts(directory: &Path, depth: u32) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -159,8 +159,7 @@ fn fonts(directory: &Path, depth: u32) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Goal: a chart has its size in pixels, white where nothing is, its colours where something is,
-    /// and text.
+    /// Goal: a chart has its size in pixels, a white background, its colours, and text.
     #[test]
     fn charts_are_painted() {
         let Ok(painter) = Painter::new() else {
@@ -186,7 +185,7 @@ mod tests {
         assert!(painter.paint("no chart").is_err());
     }
 
-    /// Goal: what no font has is named with what to install, and never drawn as a box.
+    /// Goal: signs without a font are named with the package to install, and never drawn as a box.
     #[test]
     fn signs_without_a_font_are_named() {
         let found = DIRECTORIES.iter().flat_map(|directory| fonts(Path::new(directory), 0));

@@ -1,5 +1,5 @@
-//! Which files a crash may damage, condition by condition: the table that belongs to every speed of
-//! copies for containers.
+//! The files that a crash may damage, condition by condition: the table that belongs to every speed of copies
+//! for containers.
 
 use base::messages::{Language, Message};
 use lab::plan::Plan;
@@ -9,7 +9,7 @@ use loads::scheme::STUDY_BATCHES;
 pub(super) const HEAD: [Message; 4] =
     [Message::ColumnCondition, Message::RiskFiles, Message::RiskAfter, Message::RiskSource];
 
-/// The rows; none if no condition makes copies for containers.
+/// Returns the rows; none if no condition makes copies for containers.
 pub(super) fn rows(plan: &Plan, language: Language) -> Vec<[String; 4]> {
     let row = |name: String, risk: loads::scheme::Risk| {
         [name, risk.short().into(), language.text(risk.after).into(), risk.source.into()]

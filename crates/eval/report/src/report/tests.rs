@@ -13,8 +13,8 @@ fn report(changes: &[(&str, &str)], mode: Mode) -> Report {
     Report::of(&measured(&Plan::new(experiment(changes, mode)))).unwrap()
 }
 
-/// Goal: the page has all parts in their order, needs nothing from outside, escapes what it is told,
-/// and stays small.
+/// Goal: the page has all parts in their order, needs no external resources, escapes its input, and stays
+/// small.
 #[test]
 fn pages_are_complete_and_self_contained() {
     let changes = [("Known truth", "Known <truth> & more"), ("ratio = 1.0", "ratio = 0.7")];
@@ -63,8 +63,8 @@ fn pages_are_complete_and_self_contained() {
     assert_eq!(json["advice"].as_array().unwrap().len(), crate::advice::RULES.len());
 }
 
-/// Goal: a verdict that is not what its interval shows is marked wherever both stand, with what that means;
-/// where there is none, nothing tells of the mark.
+/// Goal: a verdict that differs from its interval is marked wherever both stand, with the meaning of the
+/// mark; a page without such a verdict does not mention the mark.
 #[test]
 fn verdicts_that_are_held_back_are_marked() {
     let changes = [("ratio = 1.0", "ratio = 0.7")];
@@ -84,7 +84,7 @@ fn verdicts_that_are_held_back_are_marked() {
         assert_eq!(form.matches(&said).count(), places);
         assert_eq!(form.matches(Message::HeldBack.english()).count(), places);
     }
-    // Advice tells it, too, if its evidence is marked.
+    // Advice shows the mark, too, if its evidence is marked.
     report.cards[0].evidence.push("A: inconclusive († of 12)".into());
     assert_eq!(html::page(&report).matches(Message::HeldBack.english()).count(), 3);
     let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
@@ -95,7 +95,7 @@ fn verdicts_that_are_held_back_are_marked() {
     assert_eq!(json["verdicts"][0]["judged_together"], 12);
 }
 
-/// Goal: charts follow light and dark, and are named for those who cannot see them.
+/// Goal: charts follow light and dark, and have accessible names.
 #[test]
 fn charts_take_the_colours_of_the_page() {
     let report = report(&[], Mode::Full);
@@ -107,7 +107,7 @@ fn charts_take_the_colours_of_the_page() {
     assert_eq!(page.matches("<svg role=\"img\" aria-label=\"").count(), 5);
 }
 
-/// Goal: what varies in depth only has its chart too.
+/// Goal: a workload that varies in depth only has a chart, too.
 #[test]
 fn depths_have_charts() {
     let changes = [("jobs = [1, 4]", "jobs = [1]\ndepth = [1, 4, 16]")];
@@ -136,8 +136,8 @@ fn reports_have_their_language() {
     assert!(curves.svg.contains("ブロックサイズ") && !curves.svg.contains("block size"));
 }
 
-/// Goal: JSON has one language, whatever that of the page is: facts, advice and verdicts in it are those of
-/// an English report.
+/// Goal: JSON is the same whatever the language of the page: its facts, advice and verdicts are those of an
+/// English report.
 #[test]
 fn json_is_in_english_whatever_the_language() {
     let store = measured(&Plan::new(experiment(&[("ratio = 1.0", "ratio = 0.7")], Mode::Quick)));
@@ -155,7 +155,7 @@ fn json_is_in_english_whatever_the_language() {
     assert_eq!(parts(&text), parts(&report(Language::English).json().unwrap()));
 }
 
-/// Goal: each chart of the list is drawn where its data is, and nowhere else.
+/// Goal: each chart of the list is drawn where its data is, and only there.
 #[test]
 fn charts_are_drawn_where_their_data_is() {
     let changes = [
@@ -178,7 +178,7 @@ fn charts_are_drawn_where_their_data_is() {
         assert!(without.iter().any(|it| it == name), "{name}: {without:?}");
     }
     assert!(!without.iter().any(|name| name.starts_with("c11") || name.starts_with("c12")));
-    // One more round, whose runs tell more.
+    // One more round, whose runs have more series.
     let outcome = Outcome {
         series: vec![1e6, 2e6, 2e6, 2e6, 2e6, 2e6],
         raw: r#"{"histogram_ns":[[1000,5000],[8000,5000]]}"#.into(),

@@ -1,22 +1,22 @@
-//! Which experiments there are: databases at or below the given places.
+//! The existing experiments: databases at or below the given places.
 
 use lab::live::Life;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// What a database is called in a directory of results.
+/// The name of a database in a directory of results.
 pub(super) const DATABASE: &str = "results.sqlite";
-/// How deep below a place results are looked for.
+/// The depth below a place at which results are found.
 const DEPTH_MAX: u32 = 3;
-/// Most experiments that are shown.
+/// The largest number of experiments that are shown.
 const FOUND_MAX: usize = 500;
-/// Most directories that are looked into.
+/// The largest number of directories that are searched.
 const LOOKED_MAX: usize = 5000;
 /// Letters of a hash that distinguishes experiments of one name.
 const HASH_LETTERS: usize = 8;
 
-/// State of a database: when it was changed (ns) and how long it is, and how it stands.
+/// The state of a database: its modification time (ns), its length, and whether it is in use.
 pub(super) type Stamp = (u128, u64, Life);
 
 /// An experiment.
@@ -29,17 +29,17 @@ pub(super) struct Entry {
     pub(super) stamp: Stamp,
 }
 
-/// What was found.
+/// The experiments that were found.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entries {
     /// By place.
     pub(super) found: Vec<Entry>,
-    /// Whether there may be more.
+    /// Whether the search was cut off.
     pub(super) is_cut: bool,
 }
 
 impl Entry {
-    /// The experiment of a database, if it is one.
+    /// Returns the experiment of a database, if it is one.
     fn of(database: &Path) -> Option<Self> {
         let facts = fs::metadata(database).ok().filter(fs::Metadata::is_file)?;
         let changed = facts.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos();
@@ -56,7 +56,7 @@ impl Entry {
     }
 }
 
-/// All experiments.
+/// Returns all experiments.
 pub(super) fn entries(places: &[PathBuf]) -> Entries {
     let mut entries = Entries::default();
     let mut looked = 0;
@@ -72,7 +72,7 @@ pub(super) fn entries(places: &[PathBuf]) -> Entries {
     entries
 }
 
-/// The experiment of a name.
+/// Returns the experiment of a name.
 pub(super) fn find(places: &[PathBuf], id: &str) -> Option<Entry> {
     entries(places).found.into_iter().find(|entry| entry.id == id)
 }
@@ -87,7 +87,7 @@ fn look(directory: &Path, depth: u32, looked: &mut usize, entries: &mut Entries)
     if depth == DEPTH_MAX {
         return;
     }
-    // A directory that may not be read has nothing to show; links may lead anywhere, and round.
+    // An unreadable directory is skipped; links are not followed, because they may form loops.
     for below in fs::read_dir(directory).into_iter().flatten().flatten() {
         if below.file_type().is_ok_and(|kind| kind.is_dir()) {
             look(&below.path(), depth + 1, looked, entries);

@@ -1,5 +1,5 @@
-//! As much of HTTP/1.1 as a browser needs to look at pages: GET and HEAD, one request a connection, all
-//! of it bounded. Heads are read by `httparse`.
+//! The part of HTTP/1.1 that a browser needs to view pages: GET and HEAD, one request per connection, all of
+//! it bounded. `httparse` parses heads.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Write as _;
@@ -10,26 +10,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether to stop.
+/// The interval at which the server checks whether to stop.
 const STOP_LOOK: Duration = Duration::from_millis(100);
-/// How long the other side has to end after its answer.
+/// The time that a client has to close after its answer.
 const LINGER: Duration = Duration::from_millis(200);
-/// Most header lines of a request.
+/// The largest number of header lines of a request.
 const HEADERS_MAX: usize = 64;
-/// What pages may do: their own styles and scripts, and nothing from anywhere else.
+/// The permissions of pages: their own styles and scripts, and no external resources.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Most bytes of a request's head.
+    /// The largest number of bytes of a request's head.
     pub(super) head_bytes_max: usize,
-    /// How long a request may take to come.
+    /// The time limit of a request.
     pub(super) head_time: Duration,
-    /// How long one write of an answer may take.
+    /// The time limit of one write of an answer.
     pub(super) write_time: Duration,
-    /// Most connections at a time.
+    /// The largest number of connections at a time.
     pub(super) connections_max: usize,
 }
 
@@ -41,39 +41,39 @@ pub(super) const LIMITS: Limits = Limits {
     connections_max: 32,
 };
 
-/// What is asked for.
+/// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
-    /// The path, as it came: nothing is decoded.
+    /// The path as received, not decoded.
     pub(super) path: String,
-    /// What follows a question mark.
+    /// The part after a question mark.
     pub(super) query: String,
-    /// Whether only the head of the answer is wanted.
+    /// Whether the request wants only the head of the answer.
     is_head: bool,
-    /// The host that was asked, without port.
+    /// The requested host, without port.
     host: Option<String>,
-    /// The cookies, as they came.
+    /// The cookies as received.
     cookies: String,
 }
 
 impl Request {
-    /// A value of the query.
+    /// Returns a value of the query.
     pub(super) fn query(&self, name: &str) -> Option<&str> {
         let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.into_iter().find(|(it, _)| *it == name).map(|(_, value)| value)
     }
 
-    /// A cookie's value.
+    /// Returns a cookie's value.
     pub(super) fn cookie(&self, name: &str) -> Option<&str> {
         let pairs = self.cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
         pairs.into_iter().find(|(it, _)| *it == name).map(|(_, value)| value)
     }
 }
 
-/// What an answer holds.
+/// The content of an answer.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// Kept elsewhere too.
+    /// Memory that is shared with others.
     Kept(Arc<Vec<u8>>),
     /// A file, from its start.
     File(File),
@@ -85,33 +85,33 @@ pub(super) struct Response {
     pub(super) status: u16,
     pub(super) kind: &'static str,
     pub(super) body: Body,
-    /// The name under which it is to be kept, if it is no page.
+    /// The file name for a download, if it is no page.
     pub(super) download: Option<String>,
-    /// Where to go instead, and the cookie to take along.
+    /// The address of a redirection, and its cookie.
     pub(super) moved: Option<(String, String)>,
 }
 
 impl Response {
-    /// A page.
+    /// Returns a page.
     pub(super) fn page(text: String) -> Self {
         let body = Body::Kept(Arc::new(text.into_bytes()));
         Self { status: 200, kind: "text/html; charset=utf-8", body, download: None, moved: None }
     }
 
-    /// A line that says what is wrong.
+    /// Returns a line with an error.
     pub(super) fn wrong(status: u16, text: &str) -> Self {
         let body = Body::Kept(Arc::new(format!("{text}\n").into_bytes()));
         Self { status, kind: "text/plain; charset=utf-8", body, download: None, moved: None }
     }
 
-    /// The answer is at this path, for who brings the cookie.
+    /// Redirects to this path, with the cookie.
     pub(super) fn moved(path: &str, cookie: String) -> Self {
-        // Two slashes at the front would be another host.
+        // Two slashes at the front would name another host.
         let path = format!("/{}", path.trim_start_matches('/'));
         Self { moved: Some((path, cookie)), ..Self::wrong(303, "it is at another address") }
     }
 
-    /// There is nothing of this name.
+    /// Returns that there is no such page.
     pub(super) fn not_found() -> Self {
         Self::wrong(404, "there is nothing of this name")
     }
@@ -136,7 +136,7 @@ pub(super) fn serve(
             Ok(_) => {}
             Err(errno) => return Err(errno.into()),
         }
-        // What was there may have gone away again.
+        // The connection may have ended meanwhile.
         let Ok((stream, _)) = listener.accept() else { continue };
         let (answer, connections) = (Arc::clone(&answer), Arc::clone(&connections));
         let limits = *limits;
@@ -148,7 +148,7 @@ pub(super) fn serve(
                 }
                 answer(request)
             };
-            // Who went away needs no answer.
+            // A client that has closed its connection gets no answer.
             let _ = if is_full {
                 send(&stream, &limits, &Response::wrong(503, "too many at a time"), false)
             } else {
@@ -165,8 +165,8 @@ pub(super) fn serve(
     Ok(())
 }
 
-/// Whether a host is a name of this machine's loopback. A page elsewhere whose name is made to lead here
-/// would ask for its own.
+/// Returns whether a host is a name of this machine's loopback. A foreign page whose name resolves to this
+/// machine would use its own name.
 fn is_local(host: Option<&str>) -> bool {
     let Some(host) = host else { return false };
     let bare = host.trim_start_matches('[').trim_end_matches(']');
@@ -190,7 +190,7 @@ fn exchange(
     }
 }
 
-/// A request, or what is wrong with it.
+/// Returns a request, or its error.
 fn read_request(mut stream: &TcpStream, limits: &Limits) -> io::Result<Result<Request, Response>> {
     let until = Instant::now() + limits.head_time;
     let mut head = Vec::new();
@@ -217,7 +217,7 @@ fn read_request(mut stream: &TcpStream, limits: &Limits) -> io::Result<Result<Re
     }
 }
 
-/// A request from its head; `None` while it is not whole.
+/// Parses a request from its head; `None` while it is incomplete.
 fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
@@ -304,7 +304,7 @@ fn send(
         Body::Kept(bytes) => stream.write_all(bytes)?,
         Body::File(file) => drop(io::copy(&mut file.take(length), &mut stream)?),
     }
-    // What is closed before all that came was read may lose its last answer on the way.
+    // Closing a connection with unread input may lose the last answer.
     stream.shutdown(Shutdown::Write)?;
     stream.set_read_timeout(Some(LINGER))?;
     io::copy(&mut stream.take(limits.head_bytes_max as u64), &mut io::sink()).map(drop)

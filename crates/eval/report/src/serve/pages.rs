@@ -1,4 +1,4 @@
-//! The pages of the site: the list of experiments, a run that goes on, a report.
+//! The pages of the site: the list of experiments, a running experiment, a report.
 
 use super::REFRESH_SECONDS;
 use super::catalog::Entry;
@@ -16,7 +16,7 @@ use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What can be taken from an experiment: file and its name.
+/// The files of an experiment for download: file and its name.
 const FILES: [(&str, Message); 5] = [
     ("results.csv", Message::DataRuns),
     ("results.json", Message::DataVerdicts),
@@ -25,12 +25,12 @@ const FILES: [(&str, Message); 5] = [
     ("results.sqlite", Message::DataDatabase),
 ];
 
-/// Asks the browser to ask again, which works without a script.
+/// Makes the browser reload, which works without a script.
 fn refresh() -> String {
     format!("<meta http-equiv=\"refresh\" content=\"{REFRESH_SECONDS}\">\n")
 }
 
-/// The same page in the other languages; what leads back.
+/// Writes links to the page in the other languages and to the list.
 fn navigation(page: &mut String, language: Language, has_index: bool) {
     page.push_str("<nav>");
     if has_index {
@@ -44,7 +44,7 @@ fn navigation(page: &mut String, language: Language, has_index: bool) {
     page.push_str("</nav>\n");
 }
 
-/// The list of experiments.
+/// Returns the list of experiments.
 pub(super) fn index(rows: &[String], is_cut: bool, is_live: bool, language: Language) -> String {
     let title = language.text(Message::Experiments);
     let mut page = String::new();
@@ -73,7 +73,7 @@ pub(super) fn index(rows: &[String], is_cut: bool, is_live: bool, language: Lang
     shell(language, title, &if is_live { refresh() } else { String::new() }, &page)
 }
 
-/// An experiment in the list.
+/// Returns an experiment's entry in the list.
 pub(super) fn row(entry: &Entry, language: Language) -> Result<String, Error> {
     let store = Store::open_to_read(&entry.database)?;
     let report = Report::verdicts(&store, language)?;
@@ -95,7 +95,7 @@ pub(super) fn row(entry: &Entry, language: Language) -> Result<String, Error> {
     ))
 }
 
-/// One that cannot be read, in the list.
+/// Returns the list's entry of an experiment that cannot be read.
 pub(super) fn failed_row(entry: &Entry, error: &Error) -> String {
     let place = escape(&entry.database.display().to_string());
     let error = escape(&error.to_string());
@@ -105,7 +105,7 @@ pub(super) fn failed_row(entry: &Entry, error: &Error) -> String {
     )
 }
 
-/// How an experiment stands, in words.
+/// Returns the state of an experiment, in words.
 fn state(entry: &Entry, store: &Store, language: Language) -> Result<String, Error> {
     Ok(match entry.life {
         Life::Running if store.is_waiting()? => language.text(Message::StateWaiting).into(),
@@ -118,7 +118,7 @@ fn state(entry: &Entry, store: &Store, language: Language) -> Result<String, Err
     })
 }
 
-/// A report, with the way back and the files.
+/// Returns a report, with links to the list and the files.
 pub(super) fn report(entry: &Entry, report: &Report, is_waiting: bool) -> String {
     let language = report.language;
     let mut page = String::new();
@@ -146,7 +146,7 @@ fn files(page: &mut String, language: Language) {
     let _ = writeln!(page, "<p>{} {}</p>", language.text(Message::Files), links.join(", "));
 }
 
-/// A run that goes on: how far it is, and the verdicts so far.
+/// Returns the page of a running experiment: its progress, and the verdicts so far.
 pub(super) fn live(entry: &Entry, store: &Store, language: Language) -> Result<String, Error> {
     let report = Report::verdicts(store, language)?;
     let experiment = &report.plan.experiment;
@@ -206,7 +206,7 @@ fn show_progress(page: &mut String, report: &Report, progress: &Progress) {
     );
 }
 
-/// An answer where results cannot be read.
+/// Returns the answer if results cannot be read.
 pub(super) fn failed(language: Language, error: &Error) -> Response {
     let title = language.text(Message::CannotShow);
     let said = format!("<h1>{title}</h1>\n<p>{}</p>\n", escape(&error.to_string()));

@@ -1,4 +1,4 @@
-//! The site over real sockets: what is shown, and what is refused.
+//! The site over real sockets: pages, and refused requests.
 
 use super::*;
 use lab::experiment::Mode;
@@ -33,7 +33,7 @@ impl Served {
         Self::of(move |listener, stop| site.serve(listener, stop).unwrap())
     }
 
-    /// Sends bytes; gives all that is answered.
+    /// Sends bytes; returns the whole answer.
     fn send(&self, request: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.write_all(request).unwrap();
@@ -42,7 +42,7 @@ impl Served {
         answer
     }
 
-    /// Status, head and body of a path.
+    /// Returns status, head and body of a path.
     fn get(&self, path: &str) -> (u16, String, Vec<u8>) {
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost:1\r\n\r\n");
         split(&self.send(request.as_bytes()))
@@ -69,7 +69,7 @@ fn split(answer: &[u8]) -> (u16, String, Vec<u8>) {
     (status, head, answer[end + 4..].to_vec())
 }
 
-/// Results of a synthetic experiment in a directory of this name.
+/// Writes results of a synthetic experiment to a directory of this name; returns the directory.
 fn results(parent: &Path, name: &str) -> PathBuf {
     let directory = parent.join(name);
     std::fs::create_dir(&directory).unwrap();
@@ -86,7 +86,7 @@ fn id(place: &Path) -> String {
     catalog::entries(&[place.into()]).found[0].id.clone()
 }
 
-/// Goal: what is stored is listed, shown in both languages, and can be taken as it is.
+/// Goal: stored experiments are listed, shown in both languages, and can be downloaded unchanged.
 #[test]
 fn stored_experiments_are_shown() {
     let directory = tempfile::tempdir().unwrap();
@@ -121,8 +121,8 @@ fn stored_experiments_are_shown() {
     assert_eq!(runs(&copy), runs(&database), "a copy is whole");
 }
 
-/// Goal: what somebody works on is waiting until it is begun, also where it was begun and ended before; then
-/// it is running; and once nobody works on it, it is neither.
+/// Goal: an experiment whose results a process has locked is waiting until it begins, also after an earlier
+/// run; then it is running; without the lock it is neither.
 #[test]
 fn what_waits_for_its_turn_is_not_running() {
     let directory = tempfile::tempdir().unwrap();
@@ -155,8 +155,8 @@ fn what_waits_for_its_turn_is_not_running() {
     assert!(!served.page(&path).contains(waits) && !served.page("/").contains(waits));
 }
 
-/// Goal: a run that goes on is shown as one, with verdicts so far, on a page that asks anew, and reading
-/// it does not stop who writes; one that was killed is told from it.
+/// Goal: a running experiment is shown as running, with verdicts so far, on a page that reloads, and reading
+/// it does not stop the writer; a killed one is shown as such.
 #[test]
 fn live_runs_are_shown() {
     let directory = tempfile::tempdir().unwrap();
@@ -182,7 +182,7 @@ fn live_runs_are_shown() {
     assert!(served.page(&path).contains("was killed"));
 }
 
-/// Goal: no path leads out of the experiments, and what cannot be read is said, for it alone.
+/// Goal: no path leads out of the experiments; an unreadable experiment is reported alone.
 #[test]
 fn paths_lead_nowhere_else() {
     let directory = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ fn paths_lead_nowhere_else() {
     assert!(index.contains("file is not a database") && index.contains("Known &lt;truth&gt;"));
 }
 
-/// A server of one page with these limits.
+/// Starts a server of one page with these limits.
 fn bounded(limits: http::Limits) -> Served {
     Served::of(move |listener, stop| {
         http::serve(listener, stop, &limits, |_| Response::page("fine".into())).unwrap();
@@ -240,7 +240,7 @@ fn requests_are_bounded() {
     assert!(head.2.is_empty() && head.1.contains("Content-Length: 4"), "{head:?}");
 }
 
-/// Goal: a request that never comes whole ends, and so many wait at a time and no more.
+/// Goal: a request that never completes ends; only a fixed number of connections wait at a time.
 #[test]
 fn waiting_is_bounded() {
     let limits = http::Limits { head_time: Duration::from_millis(50), ..http::LIMITS };
@@ -256,8 +256,9 @@ fn waiting_is_bounded() {
     drop(idle);
 }
 
-/// Goal: a site with a token shows nothing without it, not even whether something is there. Its address leads once to
-/// the address without it, with a cookie; the cookie is enough from then on, and a wrong one is not.
+/// Goal: without the token a site shows nothing, not even whether a page exists. The address with the token
+/// redirects once to the address without it, with a cookie; the cookie is then sufficient, and a wrong one is
+/// not.
 #[test]
 fn a_token_is_asked_for() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
 //! The token without which a site beyond loopback shows nothing.
 //!
-//! It comes once, in the address that the site prints. The answer puts it into a cookie that scripts do not see and
-//! that no other site's page sends along, and leads to the address without it, so that it is in no history and in no
-//! bookmark. HTTP is not encrypted: the token keeps out whoever can reach the site, not whoever can read its network.
+//! The address that the site prints contains it. The first answer puts it into a cookie that scripts do not
+//! see and that no other site's page sends along, and redirects to the address without it, so it is in no
+//! history and in no bookmark. HTTP is not encrypted: the token excludes programs that can reach the site,
+//! but not programs that can read its network.
 
 use super::http::{Request, Response};
 use std::fmt::{self, Write as _};
@@ -12,7 +13,7 @@ const BYTES: usize = 32;
 /// Name in the address, and of the cookie.
 const NAME: &str = "token";
 
-/// A token. Printing it by mistake does not show it.
+/// A token. Its debug output does not show it.
 #[derive(Clone)]
 pub struct Token(String);
 
@@ -23,7 +24,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Makes one that nobody knows.
+    /// Generates a random token.
     pub fn generate() -> Self {
         let mut bytes = [0; BYTES];
         reactor::random::fill(&mut bytes);
@@ -33,19 +34,19 @@ impl Token {
         }))
     }
 
-    /// Returns what the address of the site ends with.
+    /// Returns the end of the site's address.
     pub fn query(&self) -> String {
         format!("?{NAME}={}", self.0)
     }
 
-    /// Returns whether this is the token. The time it takes does not depend on how much of it is right.
+    /// Compares in constant time.
     fn is(&self, text: &str) -> bool {
         // Hashes of this kind are compared in constant time.
         blake3::hash(self.0.as_bytes()) == blake3::hash(text.as_bytes())
     }
 
-    /// Returns the answer to a request that is not to be carried out: one without the token, and the first one, which
-    /// brings it.
+    /// Returns the answer to a request that must not be executed: one without the token, and the first one
+    /// with it.
     pub(super) fn refusal(&self, request: &Request) -> Option<Response> {
         if request.query(NAME).is_some_and(|token| self.is(token)) {
             let cookie = format!("{NAME}={}; HttpOnly; SameSite=Strict; Path=/", self.0);

@@ -1,4 +1,4 @@
-//! Verdicts on data whose truth is known.
+//! Verdicts on data with a known truth.
 
 use super::*;
 use crate::random::Random;
@@ -13,7 +13,7 @@ fn judge(ratios: &[f64]) -> Verdict {
     verdict_of(ratios, margin(), Stake::of_report(1, 1))
 }
 
-/// Share of trials with a verdict for which `is` holds.
+/// Returns the share of trials with a verdict for which `is` holds.
 fn rate(n: usize, truth: f64, noise: f64, is: impl Fn(Verdict) -> bool) -> f64 {
     let hits = (0..TRIALS)
         .filter(|&trial| {
@@ -53,7 +53,7 @@ fn differences_at_the_margin_seldom_matter() {
 }
 
 /// Goal: the power to declare equivalence is known: that of Student's t by the reference's table (simulated
-/// elsewhere with another program; spread 2 %, 3 %, 5 %), less what it costs that rounds may be related.
+/// elsewhere with another program; spread 2 %, 3 %, 5 %), less the cost of possibly related rounds.
 #[test]
 fn equivalence_has_the_power_that_is_known() {
     for (n, noise, by_table, expected) in [
@@ -82,8 +82,8 @@ fn planted_differences_are_found() {
     assert!(rate(30, 1.02_f64.ln(), 0.02, |it| it == Verdict::Equivalent) > 0.95);
 }
 
-/// Goal: with drift through the experiment, pairs stay at 5 %, and runs that are blocked (first all
-/// of one condition, then all of the other) do not: seen to fail when pairing is broken.
+/// Goal: with drift through the experiment, pairs stay at 5 %; blocked runs (first all of one condition, then
+/// all of the other) do not. The test fails without pairing.
 #[test]
 fn pairing_survives_drift_and_blocking_does_not() {
     const N: usize = 10;
@@ -109,7 +109,7 @@ fn pairing_survives_drift_and_blocking_does_not() {
     assert!(share(blocked_wrong) > 0.5, "{}", share(blocked_wrong));
 }
 
-/// Goal: of reports with 20 equal comparisons at most 5 % have any called different; without the adjustment
+/// Goal: at most 5 % of reports with 20 equal comparisons have any called different; without the adjustment
 /// more would.
 #[test]
 fn reports_do_not_cry_wolf() {
@@ -129,7 +129,7 @@ fn reports_do_not_cry_wolf() {
     assert!(raw > 70 && raw > 3 * adjusted, "{raw} {adjusted}");
 }
 
-/// Goal: a verdict that other cells take back counts as held back; one that they do not does not.
+/// Goal: a verdict that other cells weaken counts as held back; other verdicts do not.
 #[test]
 fn what_other_cells_take_back_is_marked() {
     let near = vec![0.14, 0.01, 0.15, 0.01, 0.12, 0.02, 0.13, 0.02];
@@ -152,7 +152,7 @@ fn what_other_cells_take_back_is_marked() {
     assert!(!evidence.is_held_back(*verdict), "{evidence:?}");
 }
 
-/// Goal: one wild pair neither makes a difference nor an equivalence, and is named.
+/// Goal: one outlier pair makes neither a difference nor an equivalence, and is named.
 #[test]
 fn outliers_do_not_decide() {
     let mut ratios = vec![0.001, -0.002, 0.0015, -0.001, 0.002, -0.0005, 0.001, -0.001, 0.0];
@@ -174,7 +174,7 @@ fn edges() {
     assert!(!judge(&[0.2; 5]).is_decided());
 }
 
-/// Goal: the number of missing rounds is about right: with it, most experiments get decided.
+/// Goal: the number of missing rounds is about right: with it, most experiments are decided.
 #[test]
 fn missing_rounds_are_about_right() {
     // Deviation 8.8 %: the normal approximation gives (1.645 · 0.088 / 0.0488)² = 9 rounds in all.

@@ -1,4 +1,4 @@
-//! Patterns are understood, found in results, and refused where nothing is like them.
+//! Patterns are parsed and found in results; a pattern without a similar cell is refused.
 
 use super::*;
 use crate::advice::further_judgements;
@@ -11,7 +11,7 @@ fn named(text: &str, changes: &[(&str, &str)]) -> Vec<Named> {
     vec![Named { source: "results".into(), results }]
 }
 
-/// Goal: the words of the grammar, in any order and with or without blanks in sizes, mean what they say.
+/// Goal: the words of the grammar, in any order and with or without blanks in sizes, have their meaning.
 #[test]
 fn patterns_are_understood() {
     for (text, shown) in [
@@ -44,8 +44,8 @@ fn patterns_are_understood() {
     }
 }
 
-/// Goal: the nearest cells come first, within an octave; others of the same work are only counted; the
-/// advice is that of the same work.
+/// Goal: the nearest cells come first, within an octave; others of the same work are only counted; the advice
+/// is that of the same work.
 #[test]
 fn the_nearest_cells_answer() {
     let all = named(TEXT, &[("ratio = 1.0", "ratio = 0.6")]);
@@ -57,7 +57,7 @@ fn the_nearest_cells_answer() {
     let advice = &exact.advice[0].cards;
     let remote = advice.iter().find(|card| card.id == "A1").unwrap();
     assert!(remote.evidence.iter().all(|line| line.contains("seq")), "{remote:?}");
-    // What is asked for by its number and lacks points is told, nothing else that is not measured.
+    // A rule that the pattern asks for by name and that lacks points is reported; no other missing rule is.
     assert!(
         advice.iter().any(|card| card.id == "A3" && card.confidence == Confidence::NotMeasured)
     );
@@ -68,8 +68,8 @@ fn the_nearest_cells_answer() {
     assert_eq!((far.found.len(), far.too_far), (0, 4));
 }
 
-/// Goal: where nothing was measured it says what to run, in a form that an experiment takes; a run whose
-/// place is not known does not answer for one that is asked for.
+/// Goal: without a matching cell the answer names an experiment to run, in a form that an experiment file
+/// accepts. A run whose place is unknown does not match a request for a place.
 #[test]
 fn what_is_missing_is_told() {
     let all = named(TEXT, &[]);

@@ -9,15 +9,15 @@ use std::fmt;
 const HELP: &str = "read, write, mixed (each with random or sequential before it), fio's names, shared or \
                     own files, a size such as 1MiB, x N or N ranks (jobs, processes, threads), depth N, \
                     container or native, remote or local, collective or independent";
-/// Words that say nothing.
+/// Words without a meaning of their own.
 const FILLERS: [&str; 9] = ["file", "files", "of", "with", "by", "and", "in", "io", "mpi-io"];
 /// Units that may stand apart from their number.
 const SIZES: [&str; 4] = ["kib", "mib", "gib", "tib"];
-/// What works, by the names it has.
+/// Nouns for jobs.
 const WORKERS: [&str; 8] =
     ["rank", "ranks", "job", "jobs", "process", "processes", "thread", "threads"];
 
-/// A pattern: what is not said may be anything.
+/// A pattern. A property that it omits may have any value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Reads or writes, in order or at random.
@@ -28,19 +28,19 @@ pub struct Asked {
     pub block_bytes: Option<u64>,
     /// Jobs, ranks or processes.
     pub jobs: Option<u32>,
-    /// Operations under way per job.
+    /// Operations in flight per job.
     pub depth: Option<u32>,
-    /// Whether in a container.
+    /// Whether it runs in a container.
     pub is_container: Option<bool>,
-    /// Whether over a fabric.
+    /// Whether it runs over a fabric.
     pub is_remote: Option<bool>,
     /// Whether MPI-IO is collective.
     pub is_collective: Option<bool>,
-    /// Whether ranks were said, which IOR has.
+    /// Whether the pattern says ranks, which only IOR has.
     has_ranks: bool,
 }
 
-/// Reads or writes, before it is known whether in order.
+/// Reads or writes, before the order is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Read,
@@ -49,7 +49,7 @@ enum Way {
 }
 
 impl Asked {
-    /// Reads a pattern, e.g. `random read 4KiB x 16 depth 4 remote container`. The error names the word.
+    /// Parses a pattern, e.g. `random read 4KiB x 16 depth 4 remote container`. The error names the word.
     pub fn parse(text: &str) -> Result<Self, String> {
         let words = split(text);
         let mut asked = Self::default();
@@ -110,22 +110,22 @@ impl Asked {
         Ok(asked)
     }
 
-    /// Whether reads or writes and the files are as asked, wherever it ran.
+    /// Returns whether reads or writes and the files match, whatever the place.
     pub(super) fn is_pattern_of(&self, shape: &Shape) -> bool {
         self.pattern.is_none_or(|pattern| shape.pattern == Some(pattern))
             && (self.has_own_files.is_none() || self.has_own_files == shape.has_own_files)
             && (self.is_collective.is_none() || self.is_collective == shape.is_collective)
     }
 
-    /// Whether it is the work that is asked about, of whatever size. What is asked for and not known of
-    /// a run does not fit.
+    /// Returns whether a run is the requested work, of any size. A requested property that is unknown of a
+    /// run does not match.
     pub(super) fn is_work_of(&self, shape: &Shape) -> bool {
         self.is_pattern_of(shape)
             && (self.is_container.is_none() || self.is_container == shape.is_container)
             && (self.is_remote.is_none() || self.is_remote == shape.is_remote)
     }
 
-    /// How far size, jobs and depth are away, all together; `None` if one is further than `most`.
+    /// Returns the sum of the distances of size, jobs and depth; `None` if one exceeds `most`.
     pub(super) fn octaves(&self, shape: &Shape, most: f64) -> Option<f64> {
         let away = |asked: Option<f64>, found: f64| {
             asked.map_or(0.0, |asked| (found / asked).log2().abs())
@@ -138,7 +138,7 @@ impl Asked {
         parts.iter().all(|part| *part <= most).then(|| parts.iter().sum())
     }
 
-    /// The rules that answer the question by name; missing measurements are reported for them.
+    /// Returns the rules that answer the question by name; missing measurements are reported for them.
     pub(super) fn rules(&self) -> Vec<&'static str> {
         [
             (self.is_remote.is_some(), "A1"),
@@ -153,7 +153,7 @@ impl Asked {
         .collect()
     }
 
-    /// An experiment of ours that measures the like, and its engine.
+    /// Returns one of our experiments that measures similar work, and its engine.
     pub(super) fn experiment(&self) -> (&'static str, EngineKind) {
         let is_ior = self.has_ranks || self.has_own_files.is_some() || self.is_collective.is_some();
         if is_ior && self.pattern != Some(Pattern::RandomMixed) {
@@ -164,7 +164,7 @@ impl Asked {
     }
 }
 
-/// Words in small letters: `x64` is two, `1 MiB` is one.
+/// Splits a text into lower-case words: `x64` gives two, `1 MiB` one.
 fn split(text: &str) -> Vec<String> {
     let lower = text.to_ascii_lowercase().replace(',', " ").replace('×', " x ");
     let mut words: Vec<String> = Vec::new();
@@ -185,7 +185,7 @@ fn split(text: &str) -> Vec<String> {
     words
 }
 
-/// Sets what was not set.
+/// Sets a property that was not set.
 fn once<T>(value: &mut Option<T>, to: T) -> Result<(), ()> {
     if value.is_some() {
         return Err(());
@@ -194,7 +194,7 @@ fn once<T>(value: &mut Option<T>, to: T) -> Result<(), ()> {
     Ok(())
 }
 
-/// A whole number above 0.
+/// Parses a whole number above 0.
 fn positive(word: &str) -> Option<u32> {
     word.parse().ok().filter(|number| *number > 0)
 }

@@ -1,4 +1,4 @@
-//! A6: what the best run of each load is limited by.
+//! A6: the limit of the best run of each load.
 
 use crate::advice::{Basis, Confidence, Facts, Finding};
 use base::messages::Message;
@@ -6,7 +6,7 @@ use base::statistics::median;
 use base::units;
 use loads::metric::Metric;
 
-/// A limit that was reached.
+/// A reached limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
     Link,
@@ -38,7 +38,7 @@ impl Bound {
     }
 }
 
-/// A6.
+/// Evaluates A6.
 pub(crate) fn limit(facts: &Facts<'_>) -> Finding {
     let mut found = Vec::new();
     let mut evidence = Vec::new();
@@ -74,7 +74,7 @@ pub(crate) fn limit(facts: &Facts<'_>) -> Finding {
             claim: facts.say(Message::A6Claim, &[("bound", &facts.text(first.word()))]),
             evidence,
             apply: facts.text(first.apply()),
-            // Of each load the best cell counts.
+            // The best cell of each load counts.
             basis: Basis { cells: found.len(), ..facts.all() },
         };
     }
@@ -107,7 +107,7 @@ fn judge(facts: &Facts<'_>, workload: usize, condition: usize) -> Option<(Bound,
     let device = facts.analysis.local_peak(facts.plan, workload, condition);
     let device = device.map(|peak| best.median / peak);
     let (core, softirq) = (sample("cpu_busiest_share"), sample("cpu_busiest_softirq_share"));
-    // CPUs that others keep busy without the load say nothing about it.
+    // CPUs that were busy before the load are no limit of it.
     let others = sample("cpu_idle_busy").zip(sample("cpu_count")).map(|(busy, count)| busy / count);
     let is_ours = others.is_none_or(|share| share < limits.cpu_idle_share);
     let machine = sample(Metric::MachineCpu.name()).map(|percent| percent / 100.0);
@@ -154,7 +154,8 @@ fn judge(facts: &Facts<'_>, workload: usize, condition: usize) -> Option<(Bound,
     Some((bound, line))
 }
 
-/// Latency of a cell by that of the cell with the fewest operations under way, of the same block size.
+/// Returns the latency of a cell relative to the cell with the fewest operations in flight, of the same block
+/// size.
 fn latency_growth(facts: &Facts<'_>, cell: usize, condition: usize) -> Option<f64> {
     let it = &facts.plan.cells[cell];
     let n = |cell: usize| facts.plan.cells[cell].jobs * facts.plan.cells[cell].depth;

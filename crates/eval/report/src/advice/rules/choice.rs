@@ -1,30 +1,31 @@
-//! One answer from several comparisons of ways with each other.
+//! One answer from several comparisons of alternatives.
 //!
-//! Each comparison knows two of the ways only: that tmpfs beats ext4 and ext4 beats xfs must not become
-//! "take tmpfs" and "take ext4". Wins are the edges of a graph; advised are the ways that win somewhere and
-//! lose nowhere. Where each loses somewhere, comparisons contradict each other and nothing is advised.
+//! Each comparison has two of the alternatives only: if tmpfs beats ext4 and ext4 beats xfs, the advice must
+//! not contain both tmpfs and ext4. Wins are the edges of a graph. The advice names the alternatives that win
+//! somewhere and lose nowhere. If each loses somewhere, the comparisons contradict each other and there is no
+//! advice.
 
 use super::{Told, share};
 use base::statistics::Verdict;
 use std::collections::BTreeSet;
 
-/// What two ways are to each other over some rows.
+/// The relation of two alternatives over some rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// All rows are equivalent.
     Same,
-    /// The other is faster somewhere, and nowhere slower.
+    /// The other is faster somewhere, and never slower.
     Other,
-    /// The baseline is.
+    /// The baseline is faster somewhere, and never slower.
     Baseline,
     /// Each is faster somewhere.
     Depends,
-    /// Nothing is proven.
+    /// No difference is proven.
     Unproven,
 }
 
 impl Way {
-    /// What rows say.
+    /// Returns the relation that rows show.
     pub(super) fn of(rows: &[Told<'_>]) -> Self {
         let matters = |told: &Told<'_>| told.row.verdict == Verdict::DifferentMatters;
         let wins = rows.iter().any(|told| matters(told) && told.gain() > 0.0);
@@ -40,17 +41,17 @@ impl Way {
     }
 }
 
-/// Wins among ways, which are named by their index.
+/// Wins among alternatives, which an index names.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choice {
     /// The better and the worse.
     wins: BTreeSet<(usize, usize)>,
-    /// Each of them is better somewhere.
+    /// Alternatives in a pair in which each is better somewhere.
     open: BTreeSet<usize>,
 }
 
 impl Choice {
-    /// Adds what a comparison found.
+    /// Adds the finding of a comparison.
     pub(super) fn add(&mut self, baseline: usize, other: usize, way: Way) {
         match way {
             Way::Other => self.wins.extend([(other, baseline)]),
@@ -60,7 +61,8 @@ impl Choice {
         }
     }
 
-    /// Those that win somewhere and lose nowhere, if none of them is better in some cells only.
+    /// Returns the alternatives that win somewhere and lose nowhere, if none of them is better in some cells
+    /// only.
     pub(super) fn best(&self) -> Vec<usize> {
         let losers: BTreeSet<usize> = self.wins.iter().map(|(_, worse)| *worse).collect();
         let winners: BTreeSet<usize> = self.wins.iter().map(|(better, _)| *better).collect();
@@ -74,8 +76,8 @@ mod tests {
     use super::*;
     use base::statistics::random::Random;
 
-    /// Goal: a chain has one answer, a cycle none, two that were never compared are both named, and what
-    /// depends on the cell is not advised.
+    /// Goal: a chain has one answer, a cycle none; two alternatives that were never compared are both named;
+    /// an alternative that is better in some cells only is not advised.
     #[test]
     fn comparisons_agree_on_one_answer() {
         let best = |wins: &[(usize, usize, Way)]| {
@@ -93,7 +95,7 @@ mod tests {
         assert_eq!(best(&[(0, 1, Way::Same)]), [0_usize; 0]);
     }
 
-    /// Goal: whatever comparisons find, no way is advised that loses to another.
+    /// Goal: no alternative is advised that loses to another, whatever the comparisons find.
     #[test]
     fn no_way_that_loses_is_advised() {
         let ways = [Way::Same, Way::Other, Way::Baseline, Way::Depends, Way::Unproven];

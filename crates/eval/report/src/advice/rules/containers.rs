@@ -51,18 +51,18 @@ fn curves(facts: &Facts<'_>) -> Vec<Curve> {
     curves
 }
 
-/// What is said of a curve.
+/// The findings on a curve.
 struct Judged {
     condition: usize,
-    /// Most containers that get enough and fairly; whether it is sure.
+    /// The largest number of containers that are served fast enough and fairly; whether it is sure.
     most: Option<(u32, bool)>,
-    /// From how many on there is nothing more to gain together.
+    /// The number from which on the total does not grow.
     knee: u32,
     collapses: bool,
     line: String,
 }
 
-/// A15.
+/// Evaluates A15.
 pub(crate) fn how_many(facts: &Facts<'_>) -> Finding {
     let curves = curves(facts);
     if curves.is_empty() {
@@ -72,7 +72,7 @@ pub(crate) fn how_many(facts: &Facts<'_>) -> Finding {
     let evidence = judged.iter().map(|it| it.line.clone()).take(EVIDENCE_MAX).collect();
     let collapsing = judged.iter().filter(|it| it.collapses).count();
     let found: Vec<(u32, bool)> = judged.iter().filter_map(|it| it.most).collect();
-    // What is too many under one condition may not be under another.
+    // Too many containers under one condition may be few under another.
     let mut most: BTreeMap<usize, u32> = BTreeMap::new();
     for it in &judged {
         if let Some((count, _)) = it.most {
@@ -118,7 +118,7 @@ pub(crate) fn how_many(facts: &Facts<'_>) -> Finding {
     }
 }
 
-/// Numbers, from the least to the greatest.
+/// Formats the range of numbers, from the smallest to the largest.
 fn range(facts: &Facts<'_>, numbers: impl Iterator<Item = u32> + Clone) -> String {
     let (low, high) = (numbers.clone().min().unwrap_or(0), numbers.max().unwrap_or(0));
     if low == high {
@@ -128,7 +128,7 @@ fn range(facts: &Facts<'_>, numbers: impl Iterator<Item = u32> + Clone) -> Strin
     }
 }
 
-/// How many containers are served fairly, and what to do, by condition where they differ in that.
+/// Returns how many containers are served fairly, and the action to take, by condition where they differ.
 fn advised_most(facts: &Facts<'_>, most: &BTreeMap<usize, u32>) -> (String, String) {
     let counts: BTreeSet<u32> = most.values().copied().collect();
     match counts.first().filter(|_| counts.len() == 1) {
@@ -162,7 +162,7 @@ fn judge(facts: &Facts<'_>, curve: &Curve) -> Judged {
     let is_good = |(count, _, all, fair): &&(u32, usize, f64, Option<f64>)| {
         fair.is_some_and(|fair| fair >= limits.fairness_min)
             && all / f64::from(*count) >= asked
-            // Beyond the peak more containers only share less.
+            // Beyond the peak each further container only takes a share.
             && (*count <= best_at || *all >= limits.collapse_share * best)
     };
     let most = curve.points.iter().filter(is_good).map(|point| point.0).max();
@@ -218,7 +218,7 @@ fn judge(facts: &Facts<'_>, curve: &Curve) -> Judged {
     }
 }
 
-/// The share of its best throughput that is left with the most containers, if it is surely too little.
+/// Returns the share of its best throughput that remains with the most containers, if it is too little.
 fn collapse(facts: &Facts<'_>, curve: &Curve, best: usize) -> Option<f64> {
     let last = curve.points.last()?.1;
     let at = |cell| facts.by_round(cell, curve.condition, curve.metric);
@@ -229,7 +229,7 @@ fn collapse(facts: &Facts<'_>, curve: &Curve, best: usize) -> Option<f64> {
     (interval.high < facts.limits.collapse_share).then(|| median(&shares))
 }
 
-/// A16: each comparison of two ways to copy is judged by itself, first and second writes apart.
+/// Evaluates A16. It judges each comparison of two kinds of copies by itself, first and second writes apart.
 pub(crate) fn copy_policy(facts: &Facts<'_>) -> Finding {
     let rows = match with_role(facts, "copy-up") {
         Ok(rows) => rows,
@@ -250,8 +250,8 @@ pub(crate) fn copy_policy(facts: &Facts<'_>) -> Finding {
     all
 }
 
-/// Which way to take, by first writes: one answer among those that lose nothing more in a crash, and one
-/// where everything may be lost.
+/// Returns the kind of copy to use, by first writes: one answer among the kinds with the same risk in a
+/// crash, and one with any risk.
 fn take(facts: &Facts<'_>, comparisons: &BTreeMap<usize, Vec<Told<'_>>>) -> String {
     let (mut safe, mut lossy) = (Choice::default(), Choice::default());
     let mut found = Vec::new();
@@ -301,7 +301,7 @@ fn policy(facts: &Facts<'_>, index: usize, rows: &[Told<'_>]) -> Option<Finding>
         Some((facts.plan.conditions[condition].label.clone(), risk))
     };
     let ((baseline, from), (other, to)) = (side(&comparison.baseline)?, side(&comparison.other)?);
-    // What to take follows from all comparisons together.
+    // The advice follows from all comparisons together.
     let ways = Ways { baseline: &baseline, other: &other, apply: ["", ""], forbids_harm: false };
     let mut judged = Vec::new();
     for (metric, phase) in

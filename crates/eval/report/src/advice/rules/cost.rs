@@ -1,9 +1,9 @@
-//! Rules on CPU time at fixed rates: A7 (what an operation costs), A8 (which batch is large enough).
+//! Rules on CPU time at fixed rates: A7 (the cost of an operation), A8 (the batch that is large enough).
 //!
-//! A7 fits busy = a + c · rate in each round. The slope c leaves out what is there at any rate; what the
-//! load's own generator takes is taken off as the slope on a device that does nothing, if there is such a
-//! condition. Busy is the machine's (samples, neighbours included) and, apart, the scheduler's exact time
-//! of the load, the services and the kernel's threads.
+//! A7 fits busy = a + c · rate in each round. The slope c leaves out the idle use. If there is a condition
+//! whose device does nothing, its slope is subtracted as the load generator's own cost. Busy is the machine's
+//! time (samples, neighbours included) and, separately, the scheduler's exact time of the load, the services
+//! and the kernel's threads.
 
 use crate::advice::{Confidence, Facts, Finding};
 use base::messages::Message;
@@ -17,17 +17,17 @@ use std::fmt::Display;
 
 const MICROSECONDS: f64 = 1e6;
 
-/// Whose time is looked at.
+/// The owner of the CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
-    /// All of the machine.
+    /// The whole machine.
     Machine,
     /// The load, the services and the threads of the kernel.
     Tasks,
 }
 
 impl Whose {
-    /// CPU seconds by second of a run.
+    /// Returns CPU seconds per second of a run.
     fn busy(self, run: &Run) -> Option<f64> {
         let value = |name: &str| run.samples.get(name).copied();
         let seconds = match self {
@@ -53,7 +53,7 @@ impl Whose {
     }
 }
 
-/// What is the same along a curve over rates: workload, block size, jobs, batch.
+/// The settings that a curve over rates shares: workload, block size, jobs, batch.
 type Shape = (usize, u64, u32, u32);
 
 /// Cost over rates of one condition.
@@ -62,12 +62,12 @@ struct Curve {
     condition: usize,
     /// Slopes by round, in µs per operation.
     slopes: BTreeMap<u32, f64>,
-    /// Through the medians over rounds, in CPU seconds by second.
+    /// The line through the medians over rounds, in CPU seconds per second.
     line: Line,
     rates: usize,
 }
 
-/// Runs that held their rate.
+/// Returns the runs that held their rate.
 fn held<'a>(facts: &Facts<'a>, condition: usize) -> impl Iterator<Item = (usize, &'a Run)> {
     let id = &facts.plan.conditions[condition].id;
     let cells: BTreeMap<&str, usize> =
@@ -123,7 +123,7 @@ fn medians(rounds: &BTreeMap<u32, BTreeMap<u64, (f64, f64)>>) -> Vec<(f64, f64)>
     rates.into_iter().map(|rate| (of(rate, |it| it.0), of(rate, |it| it.1))).collect()
 }
 
-/// Slopes without the generator's, by round; and whether that was measured.
+/// Returns the slopes without the generator's, by round, and whether the generator was measured.
 fn net(facts: &Facts<'_>, curve: &Curve, all: &[Curve]) -> (BTreeMap<u32, f64>, Option<f64>) {
     let null = all.iter().find(|it| it.shape == curve.shape && facts.plan.is_null(it.condition));
     let Some(null) = null else { return (curve.slopes.clone(), None) };
@@ -135,7 +135,7 @@ fn net(facts: &Facts<'_>, curve: &Curve, all: &[Curve]) -> (BTreeMap<u32, f64>, 
     (rounds.collect(), Some(median(&own)))
 }
 
-/// A7.
+/// Evaluates A7.
 pub(crate) fn per_operation(facts: &Facts<'_>) -> Finding {
     let machine = curves(facts, Whose::Machine);
     let tasks = curves(facts, Whose::Tasks);
@@ -162,7 +162,7 @@ pub(crate) fn per_operation(facts: &Facts<'_>) -> Finding {
     compared(facts, whose, all, evidence)
 }
 
-/// Whose CPU time grows in a straight line, the machine's first.
+/// Returns whose CPU time grows in a straight line: the machine if it does, else the tasks.
 fn straight(facts: &Facts<'_>, machine: &[Curve], tasks: &[Curve]) -> Option<Whose> {
     let is_straight = |all: &[Curve]| {
         let real = || all.iter().filter(|curve| !facts.plan.is_null(curve.condition));
@@ -175,7 +175,7 @@ fn straight(facts: &Facts<'_>, machine: &[Curve], tasks: &[Curve]) -> Option<Who
     }
 }
 
-/// How many verdicts A7 prints.
+/// Returns the number of verdicts that A7 prints.
 pub(crate) fn judgements(facts: &Facts<'_>) -> usize {
     let (machine, tasks) = (curves(facts, Whose::Machine), curves(facts, Whose::Tasks));
     let all = match straight(facts, &machine, &tasks) {
@@ -221,7 +221,7 @@ fn line(facts: &Facts<'_>, whose: Whose, curve: &Curve, all: &[Curve]) -> String
     )
 }
 
-/// Log-ratios of the slopes of the experiment's comparisons by round, with their names.
+/// Returns the log-ratios of the slopes of the experiment's comparisons by round, with their names.
 fn slope_ratios(facts: &Facts<'_>, all: &[Curve]) -> Vec<(String, Vec<f64>)> {
     let mut named = Vec::new();
     for comparison in &facts.plan.experiment.comparisons {
@@ -247,7 +247,7 @@ fn slope_ratios(facts: &Facts<'_>, all: &[Curve]) -> Vec<(String, Vec<f64>)> {
     named
 }
 
-/// The slopes of the experiment's comparisons.
+/// Compares the slopes of the experiment's comparisons.
 fn compared(facts: &Facts<'_>, whose: Whose, all: &[Curve], mut evidence: Vec<String>) -> Finding {
     let named = slope_ratios(facts, all);
     let stake = facts.analysis.stake(facts.plan);
@@ -299,7 +299,7 @@ fn compared(facts: &Facts<'_>, whose: Whose, all: &[Curve], mut evidence: Vec<St
     Finding { confidence, claim, evidence, apply: facts.text(apply), basis }
 }
 
-/// A8.
+/// Evaluates A8.
 pub(crate) fn batch(facts: &Facts<'_>) -> Finding {
     let mut found = Vec::new();
     let mut evidence = Vec::new();
@@ -339,7 +339,7 @@ pub(crate) fn batch(facts: &Facts<'_>) -> Finding {
     }
 }
 
-/// Cells that differ in batch only: the highest rate of each that all batches held comes last.
+/// Returns cells that differ in batch only; the highest rate that all batches held comes last.
 fn by_rate(facts: &Facts<'_>) -> BTreeMap<(usize, u64, u32, u64), BTreeMap<u32, usize>> {
     let mut all: BTreeMap<(usize, u64, u32, u64), BTreeMap<u32, usize>> = BTreeMap::new();
     for (index, cell) in facts.plan.cells.iter().enumerate().filter(|(_, cell)| cell.rate > 0) {
@@ -349,9 +349,9 @@ fn by_rate(facts: &Facts<'_>) -> BTreeMap<(usize, u64, u32, u64), BTreeMap<u32, 
     all
 }
 
-/// The smallest good batch along cells, if there is one, and the evidence. The generator's own time stays in,
-/// because batches save the sender's calls and wake-ups. On a device that does nothing its time is mostly
-/// wake-ups, which on other devices serve completions too.
+/// Returns the smallest good batch along cells, if there is one, and the evidence. The generator's own time
+/// stays in, because batches save the sender's calls and wake-ups. On a device that does nothing its time is
+/// mostly wake-ups, which on other devices serve completions too.
 fn smallest(
     facts: &Facts<'_>,
     condition: usize,
@@ -371,7 +371,7 @@ fn smallest(
         }
         costs.insert(*batch, median(&cost));
         tails.insert(*batch, median(&tail));
-        // Fewer rounds than have an interval are no evidence.
+        // Fewer rounds than an interval needs are no evidence.
         rounds = rounds.min(if median_interval(&cost, 0.95).is_some() { cost.len() } else { 0 });
     }
     let is_enough = costs.len() >= limits.batches_min && rounds > 0 && tails.contains_key(&1);
@@ -415,7 +415,7 @@ fn smallest(
     Some((batch, line))
 }
 
-/// The law of cost over batches, c = kernel and device + system call / b, if it fits.
+/// Returns the law of cost over batches, c = kernel and device + system call / b, if it fits.
 fn model(facts: &Facts<'_>, costs: &BTreeMap<u32, f64>) -> String {
     let points: Vec<(f64, f64)> =
         costs.iter().map(|(batch, cost)| (1.0 / f64::from(*batch), *cost)).collect();

@@ -1,7 +1,7 @@
-//! Rules on operations under way: A4 (how many are enough), A5 (by jobs or by depth).
+//! Rules on operations in flight: A4 (how many are enough), A5 (by jobs or by depth).
 //!
-//! N is jobs × depth. A closed load keeps N operations under way, so that N = rate × latency (Little) is
-//! a check of the measurement itself, and throughput over N has a knee.
+//! N is jobs × depth. A closed load keeps N operations in flight, so N = rate × latency (Little) checks the
+//! measurement itself, and throughput over N has a knee.
 
 use super::whole_percent;
 use crate::advice::{Basis, Confidence, Facts, Finding};
@@ -23,7 +23,7 @@ struct Curve {
     cells: BTreeMap<u32, Vec<usize>>,
 }
 
-/// All curves of closed loads that report bandwidth or IOPS.
+/// Returns all curves of closed loads that report bandwidth or IOPS.
 fn curves(facts: &Facts<'_>) -> Vec<Curve> {
     let mut all: BTreeMap<(usize, usize, u64), BTreeMap<u32, Vec<usize>>> = BTreeMap::new();
     for (index, cell) in facts.plan.cells.iter().enumerate().filter(|(_, cell)| cell.rate == 0) {
@@ -46,7 +46,7 @@ fn curves(facts: &Facts<'_>) -> Vec<Curve> {
 }
 
 impl Curve {
-    /// The median of a metric at an N, over its cells.
+    /// Returns the median of a metric at an N, over its cells.
     fn at(&self, facts: &Facts<'_>, n: u32, metric: Metric) -> Option<f64> {
         let cells = self.cells.get(&n)?;
         let values: Vec<f64> = cells
@@ -56,8 +56,8 @@ impl Curve {
         (!values.is_empty()).then(|| median(&values))
     }
 
-    /// Largest relative difference of N and rate × latency. Both are of the same run: cells of one N (more
-    /// jobs, or more depth) may differ in both.
+    /// Returns the largest relative difference of N and rate × latency. Both are of the same run: cells of
+    /// one N (more jobs, or more depth) may differ in both.
     fn little(&self, facts: &Facts<'_>) -> Option<f64> {
         let of_cell = |n: u32, cell: usize| {
             let latencies = facts.by_round(cell, self.condition, Metric::Latency);
@@ -72,7 +72,7 @@ impl Curve {
         cells.filter_map(|(n, cell)| of_cell(n, cell)).max_by(f64::total_cmp)
     }
 
-    /// Whether throughput at an N is surely as good as wanted.
+    /// Returns whether throughput at an N is good enough.
     fn is_sure(&self, facts: &Facts<'_>, n: u32, metric: Metric, floor: f64) -> bool {
         let cells = self.cells.get(&n).map_or(&[][..], Vec::as_slice);
         cells.iter().any(|cell| {
@@ -83,15 +83,15 @@ impl Curve {
     }
 }
 
-/// What is said of a curve.
+/// The findings on a curve.
 struct Knee {
-    /// The N to take, if there is one; whether it is sure.
+    /// The advised N, if there is one; whether it is sure.
     n: Option<(u32, bool)>,
     is_faulty: bool,
     line: String,
 }
 
-/// A4.
+/// Evaluates A4.
 pub(crate) fn knee(facts: &Facts<'_>) -> Finding {
     let long = |curve: &Curve| curve.cells.len() >= facts.limits.knee_points_min;
     let knees: Vec<Knee> = curves(facts)
@@ -141,7 +141,7 @@ fn judge(facts: &Facts<'_>, curve: &Curve) -> Option<Knee> {
     let best = points.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let first = points.first()?.0;
     let tail = |n: u32| curve.at(facts, n, Metric::LatencyP99);
-    // Only the tail of one operation by itself is a measure.
+    // Only the tail of a single operation is a reference.
     let tail_max = (first == 1).then(|| tail(1)).flatten().map(|p99| limits.knee_tail * p99);
     let floor = limits.knee_share * best.1;
     let is_good = |&(n, x): &(u32, f64)| {
@@ -210,7 +210,7 @@ struct Pair {
     cpu: Option<f64>,
 }
 
-/// A5.
+/// Evaluates A5.
 pub(crate) fn jobs_or_depth(facts: &Facts<'_>) -> Finding {
     let pairs = pairs(facts);
     if pairs.is_empty() {
@@ -273,7 +273,7 @@ struct Same {
 }
 
 impl Same {
-    /// Log-ratios of a metric, more jobs against more depth, by round.
+    /// Returns the log-ratios of a metric, more jobs against more depth, by round.
     fn ratios(&self, facts: &Facts<'_>, metric: Metric) -> Vec<f64> {
         let few = facts.by_round(self.few, self.condition, metric);
         let many = facts.by_round(self.many, self.condition, metric);
@@ -302,7 +302,7 @@ fn same(facts: &Facts<'_>) -> Vec<Same> {
     found
 }
 
-/// How many verdicts A5 prints.
+/// Returns the number of verdicts that A5 prints.
 pub(crate) fn judgements(facts: &Facts<'_>) -> usize {
     same(facts).iter().filter(|it| it.ratios(facts, it.metric).len() > 1).count()
 }

@@ -1,8 +1,8 @@
-//! Rules that weigh one way against another: A10 (one file or many), A11 (collective or not), A12
-//! (hints), A14 (storages).
+//! Rules that compare two alternatives: A10 (one file or many), A11 (collective or not), A12 (hints), A14
+//! (storages).
 //!
-//! All compare over cells, and have the same four answers: one way, the other, the same, or it
-//! depends on the transfer size.
+//! All compare over cells, and have the same four answers: the one, the other, both alike, or it depends on
+//! the transfer size.
 
 use super::choice::{Choice, Way};
 use super::{Told, lines, share, with_role};
@@ -14,19 +14,19 @@ use lab::experiment::Comparison;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-/// What is compared, in words.
+/// The two alternatives in words.
 pub(super) struct Ways<'a> {
     /// The baseline, e.g. "One shared file".
     pub(super) baseline: &'a str,
     /// The other, e.g. "A file per rank".
     pub(super) other: &'a str,
-    /// What to do for the baseline, and for the other.
+    /// The action to take for the baseline, and for the other.
     pub(super) apply: [&'a str; 2],
-    /// The least loss that forbids the other anywhere: hints must do no harm.
+    /// The smallest loss that forbids the other: hints must do no harm.
     pub(super) forbids_harm: bool,
 }
 
-/// A10.
+/// Evaluates A10.
 pub(crate) fn own_files(facts: &Facts<'_>) -> Finding {
     of_role(
         facts,
@@ -37,7 +37,7 @@ pub(crate) fn own_files(facts: &Facts<'_>) -> Finding {
     )
 }
 
-/// A11.
+/// Evaluates A11.
 pub(crate) fn collective(facts: &Facts<'_>) -> Finding {
     of_role(
         facts,
@@ -48,7 +48,7 @@ pub(crate) fn collective(facts: &Facts<'_>) -> Finding {
     )
 }
 
-/// A12.
+/// Evaluates A12.
 pub(crate) fn hints(facts: &Facts<'_>) -> Finding {
     of_role(
         facts,
@@ -59,7 +59,7 @@ pub(crate) fn hints(facts: &Facts<'_>) -> Finding {
     )
 }
 
-/// A14: each comparison of two storages is judged by itself.
+/// Evaluates A14. It judges each comparison of two storages by itself.
 pub(crate) fn storages(facts: &Facts<'_>) -> Finding {
     let rows = match with_role(facts, "storage") {
         Ok(rows) => rows,
@@ -75,7 +75,7 @@ pub(crate) fn storages(facts: &Facts<'_>) -> Finding {
         let comparison = &facts.plan.experiment.comparisons[*comparison];
         let Some((baseline, other)) = sides(facts, comparison) else { continue };
         let (baseline, other) = (label(baseline), label(other));
-        // What is advised follows from all comparisons together.
+        // The advice follows from all comparisons together.
         let ways =
             Ways { baseline: &baseline, other: &other, apply: ["", ""], forbids_harm: false };
         let mut finding = prefer(facts, rows, &ways);
@@ -92,12 +92,12 @@ pub(crate) fn storages(facts: &Facts<'_>) -> Finding {
     all
 }
 
-/// Conditions of a comparison.
+/// Returns the conditions of a comparison.
 pub(super) fn sides(facts: &Facts<'_>, comparison: &Comparison) -> Option<(usize, usize)> {
     facts.plan.condition(&comparison.baseline).zip(facts.plan.condition(&comparison.other))
 }
 
-/// Findings of several comparisons in one: strong if all are.
+/// Merges findings of several comparisons: strong if all are.
 pub(super) fn together(facts: &Facts<'_>, findings: Vec<Finding>) -> Option<Finding> {
     findings.into_iter().reduce(|mut all, next| {
         all.claim = facts.sentences(&[all.claim, next.claim]);
@@ -109,7 +109,7 @@ pub(super) fn together(facts: &Facts<'_>, findings: Vec<Finding>) -> Option<Find
     })
 }
 
-/// Where to put files: one answer for each workload, and one for all where they agree.
+/// Returns the storage for files: one answer for each workload, and one for all where they agree.
 fn put(facts: &Facts<'_>, rows: &[Told<'_>]) -> String {
     let mut by_load: BTreeMap<usize, BTreeMap<usize, Vec<Told<'_>>>> = BTreeMap::new();
     for told in rows {
@@ -161,7 +161,7 @@ fn put(facts: &Facts<'_>, rows: &[Told<'_>]) -> String {
     facts.sentences(&said.collect::<Vec<_>>())
 }
 
-/// What comparisons say of a workload.
+/// The relation that comparisons find for a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Answer {
     Best(Vec<usize>),
@@ -170,14 +170,14 @@ enum Answer {
     None,
 }
 
-/// The labels of conditions that do not beat one another.
+/// Returns the labels of conditions that do not beat one another.
 pub(super) fn either(facts: &Facts<'_>, conditions: &[usize]) -> String {
     let labels: Vec<&str> =
         conditions.iter().map(|it| facts.plan.conditions[*it].label.as_str()).collect();
     labels.join(facts.language.text(Message::AdviceOr))
 }
 
-/// Judges the comparisons of a role: what baseline and other are called, and what to do for each.
+/// Judges the comparisons of a role, with the names of baseline and other and the action for each.
 fn of_role(
     facts: &Facts<'_>,
     role: &str,
@@ -199,7 +199,7 @@ fn of_role(
     }
 }
 
-/// One way, the other, the same, or it depends.
+/// Judges rows: the one, the other, both alike, or it depends.
 pub(super) fn prefer(facts: &Facts<'_>, rows: &[Told<'_>], ways: &Ways<'_>) -> Finding {
     let matters = |told: &Told<'_>| told.row.verdict == Verdict::DifferentMatters;
     let wins = share(rows, |told| matters(told) && told.gain() > 0.0);
@@ -252,7 +252,7 @@ pub(super) fn prefer(facts: &Facts<'_>, rows: &[Told<'_>], ways: &Ways<'_>) -> F
     Finding { confidence, claim, evidence, apply, basis }
 }
 
-/// Where one way takes over from the other, if it does so once, between two transfer sizes.
+/// Returns the two transfer sizes between which the winner changes, if it changes once.
 fn crossover(facts: &Facts<'_>, rows: &[Told<'_>], other: &str, baseline: &str) -> String {
     let size = |told: &&Told<'_>| facts.plan.cells[told.row.cell].block_size;
     let decided = || rows.iter().filter(|told| told.row.verdict == Verdict::DifferentMatters);
@@ -280,7 +280,7 @@ fn crossover(facts: &Facts<'_>, rows: &[Told<'_>], other: &str, baseline: &str) 
     )
 }
 
-/// Within a sentence; names in capitals stay.
+/// Returns a name for use within a sentence; names in capitals stay.
 fn lower(text: &str) -> String {
     let is_word = text.chars().nth(1).is_some_and(|second| !second.is_uppercase());
     if is_word { super::lower(text) } else { text.to_string() }

@@ -1,8 +1,8 @@
 //! A9: one queue for all cores, or one for each?
 //!
-//! Closed loops by 1, 2, 4 … threads under both. The universal scalability law is fitted in each round,
-//! so that its contention σ and coherence κ have intervals: one queue is contended if one of them surely
-//! lies above that of many queues. What threads do while they wait for a lock is not looked at.
+//! The rule uses closed loops by 1, 2, 4 … threads under both conditions. It fits the universal scalability
+//! law in each round, so its contention σ and coherence κ have intervals. One queue is contended if one of
+//! them is higher than with many queues. The rule ignores what threads do while they wait for a lock.
 
 use super::EVIDENCE_MAX;
 use crate::advice::{Basis, Confidence, Facts, Finding};
@@ -17,12 +17,12 @@ use std::fmt::Display;
 /// Cells that differ in their threads only, under both conditions of a comparison.
 struct Curve {
     comparison: usize,
-    /// With a queue for each.
+    /// The condition with a queue for each core.
     many: usize,
-    /// With one for all.
+    /// The condition with one queue for all cores.
     one: usize,
     metric: Metric,
-    /// By threads.
+    /// Cells by threads.
     cells: BTreeMap<u32, usize>,
 }
 
@@ -39,11 +39,11 @@ struct Point<'a> {
     threads: u32,
     /// Throughput of one queue against many.
     row: &'a Row,
-    /// The median of the same of CPU time per operation.
+    /// The median ratio of CPU time per operation.
     cpu: Option<f64>,
 }
 
-/// A9.
+/// Evaluates A9.
 pub(crate) fn one_or_many(facts: &Facts<'_>) -> Finding {
     let curves = curves(facts);
     if curves.is_empty() {
@@ -86,7 +86,7 @@ pub(crate) fn one_or_many(facts: &Facts<'_>) -> Finding {
     Finding { confidence, claim, evidence, apply: facts.text(apply), basis }
 }
 
-/// What follows; `of_last` are the ratios at the most threads.
+/// Returns the advice; `of_last` are the ratios at the most threads.
 fn conclude(
     facts: &Facts<'_>,
     (curves, contended): (usize, usize),
@@ -171,7 +171,7 @@ fn points<'a>(facts: &Facts<'a>, curves: &[Curve]) -> Vec<Point<'a>> {
     points
 }
 
-/// The law of a condition, if it fits in rounds enough.
+/// Returns the law of a condition, if it fits in enough rounds.
 fn law(facts: &Facts<'_>, curve: &Curve, condition: usize) -> Option<Law> {
     let by_cell: Vec<(f64, BTreeMap<u32, f64>)> = curve
         .cells
@@ -228,7 +228,7 @@ fn line(
     )
 }
 
-/// Where threads have to share CPUs, their curve shows that too.
+/// Returns a note if threads had to share CPUs, which the curve shows too.
 fn shared_cpus(facts: &Facts<'_>, curves: &[Curve]) -> Option<String> {
     let most = curves.iter().filter_map(|curve| curve.cells.keys().last().copied()).max()?;
     let cpus = facts.analysis.runs.iter().find_map(|run| run.samples.get("cpu_count").copied())?;

@@ -1,6 +1,6 @@
 //! A19: whether the latest result is worse than the earlier ones of the same plan on the same machine.
 //!
-//! Results of different days are not paired, so what it finds is moderate at most, however clear.
+//! Results of different days are not paired, so a finding is moderate at most.
 
 use super::EVIDENCE_MAX;
 use crate::advice::{Confidence, Facts, Finding};
@@ -14,7 +14,7 @@ fn not_measured(facts: &Facts<'_>, why: String) -> Finding {
     Finding { apply: facts.text(Message::A19Apply), ..Finding::not_measured(why) }
 }
 
-/// A19.
+/// Evaluates A19.
 pub(crate) fn regression(facts: &Facts<'_>) -> Finding {
     let Some(trend) = facts.trend else {
         return not_measured(facts, facts.text(Message::A19None));

@@ -1,8 +1,8 @@
-//! A20: whether one number may be quoted for a cell at all.
+//! A20: whether one number describes a cell.
 //!
-//! Three things forbid it: values that spread over the rounds, values that fall into two clusters, and a
-//! tail far above the median. Each is looked for in every cell under every condition, in the metric that
-//! the workload is compared by first.
+//! Three things forbid it: values that spread over the rounds, values that form two clusters, and a tail far
+//! above the median. The rule checks every cell under every condition, in the metric that compares the
+//! workload first.
 
 use super::{EVIDENCE_MAX, whole_percent};
 use crate::advice::{Basis, Confidence, Facts, Finding};
@@ -12,7 +12,7 @@ use base::units;
 use loads::metric::Metric;
 use std::fmt::Display;
 
-/// A20.
+/// Evaluates A20.
 pub(crate) fn stability(facts: &Facts<'_>) -> Finding {
     let (mut judged, mut looked_for_clusters) = (0, 0);
     let mut unstable = Vec::new();
@@ -80,7 +80,7 @@ fn spread(facts: &Facts<'_>, values: &[f64]) -> Option<String> {
     })
 }
 
-/// Two clusters, of logarithms, so that it means the same for small and large values.
+/// Describes two clusters of logarithms, so that the limit means the same for small and large values.
 fn clusters(facts: &Facts<'_>, values: &[f64], metric: Metric) -> Option<String> {
     if values.len() < facts.limits.modes_runs_min {
         return None;

@@ -1,4 +1,5 @@
-//! A13: the smallest number of devices that is enough, apart for one shared file and files of ranks.
+//! A13: the smallest number of devices that is enough, separately for one shared file and for a file per
+//! rank.
 
 use super::whole_percent;
 use crate::advice::{Basis, Confidence, Facts, Finding};
@@ -15,11 +16,11 @@ use std::fmt::{Display, Write as _};
 /// A stripe count, in the order of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Count {
-    /// What the file system does by itself.
+    /// The default of the file system.
     Default,
-    /// So many.
+    /// This number of devices.
     Devices(i32),
-    /// As many as there are.
+    /// All devices.
     All,
 }
 
@@ -44,8 +45,8 @@ impl Count {
     }
 }
 
-/// A condition that stripes: what it shares with those that differ in the count alone, its count and
-/// its level.
+/// Returns, for a condition that stripes, the settings that it shares with conditions of another count, its
+/// count and its level.
 fn striped<'a>(facts: &Facts<'a>, condition: &Condition) -> Option<(String, Count, &'a IorLevel)> {
     let mut found = None;
     let mut shared = String::new();
@@ -64,15 +65,15 @@ fn striped<'a>(facts: &Facts<'a>, condition: &Condition) -> Option<(String, Coun
     found.map(|(count, level)| (shared, count, level))
 }
 
-/// What one curve says.
+/// The findings on one curve.
 struct Curve {
     has_own_files: bool,
-    /// The smallest count that is surely good.
+    /// The smallest count that is good.
     enough: Option<Count>,
     line: String,
 }
 
-/// A13.
+/// Evaluates A13.
 pub(crate) fn count(facts: &Facts<'_>) -> Finding {
     let mut groups: BTreeMap<String, BTreeMap<Count, usize>> = BTreeMap::new();
     let mut levels: BTreeMap<String, &IorLevel> = BTreeMap::new();
@@ -101,7 +102,7 @@ pub(crate) fn count(facts: &Facts<'_>) -> Finding {
     conclude(facts, &curves)
 }
 
-/// The curves of a workload: one for each of its cells.
+/// Returns the curves of a workload: one for each of its cells.
 fn of_workload(
     facts: &Facts<'_>,
     conditions: &BTreeMap<Count, usize>,

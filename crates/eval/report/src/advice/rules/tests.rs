@@ -1,4 +1,4 @@
-//! Each rule has a case that fires, one that must not, and one that was not measured.
+//! Each rule has a case with a finding, a case without, and a case without measurements.
 
 mod consistent;
 mod containers;
@@ -25,12 +25,12 @@ use loads::outcome::Mark;
 use loads::outcome::Outcome;
 use loads::synthetic::SyntheticEngine;
 
-/// Judges what a store has.
+/// Judges the content of a store.
 fn advised(plan: &Plan, store: &Store) -> Vec<Card> {
     advised_of(plan, &Analysis::of(plan, store, further_judgements).unwrap(), None)
 }
 
-/// Judges in English, after a look at the same cards in Japanese: so each case of each rule is looked at.
+/// Judges in English, and checks the same cards in Japanese, so each case of each rule is checked in both.
 fn advised_of(plan: &Plan, analysis: &Analysis, trend: Option<&Trend>) -> Vec<Card> {
     let mut names: Vec<&str> = PHRASES.to_vec();
     names.extend(plan.experiment.workloads.iter().map(|it| it.name.as_str()));
@@ -49,7 +49,7 @@ fn advised_of(plan: &Plan, analysis: &Analysis, trend: Option<&Trend>) -> Vec<Ca
     advise(plan, analysis, trend, Language::English)
 }
 
-/// What stays as it is in Japanese: commands, options, calls, and names of the kernel's.
+/// Words that stay the same in Japanese: commands, options, calls, and names of the kernel.
 const PHRASES: [&str; 15] = [
     "tsumugi eval run",
     "tsumugi eval history",
@@ -68,17 +68,17 @@ const PHRASES: [&str; 15] = [
     "stripe-count",
 ];
 
-/// An English word of three letters or more in small letters that is in no name.
+/// Returns an English word of three letters or more in small letters that is in no name.
 fn english_word(text: &str, names: &[&str]) -> Option<String> {
     let text = names.iter().fold(text.to_string(), |text, name| text.replace(name, " "));
-    // What a card needs is quoted with its keys: role "remote-local".
+    // A missing measurement is quoted with its keys: role "remote-local".
     let text: String = text.split('"').step_by(2).collect();
     let words = text.split(|letter: char| !letter.is_ascii_alphabetic());
     let is_english = |word: &&str| word.len() > 2 && word.bytes().all(|it| it.is_ascii_lowercase());
     words.filter(|word| *word != "role").find(is_english).map(str::to_string)
 }
 
-/// Goal: an English word among Japanese is found, names, units and keys are not taken for one.
+/// Goal: an English word among Japanese is found; names, units and keys are not reported.
 #[test]
 fn english_words_are_found() {
     let names = ["seq read", "A (at risk: none)"];
@@ -98,7 +98,7 @@ fn cards(changes: &[(&str, &str)], rounds: u32, mark: impl Fn(u32) -> Vec<Mark>)
     judged(&plan, rounds, mark, |_| 1.0)
 }
 
-/// The same on a plan; `effect` is a factor on the throughput of a run.
+/// Does the same on a plan; `effect` is a factor on the throughput of a run.
 fn judged(
     plan: &Plan,
     rounds: u32,
@@ -123,7 +123,7 @@ fn one(changes: &[(&str, &str)], id: &str) -> Card {
     card(&cards(changes, 30, |_| Vec::new()), id)
 }
 
-/// Goal: A1 finds a planted loss, says nothing matters where nothing does, and says what is missing.
+/// Goal: A1 finds a planted loss, reports no loss where there is none, and names missing measurements.
 #[test]
 fn a1_remote_cost() {
     let fires = one(&[("ratio = 1.0", "ratio = 0.6")], "A1");
@@ -139,8 +139,8 @@ fn a1_remote_cost() {
     assert!(missing.claim.starts_with("Not measured"));
 }
 
-/// Goal: A1 finds from which block size on a loss ends that was planted below it, and says nothing of
-/// the kind where there is none or it never ends.
+/// Goal: A1 finds the block size at which a planted loss ends; it names no size if there is no loss or if the
+/// loss never ends.
 #[test]
 fn a1_threshold() {
     let many = ("bs = [\"4KiB\", \"1MiB\"]", "bs = [\"4KiB\", \"64KiB\", \"256KiB\", \"1MiB\"]");
@@ -172,8 +172,8 @@ fn a2_container_cost() {
     assert_eq!(one(&[], "A2").confidence, Confidence::NotMeasured);
 }
 
-/// Goal: A3 finds the known knee: `size / (size + 64 KiB)` is within 10 % of its best measured value
-/// (16 MiB) from 1 MiB on, and half of the limit is at 64 KiB; noise that hides it gives no advice.
+/// Goal: A3 finds the known knee: `size / (size + 64 KiB)` is within 10 % of its best measured value (16 MiB)
+/// from 1 MiB on, and half of the limit is at 64 KiB; noise that hides it gives no advice.
 #[test]
 fn a3_transfer_size() {
     let sizes = "bs = [\"4KiB\", \"64KiB\", \"256KiB\", \"1MiB\", \"4MiB\", \"16MiB\"]";
@@ -191,7 +191,7 @@ fn a3_transfer_size() {
     assert!((fit_half(&exact).unwrap() - 65536.0).abs() < 1e-3);
 }
 
-/// Goal: A17 grades what is clean A, names what is not, and D is for what says nothing.
+/// Goal: A17 gives clean results grade A, names each flaw, and gives D to results without information.
 #[test]
 fn a17_trust() {
     let clean = one(&[], "A17");
@@ -207,7 +207,7 @@ fn a17_trust() {
     assert_eq!(card(&cards(&[], 0, |_| vec![]), "A17").confidence, Confidence::NotMeasured);
 }
 
-/// Goal: A18 fires on cached runs only, and says when nothing could tell.
+/// Goal: A18 fires on cached runs only, and says if no run could show it.
 #[test]
 fn a18_cache() {
     let real = [

@@ -1,4 +1,4 @@
-//! Rules on the results themselves: A17 (are they to be trusted?), A18 (was it the cache?).
+//! Rules on the results themselves: A17 (their grade), A18 (caches).
 
 use super::{EVIDENCE_MAX, whole_percent};
 use crate::advice::{Basis, Confidence, Facts, Finding};
@@ -9,7 +9,7 @@ use loads::workload::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
-/// A grade, with what speaks against a better one.
+/// A grade, with the flaws that prevent a better one.
 pub(crate) struct Grade {
     /// From A to D.
     pub(crate) letter: char,
@@ -17,13 +17,13 @@ pub(crate) struct Grade {
 }
 
 impl Grade {
-    /// Whether advice may be strong on it.
+    /// Returns whether advice on it may be strong.
     pub(crate) fn is_good(&self) -> bool {
         matches!(self.letter, 'A' | 'B')
     }
 }
 
-/// The grade of results; `None` without runs.
+/// Returns the grade of results; `None` without runs.
 pub(crate) fn grade(facts: &Facts<'_>) -> Option<Grade> {
     let limits = facts.limits;
     let counted: Vec<_> = facts.analysis.runs.iter().filter(|run| !run.is_warm_up).collect();
@@ -38,7 +38,7 @@ pub(crate) fn grade(facts: &Facts<'_>) -> Option<Grade> {
     let wide = rows
         .iter()
         .filter(|row| {
-            // How exact it is has nothing to do with how many comparisons there are.
+            // The precision does not depend on the number of comparisons.
             row.evidence.interval_alone.is_none_or(|it| it.half_width() > limits.half_width_max)
         })
         .count();
@@ -90,7 +90,7 @@ pub(crate) fn grade(facts: &Facts<'_>) -> Option<Grade> {
     Some(Grade { letter, failing })
 }
 
-/// A17.
+/// Evaluates A17.
 pub(crate) fn trust(facts: &Facts<'_>) -> Finding {
     let Some(Grade { letter: grade, failing }) = grade(facts) else {
         return facts.not_measured(Message::A17Nothing);
@@ -110,16 +110,16 @@ pub(crate) fn trust(facts: &Facts<'_>) -> Finding {
     Finding { confidence, claim, evidence: failing, apply: facts.text(apply), basis }
 }
 
-/// How many runs have a mark.
+/// Returns the number of runs with a mark.
 fn of_runs(facts: &Facts<'_>, share: f64, mark: &Mark) -> String {
     let values: [(&str, &dyn Display); 2] =
         [("share", &whole_percent(share)), ("mark", &facts.text(mark.message()))];
     facts.say(Message::A17Marked, &values)
 }
 
-/// A18.
+/// Evaluates A18.
 pub(crate) fn cache(facts: &Facts<'_>) -> Finding {
-    // What goes through the page cache may well come from there: nothing follows from it.
+    // Runs through the page cache may well be served from it: no advice follows.
     let is_direct = |cell: &Cell| facts.plan.experiment.workloads[cell.workload].is_direct;
     let direct: BTreeSet<&str> =
         facts.plan.cells.iter().filter(|it| is_direct(it)).map(|cell| cell.id.as_str()).collect();

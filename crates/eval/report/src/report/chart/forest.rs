@@ -1,4 +1,4 @@
-//! Forest plots: all ratios with their intervals, and what follows from each.
+//! Forest plots: all ratios with their intervals and verdicts.
 
 use super::{Area, BAND, FONT_SIZE, INK, OKABE_ITO, text, wrong};
 use crate::error::Error;
@@ -24,7 +24,7 @@ pub(in crate::report) struct ForestRow {
     pub(in crate::report) low: f64,
     pub(in crate::report) high: f64,
     pub(in crate::report) symbol: Symbol,
-    /// Largest percent that does not matter.
+    /// The largest percent that does not matter.
     pub(in crate::report) margin: f64,
 }
 
@@ -50,7 +50,7 @@ fn symbol(area: &Area<'_>, at: (i32, i32), symbol: Symbol) -> Result<(), Error> 
     .map_err(wrong)
 }
 
-/// All ratios with their intervals; `limit` percent is where rows are cut off, with an arrow.
+/// Draws all ratios with their intervals; rows are cut off at `limit` percent, with an arrow.
 pub(in crate::report) fn forest(
     rows: &[ForestRow],
     limit: f64,
@@ -59,7 +59,7 @@ pub(in crate::report) fn forest(
     const LABELS_MIN: i32 = 430;
     const LABELS_MAX: i32 = 680;
     const PLOT: i32 = 470;
-    // Text is not measured: no letter of this size is wider on average.
+    // The width of text is estimated: no letter of this size is wider on average.
     const LETTER: i32 = 7;
     const ROW: i32 = 24;
     const TOP: i32 = 30;
@@ -105,7 +105,7 @@ pub(in crate::report) fn forest(
                 let arrow = [(right + 4, y - 5), (right + 11, y), (right + 4, y + 5)];
                 root.draw(&PathElement::new(arrow, INK.stroke_width(2))).map_err(wrong)?;
             }
-            // What is beyond leaves room for the arrow.
+            // A row beyond the limit leaves room for the arrow.
             let place = x(row.value) - if row.value > high { 8 } else { 0 };
             symbol(&root, (place, y), row.symbol)?;
         }

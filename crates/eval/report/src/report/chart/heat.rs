@@ -14,7 +14,7 @@ pub(in crate::report) struct HeatPanel {
     pub(in crate::report) columns: Vec<String>,
     /// Settings along the vertical axis, from below.
     pub(in crate::report) rows: Vec<String>,
-    /// By row, then column; what was not measured is `None`.
+    /// By row, then column; `None` was not measured.
     pub(in crate::report) values: Vec<Vec<Option<f64>>>,
 }
 
@@ -24,8 +24,8 @@ const TOP: i32 = 34;
 const ROW: i32 = 44;
 const BELOW: i32 = 54;
 
-/// Maps one above the other. Colours are shares of the largest value of each map, from white to blue; each
-/// field shows value and share, so that nothing depends on the colour.
+/// Draws maps one above the other. Colours are shares of the largest value of each map, from white to blue;
+/// each field shows value and share, so that nothing depends on the colour.
 pub(in crate::report) fn heat(
     panels: &[HeatPanel],
     x_label: &str,
@@ -64,7 +64,7 @@ fn draw(root: &Area<'_>, panel: &HeatPanel, top: i32, labels: (&str, &str)) -> R
             let fill = if value.is_some() { shade(share) } else { TRANSPARENT.to_rgba() };
             let corners = [(x, y), (x + width - 2, y + ROW - 2)];
             root.draw(&Rectangle::new(corners, fill.filled())).map_err(wrong)?;
-            // Ink follows the page; on a colour that does not, letters do not either.
+            // Ink follows the page; letters on a fixed colour are fixed, too.
             let (ink, said) = match value {
                 Some(value) => {
                     let ink = if share > 0.6 { WHITE } else { BLACK };
@@ -85,7 +85,7 @@ fn draw(root: &Area<'_>, panel: &HeatPanel, top: i32, labels: (&str, &str)) -> R
     root.draw(&Text::new(labels.1.to_string(), (4, top + 8), text(FONT_SIZE))).map_err(wrong)
 }
 
-/// From white to the blue of Okabe and Ito.
+/// Returns a colour between white and the blue of Okabe and Ito.
 fn shade(share: f64) -> RGBAColor {
     let part = |full: f64| (255.0 - (255.0 - full) * share.clamp(0.0, 1.0)) as u8;
     RGBColor(part(0.0), part(114.0), part(178.0)).to_rgba()

@@ -1,7 +1,7 @@
 //! Small multiples: panels of dots and lines, each with its own axes, under one legend.
 //!
-//! Places on an axis are what is drawn, so a logarithmic axis has logarithms as its places and says
-//! the values at its ticks.
+//! Places on an axis are drawn as they are, so a logarithmic axis has logarithms as its places and the values
+//! at its ticks.
 
 use super::{Area, BAND, FONT_SIZE, GRID, INK, color, shape, text, wrong};
 use crate::error::Error;
@@ -16,15 +16,15 @@ const LEFT: i32 = 74;
 const RIGHT: i32 = 14;
 const TOP: i32 = 26;
 const BELOW: i32 = 50;
-/// About how wide a letter is, for labels that must not touch.
+/// The estimated width of a letter, for labels that must not touch.
 const LETTER: i32 = 8;
 
 /// Fewest ticks of a logarithmic axis.
 const TICKS_MIN: usize = 3;
-/// Where a decade has ticks, from few to many: the first that gives enough.
+/// Ticks of a decade, from few to many: the first set with enough ticks is used.
 const DECADE_PARTS: [&[f64]; 2] = [&[1.0], &[1.0, 2.0, 5.0]];
 
-/// Round values at even distances from one value to another, some six of them.
+/// Returns some six round values at even distances from one value to another.
 fn even(low: f64, high: f64) -> impl Iterator<Item = f64> {
     const COUNT: f64 = 6.0;
     let size = 10_f64.powf(((high - low) / COUNT).log10().floor());
@@ -38,21 +38,21 @@ fn even(low: f64, high: f64) -> impl Iterator<Item = f64> {
 #[derive(Clone, Debug)]
 pub(in crate::report) struct Scale {
     pub(in crate::report) label: String,
-    /// Places with a tick, and what stands there.
+    /// Places with a tick, and their labels.
     pub(in crate::report) ticks: Vec<(f64, String)>,
     pub(in crate::report) low: f64,
     pub(in crate::report) high: f64,
 }
 
 impl Scale {
-    /// From 0 to somewhat above the largest value.
+    /// Creates an axis from 0 to somewhat above the largest value.
     pub(in crate::report) fn linear(label: &str, most: f64) -> Self {
         let high = (1.08 * most).max(f64::MIN_POSITIVE);
         let ticks = even(0.0, high).map(|value| (value, units::tick(value))).collect();
         Self { label: label.into(), ticks, low: 0.0, high }
     }
 
-    /// Decimal logarithms around values above 0.
+    /// Creates an axis of decimal logarithms around values above 0.
     pub(in crate::report) fn decimal(label: &str, values: impl Iterator<Item = f64>) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.filter(|value| *value > 0.0).map(f64::log10) {
@@ -80,7 +80,7 @@ impl Scale {
         Self { label: label.into(), ticks, low, high }
     }
 
-    /// With these ticks, and room beside them.
+    /// Creates an axis with these ticks, and room beside them.
     pub(in crate::report) fn at(label: &str, ticks: Vec<(f64, String)>, room: f64) -> Self {
         let low = ticks.first().map_or(0.0, |tick| tick.0) - room;
         let high = ticks.last().map_or(1.0, |tick| tick.0) + room;
@@ -98,7 +98,7 @@ pub(in crate::report) struct Dot {
 }
 
 impl Dot {
-    /// Without intervals.
+    /// Creates a dot without intervals.
     pub(in crate::report) fn at(x: f64, y: f64) -> Self {
         Self { x, y, x_range: (x, x), y_range: (y, y) }
     }
@@ -128,12 +128,12 @@ pub(in crate::report) struct Plot {
     pub(in crate::report) title: String,
     pub(in crate::report) x: Scale,
     pub(in crate::report) y: Scale,
-    /// What is shaded, from one place of the horizontal axis to another.
+    /// The shaded range of the horizontal axis.
     pub(in crate::report) shade: Option<(f64, f64)>,
     pub(in crate::report) trails: Vec<Trail>,
 }
 
-/// Panels in columns, under a legend of labels by style.
+/// Draws panels in columns, under a legend of labels by style.
 pub(in crate::report) fn plots(
     legend: &[(String, usize)],
     plots: &[Plot],
@@ -193,7 +193,7 @@ impl<'a> Frame<'a> {
         self.bottom - (f64::from(self.bottom - self.top) * share).round() as i32
     }
 
-    /// Above the panel: what is too long begins left of it, and what is longer still is smaller.
+    /// Draws the title above the panel: a long one begins left of it, and a longer one is smaller.
     fn title(&self) -> Text<'static, (i32, i32), String> {
         let title = self.plot.title.clone();
         let (room, wanted) = (self.right - self.left + LEFT, LETTER * title.chars().count() as i32);

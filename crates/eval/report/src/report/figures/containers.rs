@@ -1,4 +1,4 @@
-//! C7: what many containers get, together (left) and each (right, as boxes), with Jain's fairness.
+//! C7: rates of many containers, together (left) and each (right, as boxes), with Jain's fairness.
 
 use super::{Figure, Source, Sweep, chart};
 use crate::error::Error;
@@ -8,7 +8,7 @@ use base::statistics::median;
 use loads::crowd::CONTAINER_QUANTILES;
 use loads::metric::Metric;
 
-/// A figure for each phase, a panel for each condition.
+/// Draws a figure for each phase, with a panel for each condition.
 pub(super) fn containers(source: Source<'_>, workload: usize) -> Result<Vec<Figure>, Error> {
     let Source { plan, language, .. } = source;
     let load = &plan.experiment.workloads[workload];
@@ -53,7 +53,7 @@ pub(super) fn containers(source: Source<'_>, workload: usize) -> Result<Vec<Figu
     Ok(figures)
 }
 
-/// What a panel shows.
+/// The content of a panel.
 struct Shown {
     label: String,
     total: Series,

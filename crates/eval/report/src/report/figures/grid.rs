@@ -11,7 +11,7 @@ use loads::metric::Metric;
 /// Most panels of a figure.
 const PANELS_MAX: usize = 8;
 
-/// A map per condition, a figure per block size.
+/// Draws a map per condition, in a figure per block size.
 pub(super) fn maps(source: Source<'_>, workload: usize) -> Result<Vec<Figure>, Error> {
     let Source { plan, analysis, language, .. } = source;
     let load = &plan.experiment.workloads[workload];
@@ -69,8 +69,8 @@ fn file_name(size: u64) -> String {
     units::bytes(size).replace(' ', "")
 }
 
-/// Bandwidth on the left and CPU time on the right over block size, a panel per jobs and depth, a figure
-/// per condition.
+/// Draws bandwidth on the left and CPU time on the right over block size, with a panel per jobs and depth, in
+/// a figure per condition.
 pub(super) fn bandwidth_and_cpu(source: Source<'_>, workload: usize) -> Result<Vec<Figure>, Error> {
     let Source { plan, analysis, language, .. } = source;
     let load = &plan.experiment.workloads[workload];

@@ -16,7 +16,7 @@ const POINTS_MIN: usize = 3;
 /// Most panels of a figure.
 const PANELS_MAX: usize = 8;
 
-/// Median and interval in a metric's unit.
+/// Returns median and interval in a metric's unit.
 fn value(point: &Point, metric: Metric) -> (f64, (f64, f64)) {
     let unit = metric.unit();
     let middle = point.median / unit;
@@ -24,7 +24,8 @@ fn value(point: &Point, metric: Metric) -> (f64, (f64, f64)) {
     (middle, range)
 }
 
-/// Latency over IOPS along the operations under way, a figure per block size that has enough of them.
+/// Draws latency over IOPS along the operations in flight, in a figure per block size that has enough of
+/// them.
 pub(super) fn latency_over_rate(source: Source<'_>, workload: usize) -> Result<Vec<Figure>, Error> {
     let load = &source.plan.experiment.workloads[workload];
     let mut figures = Vec::new();
@@ -61,7 +62,7 @@ pub(super) fn latency_over_rate(source: Source<'_>, workload: usize) -> Result<V
     Ok(figures)
 }
 
-/// A trail per condition that has enough points; places of latencies are logarithms.
+/// Returns a trail per condition that has enough points; places of latencies are logarithms.
 fn rate_trails(source: Source<'_>, (workload, size): (usize, u64), metric: Metric) -> Vec<Trail> {
     let cells = &source.plan.cells;
     let under_way = |cell: &Cell| (cell.jobs * cell.depth, cell.jobs, cell.rate, cell.batch);
@@ -94,7 +95,7 @@ fn rate_plot(source: Source<'_>, metric: Metric, trails: Vec<Trail>) -> Plot {
     Plot { title: String::new(), x, y, shade: None, trails }
 }
 
-/// Bandwidth over block or transfer size, a panel for each number of jobs or ranks, on one scale.
+/// Draws bandwidth over block or transfer size, with a panel for each number of jobs or ranks, on one scale.
 pub(super) fn by_ranks(source: Source<'_>, workload: usize) -> Result<Option<Figure>, Error> {
     let language = source.language;
     let load = &source.plan.experiment.workloads[workload];

@@ -10,7 +10,7 @@ use std::fmt::Display;
 /// Most panels of a figure.
 const PANELS_MAX: usize = 8;
 
-/// The ratios of a comparison's withheld verdicts, a panel for each.
+/// Draws the ratios of a comparison's withheld verdicts, with a panel for each.
 pub(super) fn by_round(source: Source<'_>, comparison: usize) -> Result<Option<Figure>, Error> {
     let families = source.analysis.families.iter().filter(|it| it.comparison == comparison);
     let rows: Vec<(String, &Row)> = families

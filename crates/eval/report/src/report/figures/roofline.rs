@@ -1,8 +1,8 @@
-//! Bandwidth under its roofs (C9): what link, device and latency allow, and what was measured.
+//! Bandwidth under its roofs (C9): the limits by link, device and latency, and the measured values.
 //!
-//! With N operations of a size under way, each of which takes at least the latency of the smallest one
-//! by itself, no more than N × size / latency can flow (Little's law). So bandwidth over the bytes under
-//! way lies below a slope, and below what device and link carry.
+//! With N operations of a size in flight, each taking at least the latency of a single smallest one,
+//! at most N × size / latency can flow (Little's law). So bandwidth over the bytes in flight lies below a
+//! slope, and below the limits of device and link.
 
 use super::{Figure, Source};
 use crate::error::Error;
@@ -11,7 +11,7 @@ use base::messages::Message;
 use base::units;
 use loads::metric::Metric;
 
-/// Fewest different numbers of bytes under way.
+/// The smallest number of different sums of bytes in flight.
 const POINTS_MIN: usize = 3;
 /// Most panels of a figure.
 const PANELS_MAX: usize = 8;
@@ -27,13 +27,13 @@ struct Roofs {
 }
 
 impl Roofs {
-    /// Bandwidth that can be had with so many bytes under way.
+    /// Returns the largest possible bandwidth with this number of bytes in flight.
     fn attainable(&self, bytes: f64) -> f64 {
         (bytes / self.latency_s).min(self.device).min(self.link.unwrap_or(f64::INFINITY))
     }
 }
 
-/// A panel per condition.
+/// Draws a panel per condition.
 pub(super) fn roofs(source: Source<'_>, workload: usize) -> Result<Option<Figure>, Error> {
     let Source { plan, language, .. } = source;
     let load = &plan.experiment.workloads[workload];
@@ -68,7 +68,7 @@ pub(super) fn roofs(source: Source<'_>, workload: usize) -> Result<Option<Figure
     }))
 }
 
-/// Roofs, and points of bytes under way and bandwidth; `None` with too few of them.
+/// Returns the roofs, and points of bytes in flight and bandwidth; `None` with too few of them.
 fn measured(source: Source<'_>, workload: usize, condition: usize) -> Option<(Roofs, Points)> {
     let Source { plan, analysis, .. } = source;
     let under_way = |cell: usize| {
@@ -91,7 +91,7 @@ fn measured(source: Source<'_>, workload: usize, condition: usize) -> Option<(Ro
     let own = points.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
     let device = analysis.local_peak(plan, workload, condition).unwrap_or(own);
     let link = plan.experiment.limits.link_bytes_per_s.map(|rate| rate as f64);
-    // With one operation under way this is what it took; with more, what each of them waited.
+    // With one operation in flight this is its own time; with more, the wait of each.
     Some((Roofs { latency_s: least.median / 1e6, device, link }, points))
 }
 
@@ -128,7 +128,7 @@ fn plot(source: Source<'_>, condition: usize, roofs: &Roofs, points: &[(f64, f64
 mod tests {
     use super::*;
 
-    /// Goal: the least of latency, device and link is what can be had.
+    /// Goal: the smallest of latency, device and link is the limit.
     #[test]
     fn roofs_are_the_least_of_three() {
         let mut roofs = Roofs { latency_s: 1e-4, device: 1e9, link: None };

@@ -1,5 +1,5 @@
-//! What runs kept beside their values: bandwidth second by second (C11), and how latency is spread
-//! (C12).
+//! Series that runs keep beside their values: bandwidth second by second (C11), and the distribution of
+//! latency (C12).
 
 use super::{Figure, Source};
 use crate::error::Error;
@@ -32,7 +32,7 @@ struct Second {
     has_settled: bool,
 }
 
-/// What was kept of all runs.
+/// The series of all runs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Traces {
     seconds: Vec<Second>,
@@ -41,7 +41,7 @@ pub(super) struct Traces {
 }
 
 impl Traces {
-    /// Reads them.
+    /// Reads the series.
     pub(super) fn of(plan: &Plan, analysis: &Analysis, store: &Store) -> Result<Self, Error> {
         let cells: BTreeMap<&str, usize> =
             plan.cells.iter().enumerate().map(|(index, it)| (it.id.as_str(), index)).collect();
@@ -81,7 +81,7 @@ impl Traces {
     }
 }
 
-/// Bandwidth of each run by the second, a panel per cell.
+/// Draws the bandwidth of each run by the second, with a panel per cell.
 pub(super) fn by_second(source: Source<'_>, workload: usize) -> Result<Option<Figure>, Error> {
     let (cells, cut) = source.cells(workload, PANELS_MAX);
     let of = |cell: usize| source.traces.seconds.iter().filter(move |run| run.cell == cell);
@@ -138,7 +138,7 @@ fn second_plot(source: Source<'_>, cell: usize, runs: &[&Second]) -> Plot {
     }
 }
 
-/// The share of operations that are slower than a latency, a panel per cell.
+/// Draws the share of operations that are slower than a latency, with a panel per cell.
 pub(super) fn distributions(source: Source<'_>, workload: usize) -> Result<Option<Figure>, Error> {
     let (cells, cut) = source.cells(workload, PANELS_MAX);
     let mut panels = Vec::new();
@@ -173,8 +173,8 @@ pub(super) fn distributions(source: Source<'_>, workload: usize) -> Result<Optio
     }))
 }
 
-/// Places of quantiles: logarithms of latency and of the share beyond. Quantiles that only some of the
-/// runs have are left out.
+/// Returns the places of quantiles: logarithms of latency and of the share beyond. Quantiles that only some
+/// of the runs have are left out.
 fn tail_dots(quantiles: &BTreeMap<usize, Vec<f64>>) -> Vec<Dot> {
     let most = quantiles.values().map(Vec::len).max().unwrap_or_default();
     let whole = quantiles.iter().filter(|(_, values)| values.len() == most);

@@ -9,7 +9,7 @@ use plotters::style::RGBColor;
 use std::collections::BTreeSet;
 use std::fmt::{Display, Write as _};
 
-/// Text as HTML takes it.
+/// Escapes text for HTML.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -24,8 +24,8 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
-/// A sentence as HTML takes it, in which no line ends before a percent sign or within what is read as one:
-/// `n = 6`, `3 more`, `(† of 12)`.
+/// Escapes a sentence for HTML. No line ends before a percent sign or within a unit: `n = 6`, `3 more`, `(†
+/// of 12)`.
 pub(crate) fn prose(text: &str) -> String {
     let mut text = escape(text);
     for apart in [" %", "n = ", "(† of ", "（† "] {
@@ -37,7 +37,7 @@ pub(crate) fn prose(text: &str) -> String {
     text
 }
 
-/// The class that colours a verdict.
+/// Returns the class that colours a verdict.
 pub(super) fn class(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Equivalent => "equivalent",
@@ -48,7 +48,7 @@ pub(super) fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-/// A chart, with its caption as the accessible name, in the colours of the page.
+/// Writes a chart, with its caption as the accessible name, in the colours of the page.
 pub(super) fn picture(page: &mut String, figure: &Figure) {
     let caption = escape(&figure.caption);
     let mut svg = figure.svg.clone();
@@ -61,7 +61,7 @@ pub(super) fn picture(page: &mut String, figure: &Figure) {
     let _ = writeln!(page, "<figure>\n{svg}\n<figcaption>{caption}</figcaption>\n</figure>");
 }
 
-/// Which files a crash may damage under each condition, where that is a question.
+/// Writes the files that a crash may damage under each condition, if the experiment has such conditions.
 pub(super) fn risks(page: &mut String, report: &Report) {
     let said = |message| report.language.text(message);
     let rows = risk::rows(&report.plan, report.language);
@@ -84,7 +84,7 @@ pub(super) fn risks(page: &mut String, report: &Report) {
     page.push_str("</table></div>\n");
 }
 
-/// Measured values by cell and condition.
+/// Writes the measured values by cell and condition.
 pub(super) fn values(page: &mut String, report: &Report, workload: usize) {
     let plan = &report.plan;
     let load = &plan.experiment.workloads[workload];
@@ -115,7 +115,7 @@ pub(super) fn values(page: &mut String, report: &Report, workload: usize) {
     }
 }
 
-/// Ratios, intervals and verdicts, with what was published before beside them.
+/// Writes ratios, intervals and verdicts beside published values.
 pub(super) fn ratios(page: &mut String, report: &Report, workload: usize) {
     let plan = &report.plan;
     let load = &plan.experiment.workloads[workload];
@@ -162,7 +162,7 @@ pub(super) fn ratios(page: &mut String, report: &Report, workload: usize) {
     published(page, report, load);
 }
 
-/// What marked verdicts mean, where there are some.
+/// Writes the meaning of marked verdicts, if there are any.
 pub(super) fn held_back(page: &mut String, meaning: Option<&str>) {
     if let Some(meaning) = meaning {
         let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(meaning));
@@ -178,12 +178,12 @@ fn open_table(page: &mut String, caption: &str) {
     );
 }
 
-/// A field of the head row.
+/// Writes a field of the head row.
 fn column(page: &mut String, report: &Report, name: Message) {
     let _ = write!(page, "<th>{}</th>", escape(report.language.text(name)));
 }
 
-/// What was published of a workload.
+/// Writes the published value of a workload.
 fn published(page: &mut String, report: &Report, load: &Workload) {
     let (plan, language) = (&report.plan, report.language);
     let mut published = String::new();
@@ -200,7 +200,7 @@ fn published(page: &mut String, report: &Report, load: &Workload) {
     }
 }
 
-/// What runs cost in CPU time, where that was looked at.
+/// Writes the CPU time of runs, if it was recorded.
 pub(super) fn costs(page: &mut String, report: &Report, workload: usize) {
     let rows = cost::rows(report, workload);
     if rows.is_empty() {
@@ -222,7 +222,7 @@ pub(super) fn costs(page: &mut String, report: &Report, workload: usize) {
     page.push_str("</table></div>\n");
 }
 
-/// The cards.
+/// Writes the cards.
 pub(super) fn advice(page: &mut String, report: &Report) {
     let text = |message| report.language.text(message);
     let heading = text(Message::Advice);
@@ -265,7 +265,7 @@ pub(super) fn advice(page: &mut String, report: &Report) {
     page.push_str("</section>\n");
 }
 
-/// How it was measured, on what, and what was left out.
+/// Writes the method, the environment, and what was omitted.
 pub(super) fn environment(page: &mut String, report: &Report) {
     let (experiment, language) = (&report.plan.experiment, report.language);
     let timing = &experiment.timing;
@@ -317,7 +317,7 @@ pub(super) fn environment(page: &mut String, report: &Report) {
     page.push_str("</table></details>\n</section>\n");
 }
 
-/// What to type to get the same again.
+/// Writes the commands that repeat the experiment.
 pub(super) fn commands(page: &mut String, report: &Report) {
     let text = |message| report.language.text(message);
     let experiment = &report.plan.experiment;
@@ -348,8 +348,8 @@ pub(super) fn commands(page: &mut String, report: &Report) {
 mod tests {
     use super::*;
 
-    /// Goal: no line ends within what is read as one, and everywhere else it may; what HTML would take for its
-    /// own is escaped.
+    /// Goal: no line ends within a unit, and lines may end anywhere else; special characters of HTML are
+    /// escaped.
     #[test]
     fn what_is_read_as_one_stays_on_one_line() {
         for (text, shown) in [

@@ -5,7 +5,7 @@ use crate::report::markdown::{advice, verdicts};
 use base::messages::Message;
 use std::fmt::{Display, Write as _};
 
-/// The page.
+/// Returns the page.
 pub(super) fn page(overview: &Overview) -> String {
     let language = overview.language;
     let said = |message| language.text(message);

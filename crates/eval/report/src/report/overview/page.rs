@@ -7,7 +7,7 @@ use crate::report::html::{escape, prose, sentences, shell};
 use base::messages::Message;
 use std::fmt::{Display, Write as _};
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn page(overview: &Overview) -> Result<String, Error> {
     let language = overview.language;
     let title = language.text(Message::Studies);
@@ -34,7 +34,7 @@ pub(super) fn page(overview: &Overview) -> Result<String, Error> {
     Ok(shell(language, title, "", &page))
 }
 
-/// All studies at a glance.
+/// Writes a table of all studies.
 fn table(page: &mut String, overview: &Overview) {
     let text = |message| overview.language.text(message);
     page.push_str("<div class=\"scroll\"><table class=\"sortable index\">\n<tr>");
@@ -67,7 +67,7 @@ fn table(page: &mut String, overview: &Overview) {
     page.push_str("</table></div>\n");
 }
 
-/// A study: question, what was not available, verdicts, advice.
+/// Writes a study: question, what was not available, verdicts, advice.
 fn section(page: &mut String, study: &Study) {
     let (experiment, language) = (&study.report.plan.experiment, study.report.language);
     let text = |message| language.text(message);
@@ -110,7 +110,7 @@ fn section(page: &mut String, study: &Study) {
     page.push_str("</ul>\n</section>\n");
 }
 
-/// The rules without measurements.
+/// Writes the rules without measurements.
 fn unanswered(page: &mut String, overview: &Overview) {
     let language = overview.language;
     let mut lines = String::new();
@@ -126,7 +126,7 @@ fn unanswered(page: &mut String, overview: &Overview) {
     }
 }
 
-/// Where it was measured.
+/// Writes the machines of the measurements.
 fn machines(page: &mut String, overview: &Overview) {
     let heading = overview.language.text(Message::Machine);
     let _ = writeln!(page, "<section>\n<h2>{heading}</h2>");

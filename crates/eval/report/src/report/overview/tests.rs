@@ -1,4 +1,4 @@
-//! Several studies in one report: all that they found, what is missing, and what never ran.
+//! Several studies in one report: all findings, missing conditions, and studies that never ran.
 
 use super::*;
 use lab::plan::Plan;
@@ -6,7 +6,7 @@ use lab::store::RunFacts;
 use lab::test_support::{experiment, measured};
 use loads::outcome::Outcome;
 
-/// Three studies: one that found what was planted, one that failed and lacked a condition, one that waits.
+/// Returns three studies: one with a planted finding, one that failed and lacked a condition, one that waits.
 fn overview(language: Language) -> Overview {
     let plan = Plan::new(experiment(
         &[("Known truth", "Known <truth>"), ("ratio = 1.0", "ratio = 0.7")],
@@ -31,8 +31,8 @@ fn overview(language: Language) -> Overview {
     Overview::new(studies, language)
 }
 
-/// Goal: one page has the question, state, verdicts and advice of each study, the way to its own report, what
-/// was not available and why, and what nobody measured; it needs nothing from outside.
+/// Goal: one page has the question, state, verdicts and advice of each study, the link to its own report,
+/// what was not available and why, and what no study measured; it needs no external resources.
 #[test]
 fn overviews_have_all_studies() {
     let overview = overview(Language::English);
@@ -89,7 +89,7 @@ fn overviews_have_all_studies() {
     assert!(json["not_measured"].as_array().unwrap().iter().any(|it| it["rule"] == "A2"));
 }
 
-/// Goal: a study that was interrupted, or had no more time, does not count as run to its end.
+/// Goal: a study that was interrupted, or reached its time limit, does not count as complete.
 #[test]
 fn what_can_go_on_is_not_done() {
     let mut overview = overview(Language::English);
@@ -103,7 +103,7 @@ fn what_can_go_on_is_not_done() {
     }
 }
 
-/// Goal: the page is in the language that was asked for, and JSON in English whatever it is.
+/// Goal: the page is in the requested language, and JSON always in English.
 #[test]
 fn overviews_have_a_language_and_json_has_one() {
     let (english, japanese) = (overview(Language::English), overview(Language::Japanese));

@@ -1,4 +1,4 @@
-//! Advice never contradicts itself, and is never strong on too little, whatever was measured.
+//! Advice never contradicts itself, and is never strong on too little evidence.
 
 use super::*;
 use crate::advice::further_judgements;
@@ -6,7 +6,8 @@ use base::statistics::random::Random;
 use lab::test_support::{head, plan};
 use std::fmt::Write as _;
 
-/// Three storages on two workloads, with so many block sizes, all compared with each other.
+/// Returns an experiment of three storages on two workloads, with this number of block sizes, all compared
+/// with each other.
 fn text(sizes: usize, further: &str) -> String {
     let sizes = &["\"4KiB\"", "\"64KiB\"", "\"1MiB\""][..sizes];
     let sizes = sizes.join(", ");
@@ -46,7 +47,7 @@ fn advised_where(plan: &Plan, factor: impl Fn(&Planned<'_>) -> f64) -> (Analysis
     (analysis, cards)
 }
 
-/// Goal: a chain of storages has one answer, workloads that differ have one each.
+/// Goal: a chain of storages has one answer; workloads that differ have one each.
 #[test]
 fn one_question_has_one_answer() {
     let plan = plan(&text(2, ""), &[]);
@@ -67,8 +68,8 @@ fn one_question_has_one_answer() {
     assert_eq!(a14.apply, "read: tmpfs. randwrite: xfs.", "{a14:?}");
 }
 
-/// Goal: whatever storages do, no storage is advised for a workload in which it loses to another, no
-/// question has two answers, and nothing is strong on one cell, a poor grade or a withheld verdict.
+/// Goal: no storage is advised for a workload in which it loses to another, no question has two answers, and
+/// no card is strong on one cell, a poor grade or a withheld verdict.
 #[test]
 fn random_results_give_no_contradiction() {
     for trial in 0..40_u64 {
@@ -104,14 +105,14 @@ fn random_results_give_no_contradiction() {
         let grade = card(&cards, "A17").claim;
         let is_poor = grade.starts_with("Grade C") || grade.starts_with("Grade D");
         for strong in cards.iter().filter(|card| card.confidence == Confidence::Strong) {
-            // That single numbers say nothing is not taken back by their saying nothing.
+            // Unstable single numbers do not withdraw the finding that they are unstable.
             assert!(!is_withheld || strong.id == "A20", "{trial}: {strong:?}");
             assert!(!is_poor, "{trial}: {strong:?}");
         }
     }
 }
 
-/// Goal: one cell alone makes nothing strong, however clear, and the card says so.
+/// Goal: one cell alone makes no card strong, and the card states it.
 #[test]
 fn one_cell_is_never_strong() {
     let jobs = ("jobs = [1, 4]", "jobs = [1]");

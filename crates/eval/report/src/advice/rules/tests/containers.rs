@@ -1,5 +1,5 @@
-//! A15 and A16 on planted values: a case that fires, one that must not, one that was not measured; and
-//! that no speed is told without the files at risk.
+//! A15 and A16 on planted values: a case with a finding, a case without, and a case without measurements. No
+//! speed is reported without the files at risk.
 
 use super::cpu::{Planted, planted};
 use super::*;
@@ -39,7 +39,7 @@ other = { storage = "ours" }
 "#,
 );
 
-/// Throughput of so many containers: as many as 16 times one, then it stays, or falls to a share.
+/// Returns the throughput of a number of containers: it grows up to 16, then stays or falls to a share.
 fn outcome(it: &Planted<'_>, last: f64, fairness: f64, factor: f64) -> Outcome {
     let count = f64::from(it.cell.jobs);
     let share = if count > 16.0 { last } else { 1.0 };
@@ -54,8 +54,8 @@ fn outcome(it: &Planted<'_>, last: f64, fairness: f64, factor: f64) -> Outcome {
     outcome
 }
 
-/// Goal: A15 finds how many are served fairly, where the knee is, the collapse where one was planted and
-/// nowhere else, the least that each is to get; unfair service and few points give none.
+/// Goal: A15 finds how many are served fairly, the knee, a planted collapse and no other, and the required
+/// rate; unfair service and few points give no advice.
 #[test]
 fn a15_how_many() {
     let flat = planted(TEXT, &[], 0.005, "A15", |it| outcome(it, 1.0, 0.98, 1.0));
@@ -107,8 +107,8 @@ fn a15_how_many() {
     assert_eq!(few.confidence, Confidence::NotMeasured);
 }
 
-/// Goal: A16 tells both phases and what a crash does, advises what is faster and as safe, warns of what is
-/// faster and less safe, says nothing where nothing is proven, and what it lacks.
+/// Goal: A16 reports both phases and the risk in a crash, advises the faster of two equally safe kinds, warns
+/// of a faster and less safe one, gives no advice without a proof, and names missing measurements.
 #[test]
 fn a16_copy_policy() {
     let role = ("role = \"other\"", "role = \"copy-up\"");

@@ -1,4 +1,4 @@
-//! A4 to A8 on planted values: a case that fires, one that must not, and one that was not measured.
+//! A4 to A8 on planted values: a case with a finding, a case without, and a case without measurements.
 
 use super::*;
 use base::statistics::Usl;
@@ -72,7 +72,7 @@ pub(super) struct Planted<'a> {
     pub(super) noise: f64,
 }
 
-/// Twelve rounds of what `run` makes up on an engine's load, and a rule's card.
+/// Returns a rule's card for twelve rounds of values that `run` makes up on an engine's load.
 pub(super) fn planted(
     (engine, load): (&str, &str),
     changes: &[(&str, &str)],
@@ -94,7 +94,7 @@ pub(super) fn planted(
 
 const LAW: Usl = Usl { lambda: 10_000.0, sigma: 0.05, kappa: 0.0004, r_squared: 1.0 };
 
-/// A closed load by the law, with the tail as it is told.
+/// Returns a closed load by the law, with the given tail.
 fn by_law(it: &Planted<'_>, tail: impl Fn(f64) -> f64) -> Outcome {
     let n = f64::from(it.cell.jobs * it.cell.depth);
     let iops = LAW.at(n) * it.noise;
@@ -112,8 +112,8 @@ fn by_law(it: &Planted<'_>, tail: impl Fn(f64) -> f64) -> Outcome {
     }
 }
 
-/// Goal: A4 finds the knee of a known law, and the law; a tail that grows with N forbids it, a rate that
-/// contradicts its latency does, depth that is faster than jobs does not, and few points are not measured.
+/// Goal: A4 finds the knee of a known law, and the law. A tail that grows with N forbids it; so do a rate
+/// that contradicts its latency and depth that is faster than jobs. Few points count as not measured.
 #[test]
 fn a4_knee() {
     let flat = |n: f64| 100.0 * (1.0 + n / 128.0);
@@ -150,8 +150,8 @@ fn a4_knee() {
     assert_eq!(missing.confidence, Confidence::NotMeasured);
 }
 
-/// Goal: A5 prefers what is faster at the same product, what costs less where nothing is faster, and
-/// nothing where noise hides it.
+/// Goal: A5 prefers the faster of two at the same product, the cheaper if neither is faster, and gives no
+/// advice under noise.
 #[test]
 fn a5_jobs_or_depth() {
     let run = |factor: f64, cost: f64| {
@@ -180,7 +180,7 @@ fn a5_jobs_or_depth() {
     assert_eq!(missing.confidence, Confidence::NotMeasured);
 }
 
-/// Goal: A6 names the limit that was reached, in the order of its list, and none where none was.
+/// Goal: A6 names the reached limit, in the order of its list, and none where none was reached.
 #[test]
 fn a6_limit() {
     let run = |core: f64, softirq: f64, machine: f64, is_flat: bool| {
@@ -210,7 +210,7 @@ fn a6_limit() {
         (card.confidence, card.claim)
     };
     let is_by = |(confidence, claim): (Confidence, String), word: &str| {
-        // Of one load the best cell counts, and one cell makes nothing strong.
+        // The best cell of one load counts, and one cell makes no card strong.
         assert!(confidence == Confidence::Moderate && claim.contains(word), "{word}: {claim}");
     };
     is_by(claim(&[], 0.95, 0.1, 50.0, false), "a CPU");
@@ -223,7 +223,7 @@ fn a6_limit() {
     assert_eq!(none.0, Confidence::NoAdvice, "{none:?}");
     let blind = planted(CLOSED, &[], 0.001, "A6", |it| by_law(it, |_| 100.0));
     assert_eq!(blind.confidence, Confidence::NotMeasured);
-    // CPUs that were busy before the load (so many of two) are not its limit.
+    // CPUs that were busy before the load (of two) are not its limit.
     let beside = |others: f64| {
         planted(CLOSED, &[], 0.001, "A6", move |it| {
             let mut outcome = run(0.99, 0.1, 5.0, false)(it);
@@ -239,7 +239,7 @@ fn a6_limit() {
     assert!(crowded.evidence[0].contains("those before the load 95 %"), "{crowded:?}");
 }
 
-/// A fixed rate whose operations cost so many µs by condition, on a machine with so much noise.
+/// Returns runs at fixed rates whose operations cost these µs by condition, on a machine with this noise.
 fn at_rate(it: &Planted<'_>, noise: f64) -> Outcome {
     let cost = match it.condition {
         "device=null,queue=direct" | "device=null,queue=elevator" => 2.0,
@@ -261,9 +261,9 @@ fn at_rate(it: &Planted<'_>, noise: f64) -> Outcome {
     }
 }
 
-/// Goal: A7 finds planted slopes without the generator's and that one is twice the other; where the
-/// machine's samples are no line it takes the scheduler's times; what is no line at all gives no slope;
-/// rates that were not held are not counted.
+/// Goal: A7 finds planted slopes without the generator's, and that one is twice the other. If the machine's
+/// samples are no line it uses the scheduler's times; without any line it gives no slope. It ignores rates
+/// that were not held.
 #[test]
 fn a7_cost() {
     let one = ("batch = [1, 2, 4, 8]", "batch = [1]");
@@ -292,15 +292,15 @@ fn a7_cost() {
     assert_eq!(saturated.confidence, Confidence::NotMeasured);
 }
 
-/// Goal: A8 finds the batch from which on nothing is saved, of c = 20 + 4/b; a tail that grows with the
-/// batch forbids it; two sizes are too few.
+/// Goal: A8 finds the batch from which on no time is saved, of c = 20 + 4/b; a tail that grows with the batch
+/// forbids it; two sizes are too few.
 #[test]
 fn a8_batch() {
     let run = |tail: fn(f64) -> f64| {
         move |it: &Planted<'_>| {
             let b = f64::from(it.cell.batch);
             let is_null = it.condition.starts_with("device=null");
-            // What sending takes by itself falls with the batch, and is a part of what batches save.
+            // The cost of sending falls with the batch, and is a part of what batches save.
             let cost = if is_null { 1.0 + 20.0 / b } else { 21.0 + 4.0 / b };
             let mut outcome = at_rate(it, 0.0);
             outcome.metrics.insert(Metric::CpuPerIo, cost * it.noise);

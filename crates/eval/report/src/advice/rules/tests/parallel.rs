@@ -1,4 +1,4 @@
-//! A10 to A12 and A14: each fires both ways, is silent where nothing is proven, and says what is missing.
+//! A10 to A12 and A14: each fires both ways, gives no advice without a proof, and names missing measurements.
 
 use super::{Confidence, card, judged, one};
 use lab::experiment::Mode;
@@ -13,8 +13,8 @@ const RULES: [(&str, &str, [&str; 2]); 4] = [
     ("A14", "storage", ["B is faster", "A is faster"]),
 ];
 
-/// Goal: the faster way is advised with its evidence; the same is called the same; noise gives no
-/// advice; an experiment without the comparison is told what it lacks.
+/// Goal: the faster alternative is advised with its evidence; equal ones are reported as equal; noise gives
+/// no advice; an experiment without the comparison gets the missing measurement.
 #[test]
 fn the_faster_way_is_advised() {
     for (id, role, claims) in RULES {
@@ -35,8 +35,8 @@ fn the_faster_way_is_advised() {
     }
 }
 
-/// Goal: where one way wins with small transfers and the other with large ones, both are named with
-/// the sizes between which it turns; a hint that does harm somewhere is not advised.
+/// Goal: if one alternative wins with small transfers and the other with large ones, both are named with the
+/// sizes between which the winner changes; a hint that does harm somewhere is not advised.
 #[test]
 fn crossovers_are_found() {
     for (id, role, small) in [("A11", "collective-independent", 1.6), ("A12", "hint", 0.6)] {

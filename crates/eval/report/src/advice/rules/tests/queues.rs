@@ -1,4 +1,4 @@
-//! A9 on planted values: a case that fires, those that must not, and those that were not measured.
+//! A9 on planted values: a case with a finding, cases without, and cases without measurements.
 
 use super::cpu::{Planted, planted};
 use super::*;
@@ -32,7 +32,7 @@ other = { device = "null", queue = "elevator" }
 "#,
 );
 
-/// Throughput by one law for many queues and by another for one.
+/// Returns the throughput by one law for many queues and by another for one.
 fn by_laws(it: &Planted<'_>, one: Usl) -> Outcome {
     let many = Usl { lambda: 100_000.0, sigma: 0.02, kappa: 0.0001, r_squared: 1.0 };
     let law = if it.condition.ends_with("elevator") { one } else { many };
@@ -47,9 +47,9 @@ fn by_laws(it: &Planted<'_>, one: Usl) -> Outcome {
     }
 }
 
-/// Goal: A9 finds planted contention, tells what it costs and that threads share CPUs; equal queues are
-/// equivalent; a queue that is merely slower is not called contended; noise proves nothing; without
-/// threads enough, or without a comparison of queues, nothing is measured.
+/// Goal: A9 finds planted contention and reports its cost and that threads share CPUs; equal queues are
+/// equivalent; a slower queue is not called contended; noise gives no advice; without enough threads, or
+/// without a comparison of queues, the rule is not measured.
 #[test]
 fn a9_one_or_many() {
     let law = |lambda, sigma| Usl { lambda, sigma, kappa: 0.0001, r_squared: 1.0 };

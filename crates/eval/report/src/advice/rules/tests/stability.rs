@@ -1,4 +1,4 @@
-//! A19 and A20 on planted values: a case that fires, one that must not, and one that was not measured.
+//! A19 and A20 on planted values: a case with a finding, a case without, and a case without measurements.
 
 use super::*;
 use crate::advice::further_judgements;
@@ -7,7 +7,7 @@ use lab::history::Results;
 use lab::test_support::{TEXT, plan};
 use loads::metric::Metric;
 
-/// A run with so much noise, slower by `shift`, with this tail.
+/// Returns a run with this noise, slower by `shift`, with this tail.
 fn run(work: &Planned<'_>, seed: u64, noise: f64, shift: f64, tail: f64) -> Outcome {
     let index = u64::from(work.step.round) * 1000 + u64::from(work.step.position);
     let speed = (noise * Random::of(seed, index).normal() - shift).exp();
@@ -28,8 +28,7 @@ fn a20(rounds: u32, planted_run: impl Fn(&Planned<'_>) -> Outcome) -> Card {
     card(&advised(&plan, &planted(&plan, rounds, planted_run)), "A20")
 }
 
-/// Goal: A20 fires on spread, on two clusters and on a tail, each told; quiet runs are stable; two runs
-/// are not measured.
+/// Goal: A20 reports spread, two clusters and a tail; quiet runs are stable; two runs are not measured.
 #[test]
 fn a20_stability() {
     let spread = a20(21, |work| run(work, 1, 0.3, 0.0, 2.0));
@@ -57,7 +56,7 @@ fn a20_stability() {
     assert_eq!(few.confidence, Confidence::NotMeasured, "{few:?}");
 }
 
-/// A19 of as many results as there are shifts, each of its day.
+/// Returns A19 of one result per shift, each of its own day.
 fn a19(shifts: &[f64]) -> Card {
     let plan = plan(TEXT, &[]);
     let stores: Vec<Store> = shifts
@@ -76,8 +75,8 @@ fn a19(shifts: &[f64]) -> Card {
     card(&advised_of(&plan, analysis, Some(&trend)), "A19")
 }
 
-/// Goal: A19 finds a planted loss, is never strong about it, calls what is as before so or says nothing,
-/// does not take what days differ by for a loss, and asks for three earlier results.
+/// Goal: A19 finds a planted loss and is never strong about it; it reports no change or no decision
+/// otherwise, does not take the variation between days for a loss, and needs three earlier results.
 #[test]
 fn a19_regression() {
     let fires = a19(&[0.0, 0.005, -0.005, 0.0, 0.002, 0.5]);

@@ -57,7 +57,7 @@ baseline = { storage = "here", way = "own-one" }
 other = { storage = "here", way = "own-all" }
 "#;
 
-/// With a rate for each way, and another deviation of each run if it is odd.
+/// Returns results with a rate for each alternative, and another deviation of each run if it is odd.
 fn a13(changes: &[(&str, &str)], rate: impl Fn(&str) -> f64, noise: f64) -> Card {
     let plan = plan(&(head("stripes", "ior") + WAYS), changes);
     let effect = |work: &Planned<'_>| {
@@ -68,8 +68,8 @@ fn a13(changes: &[(&str, &str)], rate: impl Fn(&str) -> f64, noise: f64) -> Card
     card(&judged(&plan, 12, |_| vec![], effect), "A13")
 }
 
-/// Goal: two devices are enough for one shared file, one for files of ranks; where intervals overlap
-/// nothing is advised; without two counts it says what is missing.
+/// Goal: two devices are enough for one shared file, one for files of ranks; overlapping intervals give no
+/// advice; without two counts the card names the missing measurement.
 #[test]
 fn the_smallest_count_is_advised() {
     let rate = |way: &str| match way {
