@@ -117,6 +117,16 @@ struct LookAt {
     in_plain: bool,
 }
 
+/// A walk to a path in one layer.
+struct Walk {
+    /// Where the path leads; `None` if something above it is not there.
+    place: Option<LookAt>,
+    /// Whether lower layers have no part in it.
+    is_last: bool,
+    /// The path in lower layers, where a directory on the way names another.
+    next: Option<Box<[u8]>>,
+}
+
 impl Tree {
     /// Returns the node of a name; the caller decides whether the kernel gets a reference.
     pub(crate) fn lookup(
@@ -139,8 +149,7 @@ impl Tree {
             return Ok(Some((node, stat)));
         }
         let key = self.is_shared(&found).then_some((stat.device, stat.inode));
-        let known = key.and_then(|key| self.linked.borrow().get(&key)?.upgrade());
-        if let Some(node) = known {
+        if let Some(node) = self.known_by_another_name(&found) {
             node.add_link(parent, name);
             return self.stat(&node).map(|stat| Some((node, stat)));
         }
@@ -160,6 +169,21 @@ impl Tree {
         let is_kept = found.is_upper || self.index.is_some();
         let has_links = found.stat.nlink > 1 || found.index.is_some();
         is_kept && has_links && !found.stat.is_directory()
+    }
+
+    /// Returns the node that an object already has under another name, or under one that is gone. The
+    /// count of its links does not show this: others may be removed by now.
+    fn known_by_another_name(&self, found: &Found) -> Option<Rc<Node>> {
+        if found.stat.is_directory() || !(found.is_upper || self.is_shared(found)) {
+            return None;
+        }
+        let key = (found.stat.device, found.stat.inode);
+        let node = self.linked.borrow().get(&key)?.upgrade()?;
+        let is_gone = matches!(&*node.place.borrow(), Place::Gone { is_own: true, .. });
+        if is_gone && found.is_upper {
+            node.set_place(Place::Upper);
+        }
+        Some(node)
     }
 
     /// Creates the node of the object found under a name; `key` finds its other names.
@@ -293,6 +317,7 @@ impl Tree {
             if search.is_led && !self.options.follows_redirects() {
                 return Err(Errno::PERM);
             }
+            let mut is_last = false;
             let place = match &search.next {
                 Next::Name(name) => {
                     let part = &parts[index];
@@ -304,13 +329,21 @@ impl Tree {
                     let in_plain = parent.is_plain(index);
                     Some(LookAt { directory, name: name.clone(), path, in_marked, in_plain })
                 }
-                Next::Path(path) => self.at_path(layer, path)?,
+                Next::Path(path) => {
+                    let path = path.clone();
+                    let walk = self.walk(layer, &path)?;
+                    is_last = walk.is_last;
+                    search.next = Next::Path(walk.next.unwrap_or(path));
+                    walk.place
+                }
             };
             let here = layer;
             layer += 1;
-            if let Some(place) = place
-                && !self.look_at(&place, here, seeks_data, search)?
-            {
+            let goes_on = match place {
+                Some(place) => self.look_at(&place, here, seeks_data, search)?,
+                None => true,
+            };
+            if is_last || !goes_on {
                 return Ok(());
             }
         }
@@ -372,22 +405,52 @@ impl Tree {
         }
     }
 
-    /// Returns the place of a path in a layer; `None` if what is above it is not there.
-    fn at_path(&self, layer: usize, path: &[u8]) -> Result<Option<LookAt>, Errno> {
-        let cut = path.iter().rposition(|&byte| byte == b'/');
-        let (above, name) = cut.map_or((&[][..], path), |at| (&path[..at], &path[at + 1..]));
-        let root = self.layers.lower[layer].root.as_fd();
-        match sys::open_below(root, above, OFlags::PATH | OFlags::DIRECTORY) {
-            Ok(directory) => Ok(Some(LookAt {
-                directory: Rc::new(directory),
-                name: name.into(),
-                path: path.into(),
-                in_marked: false,
-                in_plain: false,
-            })),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-            Err(errno) => Err(errno),
+    /// Walks to a path in a layer, by the rules of every lookup: a whiteout, an opaque directory or
+    /// a redirect on the way hides or moves what lower layers have (`ovl_lookup_layer`).
+    fn walk(&self, layer: usize, path: &[u8]) -> Result<Walk, Errno> {
+        let root = sys::open_below(
+            self.layers.lower[layer].root.as_fd(),
+            b"",
+            OFlags::PATH | OFlags::DIRECTORY,
+        )?;
+        let mut walk = Walk { place: None, is_last: false, next: None };
+        let mut place = LookAt {
+            directory: Rc::new(root),
+            name: Box::default(),
+            path: path.into(),
+            in_marked: false,
+            in_plain: false,
+        };
+        let mut rest = path;
+        while let Some(cut) = rest.iter().position(|&byte| byte == b'/') {
+            let name = &rest[..cut];
+            rest = &rest[cut + 1..];
+            let directory = place.directory.as_fd();
+            let is_hidden = is_hidden_by_name(directory, name, place.in_plain)?;
+            walk.is_last |= is_hidden;
+            let Some(stat) = sys::find_at(directory, name)? else { return Ok(walk) };
+            if !stat.is_directory() {
+                // A whiteout, or something that lower directories are not merged with.
+                return Ok(Walk { is_last: true, ..walk });
+            }
+            let marks =
+                self.marks(directory, name, &stat, false, self.layers.lower[layer].owners)?;
+            walk.is_last |= marks.is_opaque;
+            if let Some(redirect) = marks.redirect {
+                walk.next = Some(redirected(path, rest, walk.next.as_deref(), redirect));
+            }
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let inner = match sys::open_below(directory, name, flags) {
+                Ok(inner) => inner,
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(walk),
+                Err(errno) => return Err(errno),
+            };
+            place.directory = Rc::new(inner);
+            place.in_marked = marks.holds_whiteouts;
         }
+        place.name = rest.into();
+        walk.place = Some(place);
+        Ok(walk)
     }
 
     /// Returns whether a name is a whiteout, which ends the search.
@@ -457,6 +520,22 @@ impl Tree {
         }
         Ok(marks)
     }
+}
+
+/// Returns the path in lower layers below a directory with a redirect; `rest` is what follows it in
+/// `path`, and `known` the path that directories above it have named.
+fn redirected(path: &[u8], rest: &[u8], known: Option<&[u8]>, redirect: Redirect) -> Box<[u8]> {
+    let target = match redirect {
+        Redirect::Path(target) => target,
+        Redirect::Name(name) => {
+            // The directory's own path in lower layers, without its name.
+            let whole = known.unwrap_or(path);
+            let own = &whole[..whole.len() - rest.len() - 1];
+            let above = own.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+            join(&own[..above], &name).to_vec().into()
+        }
+    };
+    join(&target, rest).to_vec().into()
 }
 
 /// Returns whether a file beside a name hides what lower layers have under it.
