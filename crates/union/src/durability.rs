@@ -127,14 +127,15 @@ impl Durability {
         self.committer.finish(pending).await
     }
 
+    fn waiting(&self) -> Vec<Rc<Pending>> {
+        self.copies.borrow().iter().filter_map(|(copy, _)| copy.upgrade()).collect()
+    }
+
     /// Waits until everything that waits now has its name.
     pub(crate) async fn finish_all(self: &Rc<Self>) -> Result<(), Errno> {
         self.retry_deferred();
         let mut result = Ok(());
-        let copies = self.copies.borrow();
-        let waiting: Vec<_> = copies.iter().filter_map(|(copy, _)| copy.upgrade()).collect();
-        drop(copies);
-        for pending in waiting {
+        for pending in self.waiting() {
             result = self.committer.finish(&pending).await.and(result);
         }
         result

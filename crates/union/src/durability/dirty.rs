@@ -262,7 +262,9 @@ impl Durability {
         if !unopened.is_empty()
             && let Err(errno) = self.sync_unopened(has_data).await
         {
-            unopened.into_iter().for_each(|node| self.note(node));
+            for node in unopened {
+                self.note(node);
+            }
             result = Err(errno);
         }
         let file = |(_, backing): &(_, Rc<Backing>)| ToSync::File(backing.file.clone());
