@@ -52,8 +52,10 @@ pub(crate) struct Durability {
     /// Dropped before the tree: its layers hold the locks.
     inherited: Inherited,
     committer: Rc<Committer>,
-    /// Copies that wait for their names.
-    copies: RefCell<Vec<Weak<Pending>>>,
+    /// Copies that wait for their names, and their nodes.
+    copies: RefCell<Vec<(Weak<Pending>, Weak<Node>)>>,
+    /// Copies that could not get their names, and are tried again.
+    deferred: RefCell<Vec<(Rc<Pending>, Rc<Node>)>>,
     marks: Marks,
     /// Changed nodes that are not known to be durable, by number.
     dirty: RefCell<HashMap<u64, Rc<Node>>>,
@@ -79,6 +81,7 @@ impl Durability {
             inherited,
             committer: Rc::clone(committer),
             copies: RefCell::default(),
+            deferred: RefCell::default(),
             marks: Marks::default(),
             dirty: RefCell::default(),
             flusher: Flusher::default(),
@@ -105,7 +108,7 @@ impl Durability {
 
     /// Returns how many copies wait for their names.
     pub(crate) fn waiting_count(&self) -> usize {
-        self.copies.borrow().iter().filter(|copy| copy.strong_count() > 0).count()
+        self.copies.borrow().iter().filter(|(copy, _)| copy.strong_count() > 0).count()
     }
 
     /// Returns how many files and directories are not known to be durable.
@@ -119,16 +122,21 @@ impl Durability {
     }
 
     /// Waits until a copy has its name, or could not get it.
-    pub(crate) async fn finish(&self, pending: &Rc<Pending>) -> Result<(), Errno> {
+    pub(crate) async fn finish(self: &Rc<Self>, pending: &Rc<Pending>) -> Result<(), Errno> {
+        self.retry_deferred();
         self.committer.finish(pending).await
     }
 
+    fn waiting(&self) -> Vec<Rc<Pending>> {
+        self.copies.borrow().iter().filter_map(|(copy, _)| copy.upgrade()).collect()
+    }
+
     /// Waits until everything that waits now has its name.
-    pub(crate) async fn finish_all(&self) -> Result<(), Errno> {
+    pub(crate) async fn finish_all(self: &Rc<Self>) -> Result<(), Errno> {
+        self.retry_deferred();
         let mut result = Ok(());
-        let waiting: Vec<_> = self.copies.borrow().iter().filter_map(Weak::upgrade).collect();
-        for pending in waiting {
-            result = self.finish(&pending).await.and(result);
+        for pending in self.waiting() {
+            result = self.committer.finish(&pending).await.and(result);
         }
         result
     }

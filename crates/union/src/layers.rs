@@ -326,6 +326,9 @@ fn open_upper(
     let work = make_directory(work_root.as_fd(), WORK).map_err(error)?;
     let own = make_directory(work_root.as_fd(), OWN).map_err(error)?;
     let pending = Arc::new(make_directory(own.as_fd(), PENDING).map_err(error)?);
+    for directory in [&work, &own, &pending] {
+        remove_acls(directory.as_fd()).map_err(error)?;
+    }
     let device = sys::stat_at(root.as_fd(), b"").map_err(error)?.device;
     if device != sys::stat_at(work.as_fd(), b"").map_err(error)?.device {
         return Err(UnionError::UpperAndWork {
@@ -386,6 +389,18 @@ pub(crate) fn make_directory(parent: BorrowedFd<'_>, name: &str) -> Result<Owned
         Err(errno) => return Err(errno),
     }
     sys::open_below(parent, name.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
+}
+
+/// Removes the access control lists that a directory of ours has from a default one of WORKDIR. New
+/// files and copies are made in these directories and would inherit it.
+fn remove_acls(directory: BorrowedFd<'_>) -> Result<(), Errno> {
+    for acl in ["system.posix_acl_default", "system.posix_acl_access"] {
+        match sys::remove_xattr(directory, acl.as_bytes()) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 /// Removes the leftovers of an earlier process, except for the mark by which the kernel refuses

@@ -219,14 +219,14 @@ impl Ready {
 
     /// Finishes what an earlier process has left in these layers.
     fn of(mut options: Options, layers: Layers) -> Result<Self, UnionError> {
-        // Access control lists would name other owners than the attribute of the inode.
-        options.no_acl |= layers.owners().is_some();
+        // Access control lists would name other users than those that the union shows.
+        options.no_acl |= layers.owners().is_some() || options.maps_owners();
         let (mut journal, mut sign) = (None, None);
         if let (Some(upper), Some(work)) = (&layers.upper, &options.work) {
             // Before the work files of unfinished publications go.
             let found =
                 Sign::leave(upper).map_err(|errno| UnionError::layer("workdir", work, errno))?;
-            let opened = Recovered::open(upper, &options, found.is_due)?;
+            let opened = Recovered::open(upper, layers.prefix, &options, found.is_due)?;
             let is_filling = options.fill == FillMode::Background;
             let is_kept = |name: &[u8]| is_filling && opened.is_filling(name);
             durability::recover(upper, is_kept)

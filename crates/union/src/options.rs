@@ -245,6 +245,12 @@ pub enum OptionError {
 }
 
 impl Options {
+    /// Returns whether the union shows other owners than the layers have.
+    pub(crate) fn maps_owners(&self) -> bool {
+        let has_map = !self.uid_map.is_empty() || !self.gid_map.is_empty();
+        has_map || self.squash_uid.is_some() || self.squash_gid.is_some()
+    }
+
     /// Reads an option string, as behind `-o`.
     pub fn parse(text: &[u8]) -> Result<Self, OptionError> {
         let mut options = Self::default();

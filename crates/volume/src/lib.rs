@@ -42,5 +42,5 @@ pub use layout::{
     CLUSTER_BYTES_DEFAULT, CLUSTER_BYTES_MAX, CLUSTER_BYTES_MIN, CLUSTERS_MAX, Layout, VOLUMES_MAX,
 };
 pub use page::NAME_BYTES_MAX;
-pub use pool::{Pool, Usage, VolumeInfo, WeakPool, has_pool};
+pub use pool::{Pool, Usage, VolumeInfo, WeakPool, has_content, has_pool};
 pub use walk::{Finding, Report};

@@ -91,6 +91,31 @@ pub async fn has_pool(backing: &dyn Backing) -> Result<bool, Error> {
     Ok(false)
 }
 
+/// Bytes that [`has_content`] reads, at the beginning of a device, and at most how many at a time.
+const HEAD_BYTES: u64 = 1 << 20;
+const HEAD_STEP_BYTES: usize = 64 << 10;
+
+/// Returns whether a device holds something: its first MiB has a byte that is not zero. File systems,
+/// partition tables and images of disks begin there.
+///
+/// # Errors
+/// [`Error::Device`].
+pub async fn has_content(backing: &dyn Backing) -> Result<bool, Error> {
+    let device = backing.attach();
+    let geometry = device.geometry();
+    let end = geometry.size().min(HEAD_BYTES);
+    let step = (geometry.block_size as usize).max(HEAD_STEP_BYTES);
+    let mut offset = 0;
+    while offset < end {
+        let len = step.min((end - offset) as usize);
+        if device.read(offset, len).await?.to_bytes().iter().any(|&byte| byte != 0) {
+            return Ok(true);
+        }
+        offset += len as u64;
+    }
+    Ok(false)
+}
+
 impl Pool {
     /// Makes a pool without volumes; all data on the device is lost. If this does not complete, the
     /// device has no pool.

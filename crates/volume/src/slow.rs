@@ -86,6 +86,19 @@ impl Claim {
     }
 }
 
+impl Parts {
+    /// Waits for a snapshot that may have shared a claimed cluster just now. Writes by other threads
+    /// that saw it as the volume's own end before the volume thaws; only then the cluster has their
+    /// bytes and may be copied.
+    async fn until_thawed(&self) -> Result<(), Error> {
+        let thawed = self.shared.until(|state| match &state.failure {
+            Some(error) => Some(Err(error.clone())),
+            None => (!state.volume(self.volume.id).is_frozen).then_some(Ok(())),
+        });
+        thawed.await
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
@@ -234,6 +247,7 @@ async fn write_cluster(
         return result;
     }
     parts.entrance.ended(token);
+    parts.until_thawed().await?;
     let new = allocate(work).await?;
     let old = parts.volume.map.entry(cluster).cluster();
     let result = match fill(parts, (old, new), range, data).await {

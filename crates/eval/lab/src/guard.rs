@@ -10,6 +10,7 @@ mod source;
 use crate::cpu::{Accounting, Cgroup};
 use loads::outcome::Mark;
 use serde::Serialize;
+pub(crate) use source::unescaped;
 pub use source::{Numbers, Source};
 use std::collections::BTreeSet;
 use std::fs;

@@ -15,7 +15,7 @@ mod reclaim;
 use crate::clearing;
 use base::Error;
 use loads::process;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::Write;
@@ -227,11 +227,8 @@ fn remove(path: &Path) -> Result<(), Error> {
 }
 
 /// Whether a file or directory is ours alone: it belongs to our user, and no other user can change it.
-fn is_ours_alone(path: &Path) -> bool {
-    let found = rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW);
-    found.is_ok_and(|found| {
-        found.st_uid == rustix::process::geteuid().as_raw() && found.st_mode & 0o022 == 0
-    })
+fn is_only_ours(found: &rustix::fs::Stat) -> bool {
+    found.st_uid == rustix::process::geteuid().as_raw() && found.st_mode & 0o022 == 0
 }
 
 #[cfg(test)]

@@ -20,6 +20,9 @@ impl Durability {
             None => path_of(node),
         };
         self.marks.note(self.tree.upper()?, pending.name(), &path)?;
+        if self.marks.is_long() {
+            self.note_live_marks()?;
+        }
         let pending = Rc::new(pending);
         assert!(
             node.pending().is_none() && !node.is_in_upper(),
@@ -28,7 +31,7 @@ impl Durability {
             node.place.borrow()
         );
         node.set_place(Place::Pending(Rc::clone(&pending)));
-        self.copies.borrow_mut().push(Rc::downgrade(&pending));
+        self.copies.borrow_mut().push((Rc::downgrade(&pending), Rc::downgrade(node)));
         self.committer.add(self, node, pending);
         Ok(())
     }
@@ -36,9 +39,58 @@ impl Durability {
     pub(super) fn forget_waiting(&self, pending: &Rc<Pending>) {
         let pending = Rc::downgrade(pending);
         let mut copies = self.copies.borrow_mut();
-        copies.retain(|known| !Weak::ptr_eq(known, &pending) && known.strong_count() > 0);
+        copies.retain(|(known, _)| !Weak::ptr_eq(known, &pending) && known.strong_count() > 0);
         if copies.is_empty() {
             self.marks.forget_all();
+        }
+    }
+
+    /// Writes the marks of the copies that wait now in place of all that were noted.
+    fn note_live_marks(&self) -> Result<(), Errno> {
+        let live = self.live_marks();
+        let records = live.iter().map(|(pending, path)| (pending.name(), &**path));
+        self.marks.rewrite(self.tree.upper()?, records)
+    }
+
+    /// Notes the paths of waiting copies anew, after a directory above them may have moved.
+    pub(crate) fn note_moved(&self) -> Result<(), Errno> {
+        let upper = self.tree.upper()?;
+        for (pending, path) in self.live_marks() {
+            self.marks.note(upper, pending.name(), &path)?;
+        }
+        Ok(())
+    }
+
+    fn live_marks(&self) -> Vec<(Rc<Pending>, Box<[u8]>)> {
+        let copies = self.copies.borrow();
+        let live = copies.iter().filter_map(|(pending, node)| {
+            let (pending, node) = (pending.upgrade()?, node.upgrade()?);
+            let path = match pending.entry() {
+                Some(entry) => marks::path_in_index(entry).into(),
+                None => path_of(&node).into(),
+            };
+            Some((pending, path))
+        });
+        live.filter(|(pending, _)| !pending.is_cancelled()).collect()
+    }
+
+    /// Keeps a copy that could not get its name, to be tried again by the next flush or request.
+    pub(super) fn defer(&self, pending: Rc<Pending>, node: Rc<Node>, errno: Errno) {
+        pending.defer(errno);
+        self.deferred.borrow_mut().push((pending, node));
+        self.raise_flush();
+    }
+
+    /// Lets the copies that could not get their names wait again.
+    pub(super) fn retry_deferred(self: &Rc<Self>) {
+        for (pending, node) in self.deferred.take() {
+            pending.retry();
+            if pending.is_cancelled() {
+                self.forget_waiting(&pending);
+                pending.end(Ok(()));
+            } else {
+                self.committer.add(self, &node, pending);
+            }
         }
     }
 
@@ -67,10 +119,11 @@ impl Durability {
         let link = node.link().ok_or(Errno::NOENT)?;
         let parent = self.tree.upper_part(&link.parent)?;
         times.keep(&parent)?;
+        self.tree.set_impure(&link.parent)?;
+        // The last step that may fail: a copy that fails is tried again as a whole.
         rustix::fs::renameat(&upper.pending, pending.name(), &parent, &*link.name)?;
         node.set_place(Place::Upper);
         self.note_new_name(&link.parent);
-        self.tree.set_impure(&link.parent)?;
         Ok(vec![link.parent])
     }
 }

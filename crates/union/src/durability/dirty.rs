@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::Durability;
 use crate::backing::Backing;
-use crate::copier::{Goal, ToSync};
+use crate::copier::{Goal, SyncMethod, ToSync};
 use crate::options::SyncMode;
 use crate::signal::DueSignal;
 use crate::tree::Node;
@@ -42,6 +42,8 @@ pub(super) struct Flusher {
     /// Files whose unrequested sync failed: the next caller gets the error, once. At most
     /// [`NOTED_MAX`].
     failed: RefCell<HashMap<u64, Errno>>,
+    /// The error of an unrequested sync that no sync of everything has reported.
+    unreported: Cell<Option<Errno>>,
 }
 
 impl Durability {
@@ -69,11 +71,12 @@ impl Durability {
                 }
                 flusher.signal.set_due(false);
                 let start = reactor::time::now();
+                durability.retry_deferred();
                 let inherited = durability.sync_inherited().await;
                 let committed = durability.commit_partials().await;
                 let flushed = durability.flush_dirty().await.and(committed).and(inherited);
                 if let Err(errno) = durability.commit_ends().await.and(flushed) {
-                    tracing::error!(%errno, "changed files could not be made durable");
+                    durability.keep_error(errno);
                 }
                 durability
                     .pause(start.elapsed().saturating_sub(durability.tree.options().batch_time))
@@ -115,10 +118,26 @@ impl Durability {
             let durability = Rc::clone(self);
             drop(reactor::spawn(async move {
                 if let Err(errno) = durability.flush_dirty().await {
-                    tracing::error!(%errno, "changed files could not be made durable");
+                    durability.keep_error(errno);
                 }
             }));
         }
+    }
+
+    /// Keeps the error of a sync that no caller requested, for the next sync of everything.
+    pub(super) fn keep_error(&self, errno: Errno) {
+        tracing::error!(%errno, "changed files could not be made durable");
+        self.flusher.unreported.set(Some(errno));
+    }
+
+    /// Returns the error of an unrequested sync since the last call, as syncfs(2) does.
+    pub(super) fn take_unreported(&self) -> Result<(), Errno> {
+        self.flusher.unreported.take().map_or(Ok(()), Err)
+    }
+
+    /// Makes the next flush due.
+    pub(super) fn raise_flush(&self) {
+        self.flusher.signal.raise();
     }
 
     fn note(&self, node: &Rc<Node>) {
@@ -185,36 +204,73 @@ impl Durability {
             self.flusher.flushed.notify();
         }
         for directories in directories.chunks(descriptors.flush_max) {
+            // Also those whose attributes alone have changed.
+            for state in directories.iter().filter_map(|directory| directory.directory()) {
+                state.has_new_names.set(true);
+            }
             let _room = descriptors.flushes.acquire(directories.len()).await;
             result = self.sync_directories(directories.to_vec()).await.and(result);
         }
         result
     }
 
+    /// Makes files durable that cannot be opened: links and special files, which have attributes
+    /// alone, and files that the union's user may neither read nor write.
+    async fn sync_unopened(&self, has_data: bool) -> Result<(), Errno> {
+        let method = self.tree.upper()?.sync_method.clone();
+        let SyncMethod::Commit { mark, .. } = &method else {
+            return self.sync_all_of_upper().await;
+        };
+        if has_data {
+            return self.sync_all_of_upper().await;
+        }
+        let commit = vec![ToSync::Names(mark.clone())];
+        self.committer.copier.sync(commit, method, Goal::Durable).await.into_iter().collect()
+    }
+
     async fn flush_files(self: &Rc<Self>, nodes: &[Rc<Node>]) -> Result<(), Errno> {
+        let mut result = Ok(());
         let mut backings = Vec::with_capacity(nodes.len());
+        let (mut unopened, mut has_data) = (Vec::new(), false);
         for node in nodes {
             // A file that was unlinked and closed meanwhile needs no sync.
             let is_gone = node.link().is_none() && node.lookups.get() == 0;
-            if node.file().is_none() || is_gone || node.partial().is_some() {
+            if is_gone || node.partial().is_some() {
                 continue;
             }
-            if node.pending().is_some() {
+            if let Some(pending) = node.pending() {
                 // Its commit syncs it; later writes wait for the next flush.
-                self.note(node);
+                if pending.outcome().is_none() {
+                    self.note(node);
+                }
                 continue;
             }
-            match self.tree.backing(node, true) {
-                Ok(backing) => backings.push((node, backing)),
+            match self.tree.backing_to_sync(node) {
+                Ok(Some(backing)) => backings.push((node, backing)),
+                Ok(None) => {
+                    has_data |= node.file().is_some();
+                    unopened.push(node);
+                }
                 Err(Errno::NOENT | Errno::STALE) => {}
-                Err(errno) => return Err(errno),
+                Err(errno) => {
+                    // The others are synced all the same, and this one the next time.
+                    self.note(node);
+                    result = Err(errno);
+                }
             }
+        }
+        if !unopened.is_empty()
+            && let Err(errno) = self.sync_unopened(has_data).await
+        {
+            for node in unopened {
+                self.note(node);
+            }
+            result = Err(errno);
         }
         let file = |(_, backing): &(_, Rc<Backing>)| ToSync::File(backing.file.clone());
         let (files, sync_method) =
             (backings.iter().map(file).collect(), self.tree.upper()?.sync_method.clone());
         let synced = self.committer.copier.sync(files, sync_method, Goal::Durable).await;
-        let mut result = Ok(());
         for (synced, (node, _)) in synced.into_iter().zip(&backings) {
             if let Err(errno) = synced {
                 let mut failed = self.flusher.failed.borrow_mut();

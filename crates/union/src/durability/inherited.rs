@@ -135,7 +135,7 @@ impl Durability {
     }
 
     /// Makes all names and attributes of the upper file system durable.
-    async fn sync_all_of_upper(&self) -> Result<(), Errno> {
+    pub(super) async fn sync_all_of_upper(&self) -> Result<(), Errno> {
         let upper = self.tree.upper()?;
         let root = upper.root.try_clone().map_err(errno_of)?;
         let root = ToSync::FileSystem(reactor::File::from_handle(reactor::Handle::from_fd(root)));

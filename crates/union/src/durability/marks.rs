@@ -25,8 +25,12 @@ const NAME: &str = "tsumugi/waiting";
 const HEAD_BYTES: usize = 2 + 4 + 8;
 /// From this size on the file is begun again when nothing waits.
 const LONG_BYTES: u64 = 64 << 10;
+/// From this size on the file is written anew with the records of the copies that wait.
+const REWRITE_BYTES: u64 = 8 << 20;
 /// Most bytes that a recovery reads: far more than the records of all waiting copies.
 const READ_BYTES_MAX: u64 = 64 << 20;
+/// The file while it is written anew.
+const NEW_NAME: &str = "tsumugi/waiting.new";
 
 /// The file as it is written.
 #[derive(Debug, Default)]
@@ -34,6 +38,8 @@ pub(super) struct Marks {
     file: RefCell<Option<OwnedFd>>,
     witness: Cell<u64>,
     end: Cell<u64>,
+    /// The bytes that it had when it was written anew last.
+    live: Cell<u64>,
 }
 
 impl Marks {
@@ -53,10 +59,38 @@ impl Marks {
         Ok(())
     }
 
+    /// Returns whether the file is to be written anew: most of its records are old.
+    pub(super) fn is_long(&self) -> bool {
+        self.end.get() >= REWRITE_BYTES && self.end.get() / 2 >= self.live.get()
+    }
+
+    /// Replaces all records by these, in one step.
+    pub(super) fn rewrite<'a>(
+        &self,
+        upper: &Upper,
+        records: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Result<(), Errno> {
+        let mut bytes = Vec::new();
+        for (name, path) in records {
+            bytes.extend(encode(self.witness.get(), name, path)?);
+        }
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = rustix::fs::openat(&upper.work_root, NEW_NAME, flags, mode)?;
+        sys::write_all_at(file.as_fd(), &bytes, 0)?;
+        rustix::fs::renameat(&upper.work_root, NEW_NAME, &upper.work_root, NAME)?;
+        *self.file.borrow_mut() = Some(file);
+        self.end.set(bytes.len() as u64);
+        self.live.set(bytes.len() as u64);
+        Ok(())
+    }
+
     /// Nothing waits any more.
     pub(super) fn forget_all(&self) {
         if self.end.get() >= LONG_BYTES {
             self.end.set(0);
+            self.live.set(0);
         }
     }
 }

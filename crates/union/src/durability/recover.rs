@@ -9,6 +9,9 @@ use super::marks;
 use crate::layers::Upper;
 use crate::sys;
 
+/// Copies that could not get their names, below the work directory.
+const LOST: &str = "tsumugi/lost";
+
 /// Finishes the copies that a killed process has left waiting, and discards those that cannot be
 /// trusted, except for files that must be kept.
 pub(crate) fn recover(upper: &Upper, is_kept: impl Fn(&[u8]) -> bool) -> Result<(), Errno> {
@@ -22,7 +25,20 @@ pub(crate) fn recover(upper: &Upper, is_kept: impl Fn(&[u8]) -> bool) -> Result<
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
             let file = sys::open_below(upper.pending.as_fd(), &entry.name, flags)?;
             rustix::fs::fsync(&file)?;
-            finish_one(upper, &entry.name, path)?;
+            match finish_one(upper, &entry.name, path) {
+                // The directory was moved or removed after the copy was made. All other copies
+                // must not wait for this one.
+                Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::ACCESS)) => {
+                    let kept = set_aside(upper, &entry.name)?;
+                    tracing::error!(
+                        %errno,
+                        path = %path.escape_ascii(),
+                        kept = %format_args!("WORKDIR/{LOST}/{}", kept.escape_ascii()),
+                        "a waiting copy could not get its name, and was set aside"
+                    );
+                }
+                other => other?,
+            }
         } else {
             rustix::fs::unlinkat(&upper.pending, &entry.name, AtFlags::empty())?;
             has_discarded = true;
@@ -31,6 +47,16 @@ pub(crate) fn recover(upper: &Upper, is_kept: impl Fn(&[u8]) -> bool) -> Result<
     marks::remove(upper)?;
     // A discarded file must not come back under a name that a new file has by then.
     if has_discarded { rustix::fs::fsync(&upper.pending) } else { Ok(()) }
+}
+
+/// Moves a copy to the directory of those that have no name. Returns its name there.
+fn set_aside(upper: &Upper, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    let lost = crate::layers::make_directory(upper.work_root.as_fd(), LOST)?;
+    let inode = sys::stat_at(upper.pending.as_fd(), name)?.inode;
+    let kept = format!("{inode}-").into_bytes().into_iter().chain(name.iter().copied()).collect();
+    rustix::fs::renameat(&upper.pending, name, &lost, Vec::as_slice(&kept))?;
+    rustix::fs::fsync(&lost)?;
+    Ok(kept)
 }
 
 fn finish_one(upper: &Upper, name: &[u8], path: &[u8]) -> Result<(), Errno> {

@@ -17,7 +17,8 @@ impl Durability {
         let committed = self.commit_partials().await;
         let flushed = self.flush_dirty().await;
         let ended = self.commit_ends().await;
-        let result = flushed.and(finished).and(committed).and(inherited).and(ended);
+        let earlier = self.take_unreported();
+        let result = flushed.and(finished).and(committed).and(inherited).and(ended).and(earlier);
         if let Err(errno) = result {
             self.tree.note_error("syncing everything", errno);
         }
@@ -53,15 +54,15 @@ impl Durability {
             self.finish(&pending).await?;
         }
         self.flushed(node).await?;
-        let backing = self.tree.backing(node, true)?;
-        let file = &backing.file;
-        let synced = if data_only {
-            file.sync_data().await
-        } else {
+        let backing = self.tree.backing_to_sync(node)?;
+        if !data_only {
             self.forget_dirty(node);
-            file.sync_all().await
-        };
-        synced.map_err(errno_of)?;
+        }
+        match backing {
+            Some(backing) if data_only => backing.file.sync_data().await.map_err(errno_of)?,
+            Some(backing) => backing.file.sync_all().await.map_err(errno_of)?,
+            None => self.sync_all_of_upper().await?,
+        }
         match node.link() {
             Some(link) => self.sync_directories(vec![link.parent]).await,
             None => Ok(()),

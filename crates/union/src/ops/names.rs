@@ -38,7 +38,7 @@ impl Union {
         // The kernel holds both inodes: names in them stay as they are while this waits.
         self.copy_up.copy_up_directory(parent).await?;
         let directory = self.tree.upper_part(parent)?;
-        let object = self.tree.object(&node)?;
+        let object = self.object_to_lose(&node)?;
         let is_own = node.is_changeable();
         let is_in_upper = node.is_in_upper();
         let leaves_whiteout = self.tree.shows_below(parent, name)?;
@@ -61,7 +61,7 @@ impl Union {
         node: &Rc<Node>,
         parent: &Rc<Node>,
         name: &[u8],
-        object: sys::Fd,
+        object: Option<sys::Fd>,
         is_own: bool,
     ) {
         node.remove_link(parent, name);
@@ -77,7 +77,18 @@ impl Union {
         if let (Some(pending), Ok(upper)) = (node.pending(), self.tree.upper()) {
             pending.cancel(upper);
         }
-        node.set_place(Place::Gone { fd: object, is_own });
+        if let Some(fd) = object {
+            node.set_place(Place::Gone { fd, is_own });
+        }
+    }
+
+    /// Returns the object that a node without names stays. A partial file needs none, and can be
+    /// removed even if its lower file has changed.
+    pub(super) fn object_to_lose(&self, node: &Rc<Node>) -> Result<Option<sys::Fd>, Errno> {
+        match node.partial() {
+            Some(_) => Ok(None),
+            None => self.tree.object(node).map(Some),
+        }
     }
 
     /// Puts a whiteout where a name is. With `EXCHANGE` the replaced object is removed afterwards.
@@ -115,7 +126,7 @@ impl Union {
         // The kernel holds both inodes: names in them stay as they are while this waits.
         self.copy_up.copy_up_directory(parent).await?;
         let directory = self.tree.upper_part(parent)?;
-        let object = self.tree.object(&node)?;
+        let object = self.object_to_lose(&node)?;
         let is_own = node.is_changeable();
         let is_in_upper = node.is_in_upper();
         let leaves_whiteout = self.tree.shows_below(parent, name)?;

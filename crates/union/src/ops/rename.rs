@@ -110,7 +110,7 @@ impl Union {
             self.mark_moved(&node, old, new, hides)?;
         }
         let lost = match &target {
-            Some(target) => Some((self.tree.object(target)?, target.is_changeable())),
+            Some(target) => Some((self.object_to_lose(target)?, target.is_changeable())),
             None => None,
         };
         let in_the_way = sys::find_at(to.as_fd(), new.name)?;
@@ -189,6 +189,8 @@ impl Union {
         other.remove_link(&new.parent, new.name);
         node.add_link(&new.parent, new.name);
         other.add_link(&old.parent, old.name);
+        self.note_moved(&node)?;
+        self.note_moved(&other)?;
         for (node, parent) in [(&node, &new.parent), (&other, &old.parent)] {
             self.durability.note_new_name(parent);
             if node.has_lower() {
@@ -237,12 +239,19 @@ impl Union {
         sys::set_xattr(object.as_fd(), &name, &value, XattrFlags::empty())
     }
 
+    /// Notes the new paths of copies below a directory that has moved: some may have begun to wait
+    /// after those of before were finished.
+    fn note_moved(&self, node: &Rc<Node>) -> Result<(), Errno> {
+        if node.is_directory() { self.durability.note_moved() } else { Ok(()) }
+    }
+
     /// Makes the tree follow a move.
     fn moved(&self, node: &Rc<Node>, old: &Side<'_>, new: &Side<'_>) -> Result<(), Errno> {
         node.remove_link(&old.parent, old.name);
         node.add_link(&new.parent, new.name);
         self.durability.note_new_name(&old.parent);
         self.durability.note_new_name(&new.parent);
+        self.note_moved(node)?;
         if node.has_lower() { self.tree.set_impure(&new.parent) } else { Ok(()) }
     }
 }

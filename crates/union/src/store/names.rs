@@ -21,21 +21,25 @@ type Directories = Result<HashMap<ParentKey, Box<[u8]>>, Errno>;
 /// The names of partial files in the upper directory.
 pub(super) struct Shown<'a> {
     upper: &'a Upper,
+    /// The prefix of the union's own attributes. Those of the other class are ordinary ones.
+    prefix: Prefix,
     /// Directories by their keys, once they had to be searched for: users that may not open by
     /// handle go through all of them.
     found: Option<Directories>,
 }
 
 impl<'a> Shown<'a> {
-    pub(super) fn of(upper: &'a Upper) -> Self {
-        Self { upper, found: None }
+    pub(super) fn of(upper: &'a Upper, prefix: Prefix) -> Self {
+        Self { upper, prefix, found: None }
     }
 
     /// Returns whether the directory of a name is gone or made opaque, or has something under the
     /// name.
     pub(super) fn hides(&mut self, name: &Name) -> Result<bool, JournalError> {
         match self.open(&name.parent) {
-            Ok(parent) => Ok(has_name(parent.as_fd(), &name.name)? || is_opaque(parent.as_fd())?),
+            Ok(parent) => {
+                Ok(has_name(parent.as_fd(), &name.name)? || is_opaque(parent.as_fd(), self.prefix)?)
+            }
             Err(Errno::STALE) => Ok(true),
             // The directory cannot be reached: the file stays in the journal and never shows.
             Err(_) => Ok(false),
@@ -75,17 +79,12 @@ pub(super) fn find_stale(
 
 /// Returns whether nothing of lower layers shows in a directory. One with a partial file is made so
 /// only after all in it was removed, when another directory is about to replace it.
-fn is_opaque(directory: BorrowedFd<'_>) -> Result<bool, JournalError> {
-    for prefix in [Prefix::TRUSTED, Prefix::USER] {
-        match sys::xattr(directory, &prefix.name(suffix::OPAQUE)) {
-            Ok(Some(value)) if Opaque::parse(&value) == Opaque::Yes => return Ok(true),
-            Ok(_) | Err(Errno::OPNOTSUPP | Errno::PERM) => {}
-            Err(errno) => {
-                return Err(JournalError::io("reading a directory's marks", errno.into()));
-            }
-        }
+fn is_opaque(directory: BorrowedFd<'_>, prefix: Prefix) -> Result<bool, JournalError> {
+    match sys::xattr(directory, &prefix.name(suffix::OPAQUE)) {
+        Ok(value) => Ok(value.is_some_and(|value| Opaque::parse(&value) == Opaque::Yes)),
+        Err(Errno::OPNOTSUPP | Errno::PERM) => Ok(false),
+        Err(errno) => Err(JournalError::io("reading a directory's marks", errno.into())),
     }
-    Ok(false)
 }
 
 /// Opens a directory of the upper one; `ESTALE` if there is none.

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use crate::error::UnionError;
+use crate::format::Prefix;
 use crate::journal::{self, Directory, FileId, Journal, JournalError, Name, Stage};
 use crate::layers::Upper;
 use crate::options::Options;
@@ -30,11 +31,12 @@ impl Recovered {
     /// about to give it up.
     pub(crate) fn open(
         upper: &Upper,
+        prefix: Prefix,
         options: &Options,
         is_inherited: bool,
     ) -> Result<Self, UnionError> {
         let path = options.work.clone().unwrap_or_default();
-        Self::recover(upper, options, is_inherited)
+        Self::recover(upper, prefix, options, is_inherited)
             .map_err(|source| UnionError::Journal { path, source })
     }
 
@@ -49,7 +51,12 @@ impl Recovered {
         self.journal.usage().segments > 0
     }
 
-    fn recover(upper: &Upper, options: &Options, is_inherited: bool) -> Result<Self, JournalError> {
+    fn recover(
+        upper: &Upper,
+        prefix: Prefix,
+        options: &Options,
+        is_inherited: bool,
+    ) -> Result<Self, JournalError> {
         let chunk_bytes = u64::from(options.chunk_bytes);
         let accepts_damage = options.accept_damage;
         let options_of_journal =
@@ -63,7 +70,7 @@ impl Recovered {
                 files concerned fail"
             );
         }
-        let mut shown = names::Shown::of(upper);
+        let mut shown = names::Shown::of(upper, prefix);
         let mut ended = settle(&mut journal, upper, &mut shown)?;
         ended.extend(names::find_stale(&journal, &mut shown)?);
         if !is_inherited {

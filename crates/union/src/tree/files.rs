@@ -99,6 +99,23 @@ impl Tree {
         Ok(backing)
     }
 
+    /// Returns a backing file by which a node's file can be synced; `None` if it has none, because
+    /// it is no regular file or an ordinary user's file may be neither read nor written. A sync of
+    /// the file system makes such a file durable.
+    pub(crate) fn backing_to_sync(&self, node: &Rc<Node>) -> Result<Option<Rc<Backing>>, Errno> {
+        if node.file().is_none() {
+            return Ok(None);
+        }
+        match self.backing(node, false) {
+            // Write-only, perhaps.
+            Err(Errno::ACCESS) => match self.backing(node, true) {
+                Err(Errno::ACCESS) => Ok(None),
+                other => other.map(Some),
+            },
+            other => other.map(Some),
+        }
+    }
+
     fn open_backing(&self, node: &Rc<Node>, for_writing: bool) -> Result<Rc<Backing>, Errno> {
         if let Some(partial) = node.partial() {
             // For writing there is the journal.

@@ -3,10 +3,11 @@
 //! of another type, a whiteout or an opaque directory ends the search. A redirect names the name or
 //! path under which the search continues.
 
+mod walk;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
@@ -139,8 +140,7 @@ impl Tree {
             return Ok(Some((node, stat)));
         }
         let key = self.is_shared(&found).then_some((stat.device, stat.inode));
-        let known = key.and_then(|key| self.linked.borrow().get(&key)?.upgrade());
-        if let Some(node) = known {
+        if let Some(node) = self.known_by_another_name(&found) {
             node.add_link(parent, name);
             return self.stat(&node).map(|stat| Some((node, stat)));
         }
@@ -160,6 +160,21 @@ impl Tree {
         let is_kept = found.is_upper || self.index.is_some();
         let has_links = found.stat.nlink > 1 || found.index.is_some();
         is_kept && has_links && !found.stat.is_directory()
+    }
+
+    /// Returns the node that an object already has under another name, or under one that is gone. The
+    /// count of its links does not show this: others may be removed by now.
+    fn known_by_another_name(&self, found: &Found) -> Option<Rc<Node>> {
+        if found.stat.is_directory() || !(found.is_upper || self.is_shared(found)) {
+            return None;
+        }
+        let key = (found.stat.device, found.stat.inode);
+        let node = self.linked.borrow().get(&key)?.upgrade()?;
+        let is_gone = matches!(&*node.place.borrow(), Place::Gone { is_own: true, .. });
+        if is_gone && found.is_upper {
+            node.set_place(Place::Upper);
+        }
+        Some(node)
     }
 
     /// Creates the node of the object found under a name; `key` finds its other names.
@@ -293,6 +308,7 @@ impl Tree {
             if search.is_led && !self.options.follows_redirects() {
                 return Err(Errno::PERM);
             }
+            let mut is_last = false;
             let place = match &search.next {
                 Next::Name(name) => {
                     let part = &parts[index];
@@ -304,13 +320,21 @@ impl Tree {
                     let in_plain = parent.is_plain(index);
                     Some(LookAt { directory, name: name.clone(), path, in_marked, in_plain })
                 }
-                Next::Path(path) => self.at_path(layer, path)?,
+                Next::Path(path) => {
+                    let path = path.clone();
+                    let walk = self.walk(layer, &path)?;
+                    is_last = walk.is_last;
+                    search.next = Next::Path(walk.next.unwrap_or(path));
+                    walk.place
+                }
             };
             let here = layer;
             layer += 1;
-            if let Some(place) = place
-                && !self.look_at(&place, here, seeks_data, search)?
-            {
+            let goes_on = match place {
+                Some(place) => self.look_at(&place, here, seeks_data, search)?,
+                None => true,
+            };
+            if is_last || !goes_on {
                 return Ok(());
             }
         }
@@ -369,24 +393,6 @@ impl Tree {
                 Ok(())
             }
             _ => Err(Errno::IO),
-        }
-    }
-
-    /// Returns the place of a path in a layer; `None` if what is above it is not there.
-    fn at_path(&self, layer: usize, path: &[u8]) -> Result<Option<LookAt>, Errno> {
-        let cut = path.iter().rposition(|&byte| byte == b'/');
-        let (above, name) = cut.map_or((&[][..], path), |at| (&path[..at], &path[at + 1..]));
-        let root = self.layers.lower[layer].root.as_fd();
-        match sys::open_below(root, above, OFlags::PATH | OFlags::DIRECTORY) {
-            Ok(directory) => Ok(Some(LookAt {
-                directory: Rc::new(directory),
-                name: name.into(),
-                path: path.into(),
-                in_marked: false,
-                in_plain: false,
-            })),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-            Err(errno) => Err(errno),
         }
     }
 

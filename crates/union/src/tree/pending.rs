@@ -98,6 +98,22 @@ impl Pending {
         }
     }
 
+    /// Gives an error to those that wait now. The copy is tried again.
+    pub(crate) fn defer(&self, errno: Errno) {
+        let before = self.outcome.replace(Some(Err(errno)));
+        assert!(before.is_none(), "a copy that has ended is put off: {before:?}");
+        self.ended.notify();
+    }
+
+    /// Lets a copy that was put off wait again.
+    pub(crate) fn retry(&self) {
+        let before = self.outcome.take();
+        assert!(
+            matches!(before, Some(Err(_))),
+            "a copy waits again that was not put off: {before:?}"
+        );
+    }
+
     /// Ends the waiting.
     pub(crate) fn end(&self, outcome: Result<(), Errno>) {
         let before = self.outcome.replace(Some(outcome));

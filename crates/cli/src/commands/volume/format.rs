@@ -19,7 +19,7 @@ pub(super) struct FormatArgs {
     /// Unit in bytes in which volumes take and share space: a power of two from 64K to 1M
     #[arg(long, value_name = "SIZE", value_parser = cluster_size, default_value = "256K")]
     cluster_size: u32,
-    /// Format although the file or device already has a pool; its volumes are lost
+    /// Format although the file or device already has a pool, a file system or other data, which is lost
     #[arg(long)]
     force: bool,
 }
@@ -73,6 +73,12 @@ async fn format(path: &Path, args: &FormatArgs) -> anyhow::Result<()> {
     }
     if !args.force && volume::has_pool(&backing).await? {
         bail!("{} already has a pool: --force destroys it and its volumes", path.display());
+    }
+    if !args.force && volume::has_content(&backing).await? {
+        bail!(
+            "{} is not empty: perhaps it has a file system (blkid shows it); --force destroys what it holds",
+            path.display()
+        );
     }
     let layout = Pool::format(&backing, args.cluster_size).await?;
     let clusters = u64::from(layout.clusters);

@@ -214,7 +214,7 @@ impl<'a> Mount<'a> {
 }
 
 /// A path of mountinfo, in which blanks, tabs, line ends and backslashes are written in octal.
-fn unescaped(text: &str) -> String {
+pub(crate) fn unescaped(text: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     escapes.iter().fold(text.to_string(), |text, (code, plain)| text.replace(code, plain))
 }

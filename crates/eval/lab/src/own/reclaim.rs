@@ -5,7 +5,8 @@
 //! its directory.
 
 use super::processes::{end, owned_by};
-use super::{Line, MARKER, Owner, PREFIX, boot, is_ours_alone, remove};
+use super::{Line, MARKER, Owner, PREFIX, boot, is_only_ours, remove};
+use crate::guard::unescaped;
 use base::Error;
 use loads::process;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat};
@@ -27,7 +28,7 @@ pub fn mounts_below(path: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut mounts: Vec<PathBuf> = text
         .lines()
         .filter_map(|line| line.split(' ').nth(4))
-        .map(|field| PathBuf::from(field.replace("\\040", " ")))
+        .map(|field| PathBuf::from(unescaped(field)))
         .filter(|mount| mount.starts_with(path))
         .collect();
     mounts.reverse();
@@ -64,15 +65,18 @@ pub fn wait_and_reclaim(path: &Path) -> Result<bool, Error> {
 /// The marker of a directory, locked; `None` if there is none that proves it ours, or its maker
 /// lives.
 fn lock_marker(path: &Path, how: FlockOperation) -> Option<File> {
-    let name = path.join(MARKER);
-    if !is_ours_alone(path) || !is_ours_alone(&name) {
+    // What is opened is examined, not what has the name at another moment: a user who may rename in
+    // the directory above could put another marker there, and its commands would run.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(path, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
+    let marker = rustix::fs::openat(&directory, MARKER, flags, Mode::empty()).ok()?;
+    let (above, own) = (fstat(&directory).ok()?, fstat(&marker).ok()?);
+    if !is_only_ours(&above) || !is_only_ours(&own) {
         return None;
     }
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let marker = rustix::fs::open(&name, flags, Mode::empty()).ok()?;
     flock(&marker, how).ok()?;
-    // Whoever had the lock may have removed it.
-    (fstat(&marker).ok()?.st_nlink > 0 && name.exists()).then(|| marker.into())
+    // The last owner of the lock may have removed it.
+    (fstat(&marker).ok()?.st_nlink > 0 && path.join(MARKER).exists()).then(|| marker.into())
 }
 
 fn reclaim(path: &Path, marker: File) -> Result<(), Error> {
