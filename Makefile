@@ -55,10 +55,11 @@ test: ## all that has to pass before a change goes in, with a table of times at 
 fmt: ## check the formatting
 	cargo fmt --all --check
 
-lint: ## clippy and the compiler's warnings as errors; ruff for Python; links and messages of the docs
+lint: ## warnings of clippy, the compiler and rustdoc as errors; ruff for Python; links and messages of the docs
 	tools/check-docs
 	tools/ruff
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --document-private-items --locked --quiet
 
 deny: ## check crates for licences, duplicates and sources
 	tools/cargo-deny --locked check bans licenses sources

@@ -3,13 +3,13 @@
 //!
 //! An [`Operation`] is started where work begins and is dropped where it ends; that costs two
 //! readings of the clock. Each thread writes to memory that no other thread writes, so no cache
-//! line moves between CPUs; a reader adds the threads up ([`snapshot`]). Latencies go to buckets
+//! line moves between CPUs; a reader adds the threads up ([`snapshot()`]). Latencies go to buckets
 //! with a width of a quarter of a power of two.
 //!
 //! An operation that starts while another one is polled on the same thread ([`Operation::during`])
 //! is a *wait* of that one. So a slow operation has a reason: the longest of its waits.
 //!
-//! This crate does no I/O: other crates ask for a [`snapshot`] or a trace ([`trace::Tracer`]).
+//! This crate does no I/O: other crates ask for a [`snapshot()`] or a trace ([`trace::Tracer`]).
 
 mod cells;
 mod family;

@@ -7,7 +7,7 @@
 //! to the next as long as the data has the same version; `writers` chooses which writers go through
 //! these pages.
 //!
-//! [`Server`] answers requests, and [`notices`] carries what the kernel has to drop. [`Mount`]
+//! [`Server`] answers requests, and [`notices()`] carries what the kernel has to drop. [`Mount`]
 //! connects both to `/dev/fuse`; the simulation connects them to a model of the kernel.
 
 mod closes;

@@ -1,7 +1,7 @@
 //! A thin single-threaded reactor and executor, and the only access of the crates above to time,
 //! randomness, threads and I/O.
 //!
-//! Mechanism: a [`Runtime`] owns one [engine](engine) and the tasks of one thread. The engine is a
+//! Mechanism: a [`Runtime`] owns one [`engine`] and the tasks of one thread. The engine is a
 //! ring of `io_uring` or, if that does not work, an epoll instance and a pool of threads for files.
 //! One turn of the reactor's loop runs every ready task, starts all operations that they asked for
 //! (on a ring with a single system call) and reaps all completions. The reactor sleeps only if

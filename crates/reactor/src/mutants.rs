@@ -3,8 +3,8 @@
 //! A bug is one condition in the shipped code, with a name: `if epoch <= fenced ||
 //! reactor::mutant!("fence-epoch-lt")`. Without the feature `mutants` the condition is the constant
 //! `false` and leaves no trace in the program. With it, at most one mutant of a process is
-//! *active*: the one that [`activate`] or the environment variable [`VARIABLE`] names. Its
-//! conditions are `true`. A thread can record which conditions it reaches ([`note_reached`]): a run
+//! *active*: the one that `activate` or the environment variable `VARIABLE` names. Its
+//! conditions are `true`. A thread can record which conditions it reaches (`note_reached`): a run
 //! that reaches no condition of a mutant cannot show the bug.
 //!
 //! The catalogue of all mutants, with the rule that each breaks, is in crate `simulation`.

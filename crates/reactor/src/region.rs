@@ -3,7 +3,7 @@
 //! It behaves like a device and not like a Rust slice: reads that race with writes of the same
 //! bytes see an arbitrary mix of old and new bytes, as NVMe allows for overlapping commands.
 //! Therefore no safe function makes a `&[u8]` of it. Bytes are copied in and out as atomic words
-//! ([`racing`](crate::racing)), or the kernel moves them (a chunk that is sent, a segment that is
+//! ([`crate::racing`]), or the kernel moves them (a chunk that is sent, a segment that is
 //! received into). A caller that needs stable bytes, such as for a digest, copies them first.
 //!
 //! ```compile_fail

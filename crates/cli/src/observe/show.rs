@@ -38,7 +38,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// Returns the head of [`line`]s; `per_second` if they are rates.
+/// Returns the head of lines ([`line()`]); `per_second` if they are rates.
 pub(crate) fn head(per_second: bool) -> String {
     let (count, bytes) = if per_second { ("ops/s", "bytes/s") } else { ("ops", "bytes") };
     format!(

@@ -3,7 +3,7 @@
 //! What a profile means is FFSB's (see [`profile`] and [`account`]); what is done to files is not: they are
 //! made in directories of ours and nothing that is found is removed, while FFSB begins with `rm -rf` of what
 //! lies at its locations. Each instance is a process ([`Job`]) that makes its files, waits at the start barrier
-//! of [`crate::crowd`], loads, flushes, and prints its counts; [`conduct`] starts them and puts their
+//! of [`crate::crowd`], loads, flushes, and prints its counts; [`conduct()`] starts them and puts their
 //! results together.
 //!
 //! Other differences, all in notes or in docs/ior-ffsb.md: offsets cover the whole file (FFSB's stay below 4

@@ -137,7 +137,7 @@ fn repair_as(
 }
 
 /// Refuses a store of another version of the program, whose records would all seem damaged. A
-/// version above [`FORMS_MAX`] is a damaged byte.
+/// version above `FORMS_MAX` is a damaged byte.
 fn refuse_other_form(store: &dyn Store) -> Result<(), Error> {
     const FORMS_MAX: u8 = 64;
     let counters = store.get(&Key::Counters.encode())?;

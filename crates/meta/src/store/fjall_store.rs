@@ -1,7 +1,7 @@
 //! The embedded store: fjall, an LSM tree with a journal.
 //!
 //! A commit appends the batch to the journal with one `write(2)` and no flush
-//! ([`PersistMode::Buffer`]): it survives the process, not the machine. A sync flushes the journal.
+//! ([`fjall::PersistMode::Buffer`]): it survives the process, not the machine. A sync flushes the journal.
 //! fjall has no group commit across threads; the core merges transactions into one batch itself.
 //!
 //! Sizes are chosen for a job's file system, which lives for hours and must start in milliseconds.

@@ -1,7 +1,7 @@
 //! A connection before it is an I/O queue pair: Connect and admin commands.
 //!
 //! A Connect that replaces controllers of the same host is held until nothing of those is in flight
-//! (see [`Target::take_over`]). Meanwhile the target serves the connection as any other: its
+//! (see [`crate::Target::take_over`]). Meanwhile the target serves the connection as any other: its
 //! handshake deadline runs, and it ends when the host closes it.
 
 use super::door::{Door, Proving};
