@@ -140,7 +140,6 @@ fn listen(dir: &JobDir, stop: &Stop, voice: &Voice) -> Result<Machine, ()> {
             at_end.request();
         }
     });
-    let already = dir.path().exists();
     let mut machine = None;
     let result = carry_out(dir, stop, &orders, &mut machine, &is_finished, voice);
     match (result, machine) {
@@ -150,9 +149,7 @@ fn listen(dir: &JobDir, stop: &Stop, voice: &Voice) -> Result<Machine, ()> {
             let why = result.err().map_or_else(|| "not begun".into(), |e| crate::print::words(&e));
             // The reader may have gone.
             let _ = voice.send(Reply::Failed(why));
-            if !already {
-                undo(dir);
-            }
+            undo(dir);
             Err(())
         }
     }
