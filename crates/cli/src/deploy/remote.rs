@@ -173,8 +173,11 @@ pub(crate) fn up(
 
 /// The agents undo their work when their connections end; a request to each makes sure.
 fn undo_all(dir: &JobDir, state: &State) {
-    let undone = state.write(dir).and_then(|()| down(dir, UNDO_WITHIN, None));
-    match undone {
+    // On a full disk the earlier state has to do.
+    if let Err(error) = state.write(dir) {
+        eprintln!("tsumugi: {}", words(&error));
+    }
+    match down(dir, UNDO_WITHIN, None) {
         Ok(report) if report.left.is_empty() => {}
         Ok(report) => {
             report.left.iter().for_each(|left| eprintln!("tsumugi: left behind: {left}"));
