@@ -47,7 +47,7 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(30);
 /// How long backing files may be written without an answer.
 const PREPARE_WITHIN: Duration = Duration::from_hours(1);
 
-/// How long a machine may take for a command that changes next to nothing.
+/// How long a machine may take for a command, beyond the deadline that the command has itself.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// The lease of the machines of a job with an owning process; this machine renews it.
@@ -337,7 +337,7 @@ pub(crate) fn down(dir: &JobDir, within: Duration, logs: Option<&Path>) -> anyho
     let mut arguments = vec!["down", "--json", "--deadline", &seconds];
     let logs = logs.map(Path::to_string_lossy);
     arguments.extend(logs.iter().flat_map(|logs| ["--keep-logs", logs]));
-    let errand = errand(dir, &arguments, within + GRACE);
+    let errand = errand(dir, &arguments, within + ANSWER_WITHIN);
     let (first, rest) = hosts.split_at(hosts.len().min(1));
     let reports = ask_in_turn(&[rest, first], &errand, false);
     for (host, report) in rest.iter().chain(first).zip(reports) {
@@ -375,7 +375,7 @@ pub(crate) fn restart(
     let arguments = ["restart", "--json", "--ready-within", &seconds];
     let mut started = Vec::new();
     let mut start = |groups: &[&[HostState]], own: &[&str]| -> anyhow::Result<()> {
-        let errand = errand(dir, &[&arguments, own].concat(), within + GRACE);
+        let errand = errand(dir, &[&arguments, own].concat(), within + ANSWER_WITHIN);
         let answers = ask_in_turn::<Restarted>(groups, &errand, true);
         for (host, answer) in groups.iter().copied().flatten().zip(answers) {
             let answer = answer.with_context(|| format!("cannot restart on {}", host.host))?;

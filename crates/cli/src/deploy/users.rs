@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(crate) const FOR_ROOT: &str = "TSUMUGI_FOR_ROOT";
 /// How much longer than its own deadline a program that root runs as a user may take, if it reaches
 /// no other machine.
-pub(crate) const GRACE: Duration = Duration::from_secs(20);
+pub(crate) const GRACE: Duration = Duration::from_secs(40);
 /// As [`GRACE`], if it may reach others.
 pub(crate) const REMOTE_GRACE: Duration = Duration::from_mins(3);
 /// Longest output of such a program.
