@@ -246,11 +246,16 @@ function slurm_bb_data_out(job_id, job_script)
 	if not job then
 		return failure(job_id, "stage out", why)
 	end
+	-- The teardown follows, so a failure must not keep the others from being copied.
+	local failures = {}
 	for _, stage in ipairs(wanted.stage_out) do
 		local is_copied, said = copy(job, inside(job_id, stage.from), stage.to)
 		if not is_copied then
-			return failure(job_id, "stage out", said)
+			table.insert(failures, said)
 		end
+	end
+	if #failures > 0 then
+		return failure(job_id, "stage out", table.concat(failures, "\n"))
 	end
 	return slurm.SUCCESS
 end

@@ -18,6 +18,7 @@
 //! --nodes` sends orders to one executor per host over ssh ([`remote`]), line by line.
 
 pub(crate) mod admin;
+pub(crate) mod bounded;
 pub(crate) mod cleanup;
 pub(crate) mod fabric;
 pub(crate) mod files;

@@ -11,9 +11,12 @@ use crate::site::{SIZE_DEFAULT, Site};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Exit code: something is slow or unsafe, nothing is missing.
 const WARNED: u8 = 3;
+/// How long the checks of a machine may take.
+const CHECK_WITHIN: Duration = Duration::from_mins(2);
 
 /// Check machines: what is missing, slow or unsafe for a job, and how to fix it.
 #[derive(Debug, Args)]
@@ -115,7 +118,7 @@ fn ask(args: &DoctorArgs, nodes: &str) -> anyhow::Result<Vec<Report>> {
     if let Some(size) = args.size {
         words.extend(["--size".into(), size.to_string()]);
     }
-    Ok(doctor::of_hosts(&hosts, &reached, &Errand { job: None, words }))
+    Ok(doctor::of_hosts(&hosts, &reached, &Errand { job: None, words, within: CHECK_WITHIN }))
 }
 
 fn print(report: &Report) {

@@ -8,7 +8,7 @@ use crate::deploy::job::{FindArgs, JobDir};
 use crate::deploy::logs::Logs;
 use crate::deploy::output::{print_json, relay};
 use crate::deploy::remote;
-use crate::deploy::users::{self, User};
+use crate::deploy::users::{self, REMOTE_GRACE, User};
 use crate::print::words;
 use anyhow::bail;
 use clap::Args;
@@ -17,6 +17,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+/// Number of a user's jobs that root waits for until their deadlines.
+const JOBS_MAX: u32 = 20;
 
 /// End a job's file system and remove every trace of it.
 #[derive(Debug, Args)]
@@ -76,7 +79,11 @@ pub(crate) fn run(args: &DownArgs) -> anyhow::Result<ExitCode> {
     }
     let dir = match find::job(&args.find)? {
         FoundJob::Own(dir) => dir,
-        FoundJob::OfUser(user, name) => return Ok(relay(&user.run(&args.words_for(Some(&name)))?)),
+        FoundJob::OfUser(user, name) => {
+            return Ok(relay(
+                &user.run(&args.words_for(Some(&name)), args.deadline + REMOTE_GRACE)?,
+            ));
+        }
     };
     refuse_roots(&dir)?;
     let (report, value) = down(args, &dir)?;
@@ -94,7 +101,9 @@ fn down_all(args: &DownArgs) -> anyhow::Result<ExitCode> {
         if !rustix::process::geteuid().is_root() {
             bail!("only root may end the jobs of {}", owner.name);
         }
-        return Ok(relay(&owner.run(&args.words_for(None))?));
+        return Ok(relay(
+            &owner.run(&args.words_for(None), args.deadline * JOBS_MAX + REMOTE_GRACE)?,
+        ));
     }
     let base = args.find.job.dir.as_deref().map(std::path::absolute).transpose()?;
     let (jobs, trouble) = find::own(base.as_deref());

@@ -3,7 +3,7 @@
 use crate::deploy::find;
 use crate::deploy::gc::{self, Collected};
 use crate::deploy::output::{plain, print_json};
-use crate::deploy::users::{self, User};
+use crate::deploy::users::{self, GRACE, User};
 use crate::print::words;
 use clap::Args;
 use std::collections::BTreeSet;
@@ -65,7 +65,7 @@ fn collect_of_others(args: &GcArgs, all: &mut Collected) {
     let mut words: Vec<OsString> = vec!["gc".into(), "--json".into()];
     words.extend(args.dry_run.then(|| "--dry-run".into()));
     for uid in users {
-        match collect_as(uid, &words) {
+        match collect_as(uid, &words, args.deadline + GRACE) {
             Ok((name, there)) => {
                 let named = |text: String| format!("{name}: {text}");
                 all.removed.extend(there.removed.into_iter().map(named));
@@ -77,9 +77,13 @@ fn collect_of_others(args: &GcArgs, all: &mut Collected) {
     }
 }
 
-fn collect_as(uid: u32, words: &[OsString]) -> anyhow::Result<(String, Collected)> {
+fn collect_as(
+    uid: u32,
+    words: &[OsString],
+    within: Duration,
+) -> anyhow::Result<(String, Collected)> {
     let user = User::find(&uid.to_string())?;
-    let output = user.run(words)?;
+    let output = user.run(words, within)?;
     let there = serde_json::from_slice(&output.stdout).map_err(|_| {
         anyhow::anyhow!("{}", plain(String::from_utf8_lossy(&output.stderr).trim()))
     })?;

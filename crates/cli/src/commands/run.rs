@@ -143,22 +143,18 @@ fn with_job(args: &RunArgs, dir: &JobDir, mount: &Path, stop: &Stop) -> anyhow::
     if !ended.is_success && !args.stage_out_always {
         return Ok(ended);
     }
+    // The pool is taken down afterwards, so a failure must not keep the others from being copied.
+    let mut is_whole = true;
     for staging in &args.stage_out {
-        let staged = stage(&inside(mount, &staging.from), &staging.to, stop);
-        if let Err(error) = staged {
-            eprintln!(
-                "tsumugi: not all of {} is staged out: {}",
-                staging.from.display(),
-                words(&error)
-            );
-            // A script that sees only one number needs the command's own failure more.
-            return Ok(Ended {
-                code: if ended.is_success { OWN_FAILURE } else { ended.code },
-                ..ended
-            });
+        if let Err(error) = stage(&inside(mount, &staging.from), &staging.to, stop) {
+            let from = staging.from.display();
+            eprintln!("tsumugi: not all of {from} is staged out: {}", words(&error));
+            is_whole = false;
         }
     }
-    Ok(ended)
+    // A script that sees only one number needs the command's own failure more.
+    let code = if ended.is_success && !is_whole { OWN_FAILURE } else { ended.code };
+    Ok(Ended { code, ..ended })
 }
 
 /// Returns a path below the mount. The given path may begin with a slash.

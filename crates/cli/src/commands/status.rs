@@ -76,7 +76,7 @@ pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
             let mut words: Vec<OsString> = vec!["status".into(), "--job".into(), name.job.into()];
             words.extend(["--dir".into(), name.base.into_os_string()]);
             words.extend(args.json.then(|| "--json".into()));
-            return Ok(relay(&user.run(&words)?));
+            return Ok(relay(&user.run(&words, users::REMOTE_GRACE)?));
         }
     };
     if !dir.path().exists() {

@@ -250,16 +250,19 @@ fn up_local(args: &UpArgs, dir: &JobDir, stop: &Stop) -> anyhow::Result<Outcome>
     let has_fabric = args.has_fabric()?;
     let count = usize::from(args.local.unwrap_or(1));
     let plan = args.plan(has_fabric, count)?;
-    let already = dir.path().exists();
     let result = drive_local(args, dir, plan, stop);
-    if result.is_err() && !already {
+    if result.is_err() {
         undo(dir);
     }
     result
 }
 
-/// Cleans up after a failure, and reports what could not be removed.
+/// Cleans up after a failure, and reports what could not be removed. Leaves a job alone that
+/// another process has created.
 pub(crate) fn undo(dir: &JobDir) {
+    if !dir.is_made_here() {
+        return;
+    }
     match cleanup::clean(dir, Instant::now() + UNDO_WITHIN, true) {
         Ok(report) => {
             for left in report.left {

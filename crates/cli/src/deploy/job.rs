@@ -8,6 +8,7 @@ use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Longest job name: it becomes part of network namespaces and paths.
@@ -49,6 +50,8 @@ pub(crate) struct JobDir {
     path: PathBuf,
     /// The user chose its base directory.
     is_chosen: bool,
+    /// Set when this process has created the directory.
+    made: Arc<OnceLock<()>>,
 }
 
 impl JobDir {
@@ -75,7 +78,7 @@ impl JobDir {
         let base = base.map_or_else(default_base, Path::to_path_buf);
         let base = std::path::absolute(&base)
             .with_context(|| format!("cannot find {}", base.display()))?;
-        let dir = JobDir { path: base.join(&job), job, is_chosen };
+        let dir = JobDir { path: base.join(&job), job, is_chosen, made: Arc::default() };
         dir.check()?;
         Ok(dir)
     }
@@ -138,7 +141,15 @@ impl JobDir {
         DirBuilder::new().mode(0o700).create(&self.path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => self.there_already(),
             _ => anyhow::Error::new(error).context(format!("cannot make {}", self.path.display())),
-        })
+        })?;
+        self.made.get_or_init(|| ());
+        Ok(())
+    }
+
+    /// Returns whether this process has created the directory, and so may undo what is in it: of
+    /// several `up` with one name at the same time, only one has.
+    pub(crate) fn is_made_here(&self) -> bool {
+        self.made.get().is_some()
     }
 
     /// Refuses to create an existing job, before any other check.

@@ -9,27 +9,38 @@ use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::path::Path;
 use std::time::Duration;
 
 const FILE: &str = "lease";
+/// Digits of all leases, so that one fits in the place of another.
+const DIGITS: usize = 20;
 /// Longest content.
 const BYTES_MAX: u64 = 64;
 
-/// Makes the lease last for this time from now on.
+/// Makes the lease last for this time from now on. On a full file system, which any user may have
+/// filled, it overwrites the earlier lease, whose bytes have their place: a reader that sees a part
+/// of each sees no lease that has lapsed.
 ///
 /// # Errors
 /// If its file cannot be written.
 pub(crate) fn renew(dir: &JobDir, lasts: Duration) -> anyhow::Result<()> {
     let until = reactor::time::boot_time().saturating_add(lasts.as_nanos() as u64);
+    let text = format!("{until:0DIGITS$}");
     let (path, beside) = (dir.join(FILE), dir.join("lease.new"));
-    let result = (|| {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-        let opened =
-            rustix::fs::open(&beside, flags | OFlags::NOFOLLOW, Mode::from_raw_mode(0o600))?;
-        File::from(opened).write_all(until.to_string().as_bytes())?;
-        std::fs::rename(&beside, &path)
-    })();
+    let replaced = write(&beside, OFlags::CREATE | OFlags::TRUNC, &text)
+        .and_then(|()| std::fs::rename(&beside, &path));
+    let result = replaced.or_else(|error| {
+        // The first lease has no place.
+        write(&path, OFlags::empty(), &text).map_err(|_| error)
+    });
     result.with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn write(path: &Path, how: OFlags, text: &str) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | how;
+    let opened = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?;
+    File::from(opened).write_all(text.as_bytes())
 }
 
 /// Returns the time left; zero if the lease has lapsed, `None` if it was never written.
@@ -70,5 +81,20 @@ mod tests {
         assert_eq!(left(&dir).unwrap(), Some(Duration::ZERO));
         std::fs::write(dir.join(FILE), "never").unwrap();
         assert!(left(&dir).is_err());
+    }
+
+    /// Goal: a full file system does not end a lease. Input: a lease beside which no other can be
+    /// written. Expected: it is renewed in its place, for longer and for shorter times.
+    #[test]
+    fn a_lease_is_renewed_on_a_full_disk() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = JobDir::new(Some("j"), Some(base.path())).unwrap();
+        dir.create().unwrap();
+        renew(&dir, Duration::ZERO).unwrap();
+        std::fs::create_dir(dir.join("lease.new")).unwrap();
+        for seconds in [60, 1_000_000_000, 30] {
+            renew(&dir, Duration::from_secs(seconds)).unwrap();
+            assert!(left(&dir).unwrap().unwrap() > Duration::from_secs(seconds - 10));
+        }
     }
 }

@@ -85,7 +85,8 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Creates the job's directory, takes its lock, and writes the first state and the keys. If
-    /// this fails after it created the directory, the caller must still clean up.
+    /// this fails after it created the directory, the caller must still clean up
+    /// ([`JobDir::is_made_here`]).
     pub(crate) fn begin(dir: &JobDir, plan: Plan, stop: Stop) -> anyhow::Result<Machine> {
         dir.refuse_existing()?;
         let mut state = State::of_plan(dir, &plan)?;

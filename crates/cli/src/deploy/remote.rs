@@ -6,10 +6,12 @@
 //! machine. Afterwards no connection stays open; `status` and `down` ask the machines anew.
 
 mod agent;
+mod called;
 mod conversation;
 mod errand;
 mod host;
 mod look;
+mod pieces;
 mod step;
 mod tree;
 
@@ -35,6 +37,7 @@ use std::time::{Duration, Instant};
 use tls::{Holder, JobKey};
 
 pub(crate) use agent::{serve, serve_step};
+use errand::ask_in_turn;
 pub(crate) use errand::{Errand, ask_all, run as run_errand};
 
 /// How much longer than an agent's own deadline its answer may take.
@@ -43,6 +46,9 @@ const GRACE: Duration = Duration::from_secs(10);
 const BEGIN_WITHIN: Duration = Duration::from_secs(30);
 /// How long backing files may be written without an answer.
 const PREPARE_WITHIN: Duration = Duration::from_hours(1);
+
+/// How long a machine may take for a command, beyond the deadline that the command has itself.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// The lease of the machines of a job with an owning process; this machine renews it.
 const OWNED_LEASE: Duration = Duration::from_mins(15);
@@ -167,8 +173,11 @@ pub(crate) fn up(
 
 /// The agents undo their work when their connections end; a request to each makes sure.
 fn undo_all(dir: &JobDir, state: &State) {
-    let undone = state.write(dir).and_then(|()| down(dir, UNDO_WITHIN, None));
-    match undone {
+    // On a full disk the earlier state has to do.
+    if let Err(error) = state.write(dir) {
+        eprintln!("tsumugi: {}", words(&error));
+    }
+    match down(dir, UNDO_WITHIN, None) {
         Ok(report) if report.left.is_empty() => {}
         Ok(report) => {
             report.left.iter().for_each(|left| eprintln!("tsumugi: left behind: {left}"));
@@ -298,7 +307,7 @@ pub(crate) fn renew(dir: &JobDir, lasts: Option<Duration>) -> anyhow::Result<Vec
     };
     lease::renew(dir, lasts)?;
     let lasts = format!("{}ms", lasts.as_millis());
-    let errand = errand(dir, &["renew", "--json", "--lease", &lasts]);
+    let errand = errand(dir, &["renew", "--json", "--lease", &lasts], ANSWER_WITHIN);
     let answers = ask_all::<Renewed>(&state.hosts, &errand);
     let mut left = Vec::new();
     for (host, answer) in state.hosts.iter().zip(answers) {
@@ -328,10 +337,9 @@ pub(crate) fn down(dir: &JobDir, within: Duration, logs: Option<&Path>) -> anyho
     let mut arguments = vec!["down", "--json", "--deadline", &seconds];
     let logs = logs.map(Path::to_string_lossy);
     arguments.extend(logs.iter().flat_map(|logs| ["--keep-logs", logs]));
-    let errand = errand(dir, &arguments);
+    let errand = errand(dir, &arguments, within + ANSWER_WITHIN);
     let (first, rest) = hosts.split_at(hosts.len().min(1));
-    let mut reports = ask_all(rest, &errand);
-    reports.extend(ask_all(first, &errand));
+    let reports = ask_in_turn(&[rest, first], &errand, false);
     for (host, report) in rest.iter().chain(first).zip(reports) {
         match report {
             Ok(report) => all.merge(&host.host, report),
@@ -363,12 +371,13 @@ pub(crate) fn restart(
         let names: Vec<_> = hosts.iter().map(|host| host.name.as_str()).collect();
         bail!("job {} has no {part:?}; it has {}, {META}", dir.job(), names.join(", "));
     }
-    let within = format!("{}ms", within.as_millis());
-    let arguments = ["restart", "--json", "--ready-within", &within];
+    let seconds = format!("{}ms", within.as_millis());
+    let arguments = ["restart", "--json", "--ready-within", &seconds];
     let mut started = Vec::new();
-    let mut start = |hosts: &[HostState], own: &[&str]| -> anyhow::Result<()> {
-        let errand = errand(dir, &[&arguments, own].concat());
-        for (host, answer) in hosts.iter().zip(ask_all::<Restarted>(hosts, &errand)) {
+    let mut start = |groups: &[&[HostState]], own: &[&str]| -> anyhow::Result<()> {
+        let errand = errand(dir, &[&arguments, own].concat(), within + ANSWER_WITHIN);
+        let answers = ask_in_turn::<Restarted>(groups, &errand, true);
+        for (host, answer) in groups.iter().copied().flatten().zip(answers) {
             let answer = answer.with_context(|| format!("cannot restart on {}", host.host))?;
             started.extend(answer.restarted);
         }
@@ -377,23 +386,23 @@ pub(crate) fn restart(
     if parts.is_empty() {
         // The nodes need the metadata service, which the first machine has.
         let (first, rest) = hosts.split_at(1);
-        start(first, &[])?;
-        start(rest, &[])?;
+        start(&[first, rest], &[])?;
         return Ok(started);
     }
     for (index, host) in hosts.iter().enumerate() {
         let has = |part: &&String| **part == host.name || (index == 0 && *part == META);
         let own: Vec<_> = parts.iter().filter(has).map(String::as_str).collect();
         if !own.is_empty() {
-            start(std::slice::from_ref(host), &own)?;
+            start(&[std::slice::from_ref(host)], &own)?;
         }
     }
     Ok(started)
 }
 
 /// Returns a command for the parts of a job.
-fn errand(dir: &JobDir, words: &[&str]) -> Errand {
-    Errand { job: Some(dir.job().into()), words: words.iter().map(ToString::to_string).collect() }
+fn errand(dir: &JobDir, words: &[&str], within: Duration) -> Errand {
+    let words = words.iter().map(ToString::to_string).collect();
+    Errand { job: Some(dir.job().into()), words, within }
 }
 
 /// Returns the state of a job, combined from all its machines.
@@ -404,7 +413,7 @@ pub(crate) fn status(dir: &JobDir) -> anyhow::Result<Status> {
     if status.note.is_some() {
         hosts.clear();
     }
-    let answers = ask_all::<Status>(&hosts, &errand(dir, &["status", "--json"]));
+    let answers = ask_all::<Status>(&hosts, &errand(dir, &["status", "--json"], ANSWER_WITHIN));
     for (host, answer) in hosts.iter().zip(answers) {
         match answer {
             Ok(there) => merge(&mut status, host, there),

@@ -5,6 +5,7 @@
 use super::process::{self, Process};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -198,15 +199,53 @@ pub(crate) fn nodes_here() -> anyhow::Result<String> {
     Ok(names.join(","))
 }
 
+/// Returns those of these nodes that Slurm cannot run anything on, with their states.
+pub(crate) fn lost(nodes: &[&str]) -> BTreeMap<String, String> {
+    let nodes = nodes.join(",");
+    match asked(&["sinfo", "--noheader", "--Node", "--nodes", &nodes, "--format=%N %T"]) {
+        Ok(output) if output.status.success() => lost_of(&String::from_utf8_lossy(&output.stdout)),
+        // srun reports the reason, or reaches all of them.
+        Ok(_) | Err(_) => BTreeMap::new(),
+    }
+}
+
+/// Reads nodes and their states. A state with `*` is that of a node that does not respond.
+fn lost_of(states: &str) -> BTreeMap<String, String> {
+    let pairs = states.lines().filter_map(|line| line.trim().split_once(' '));
+    let is_lost = |state: &str| state.starts_with("down") || state.contains('*');
+    let lost = pairs.filter(|(_, state)| is_lost(state));
+    lost.map(|(node, state)| (node.into(), state.trim().into())).collect()
+}
+
+/// What becomes of a step when one of its tasks fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtFailure {
+    /// Slurm ends the others.
+    End,
+    /// The others go on.
+    GoOn,
+}
+
+/// Settings of users for their own programs that no option of srun takes back. They would change what
+/// srun runs, or how it passes output on.
+const USERS: [&str; 4] =
+    ["SLURM_LABELIO", "SLURM_UNBUFFEREDIO", "SLURM_MULTI_PROG", "SLURM_EXCLUSIVE"];
+
 /// Returns an `srun` of one task on each of these nodes of a job, beside its other steps.
-pub(crate) fn srun(job: u32, name: &str, nodes: &[&str]) -> Command {
+pub(crate) fn srun(job: u32, name: &str, nodes: &[&str], failure: AtFailure) -> Command {
     let mut command = Command::new("srun");
     let count = nodes.len();
     command.args(["--overlap", "--ntasks-per-node=1", "--mem=0", "--mpi=none", "--cpu-bind=none"]);
-    command.args(["--kill-on-bad-exit=1", "--wait=0", "--no-kill", "--quiet"]);
+    command.args(["--input=all", "--output=all", "--error=all"]);
+    let is_fatal = u8::from(failure == AtFailure::End);
+    command.arg(format!("--kill-on-bad-exit={is_fatal}"));
+    command.args(["--wait=0", "--no-kill", "--quiet"]);
     command.arg(format!("--jobid={job}")).arg(format!("--job-name={name}"));
     command.arg(format!("--nodes={count}")).arg(format!("--ntasks={count}"));
     command.arg(format!("--nodelist={}", nodes.join(",")));
+    for name in USERS {
+        command.env_remove(name);
+    }
     command
 }
 
@@ -223,6 +262,13 @@ mod tests {
         for names in ["", "batch\n", "tsumugi.pool2\n"] {
             assert!(matches!(step.judge(names), Verdict::Over(_)), "{names:?}");
         }
+    }
+
+    /// Goal: nodes that are down or silent are lost; busy, draining and reserved ones are not.
+    #[test]
+    fn lost_nodes_are_down_or_silent() {
+        let states = "n1 allocated\nn2 down*\nn3 draining\nn4 mixed*\nn5 down\nn6 reserved\n\n";
+        assert_eq!(lost_of(states).into_keys().collect::<Vec<_>>(), ["n2", "n4", "n5"]);
     }
 
     /// Goal: only a report of Slurm ends a pool; a controller that does not answer, and an answer

@@ -3,6 +3,7 @@
 //! Root never acts with its own rights on data that another user wrote, because that user chose its
 //! paths, processes and commands. Instead it starts this program again as the user.
 
+use super::bounded;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -10,9 +11,17 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// Set for a program that root started as another user.
 pub(crate) const FOR_ROOT: &str = "TSUMUGI_FOR_ROOT";
+/// How much longer than its own deadline a program that root runs as a user may take, if it reaches
+/// no other machine.
+pub(crate) const GRACE: Duration = Duration::from_secs(40);
+/// As [`GRACE`], if it may reach others.
+pub(crate) const REMOTE_GRACE: Duration = Duration::from_mins(3);
+/// Longest output of such a program.
+const OUTPUT_BYTES_MAX: usize = 64 << 20;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A user.
@@ -80,8 +89,12 @@ impl User {
         self.uid == rustix::process::geteuid().as_raw()
     }
 
-    /// Runs this program as the user, out of reach of the terminal, and waits for its end.
-    pub(crate) fn run(&self, arguments: &[OsString]) -> anyhow::Result<Output> {
+    /// Runs this program as the user, out of reach of the terminal, and waits for its end. The user
+    /// can stop the program, and make it print anything: root waits for a time only.
+    ///
+    /// # Errors
+    /// If the program cannot be started, or does not end in time.
+    pub(crate) fn run(&self, arguments: &[OsString], within: Duration) -> anyhow::Result<Output> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("tsumugi").args(arguments).env_clear().env("PATH", PATH).env(FOR_ROOT, "1");
         command.env("HOME", &self.home).env("USER", &self.name).env("LOGNAME", &self.name);
@@ -95,8 +108,14 @@ impl User {
         if let Some(engine) = crate::commands::engine::insisted() {
             command.env(reactor::engine::choice::VARIABLE, engine);
         }
-        command.uid(self.uid).gid(self.gid).current_dir("/").stdin(Stdio::null());
-        command.output().with_context(|| format!("cannot run this program as {}", self.name))
+        command.uid(self.uid).gid(self.gid).current_dir("/");
+        bounded::output(&mut command, OUTPUT_BYTES_MAX, within)
+            .with_context(|| format!("cannot run this program as {}", self.name))?
+            .with_context(|| {
+                let within = humantime::format_duration(within);
+                let name = &self.name;
+                format!("this program, as {name}, did not end within {within}: {name} may have stopped it")
+            })
     }
 }
 

@@ -8,7 +8,7 @@ use crate::deploy::cleanup::{self, Report};
 use crate::deploy::find::{self, Job};
 use crate::deploy::job::JobDir;
 use crate::deploy::output::print_json;
-use crate::deploy::users::User;
+use crate::deploy::users::{GRACE, User};
 use crate::print::words;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -69,7 +69,7 @@ fn down_as(
     let mut arguments: Vec<OsString> = vec!["down".into(), "--json".into(), "--slurm-job".into()];
     arguments.push(job.to_string().into());
     arguments.extend(["--deadline".into(), format!("{}ms", args.deadline.as_millis()).into()]);
-    let output = user.run(&arguments)?;
+    let output = user.run(&arguments, args.deadline + GRACE)?;
     let there: Ended = serde_json::from_slice(&output.stdout)
         .map_err(|_| anyhow::anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim()))?;
     ended.jobs.extend(there.jobs);

@@ -4,9 +4,11 @@
 //! launchers such as srun, which end all processes that a step leaves: it takes its machine's part
 //! of the job down when a signal asks it to end.
 
-use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply, lines};
+use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply};
+use super::pieces;
 use super::tree::{Sink, Tree, line};
 use crate::commands::up::undo;
+use crate::deploy::bounded::lines;
 use crate::deploy::cleanup;
 use crate::deploy::hosts::Spot;
 use crate::deploy::job::JobDir;
@@ -138,7 +140,6 @@ fn listen(dir: &JobDir, stop: &Stop, voice: &Voice) -> Result<Machine, ()> {
             at_end.request();
         }
     });
-    let already = dir.path().exists();
     let mut machine = None;
     let result = carry_out(dir, stop, &orders, &mut machine, &is_finished, voice);
     match (result, machine) {
@@ -148,9 +149,7 @@ fn listen(dir: &JobDir, stop: &Stop, voice: &Voice) -> Result<Machine, ()> {
             let why = result.err().map_or_else(|| "not begun".into(), |e| crate::print::words(&e));
             // The reader may have gone.
             let _ = voice.send(Reply::Failed(why));
-            if !already {
-                undo(dir);
-            }
+            undo(dir);
             Err(())
         }
     }
@@ -226,6 +225,9 @@ fn step(machine: &mut Machine, order: &Order, voice: &Voice) -> anyhow::Result<R
 impl Voice {
     fn send(&self, reply: Reply) -> anyhow::Result<()> {
         let line = line(&Addressed { node: self.node.clone(), content: reply })?;
+        if self.is_step {
+            return pieces::print(&self.node, &line).context("the connection ended");
+        }
         print(&line).context("the connection ended")
     }
 

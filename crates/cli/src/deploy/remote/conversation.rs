@@ -11,7 +11,6 @@ use crate::deploy::stop::Stop;
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{BufRead, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -255,13 +254,4 @@ pub(super) fn deal(line: &str, slots: &BTreeMap<String, Slot>) {
         // answers orders one at a time: the queue has space for that.
         reply => drop(slot.replies.try_send(reply)),
     }
-}
-
-/// Returns the lines of a stream until its end or an error. No line is longer than `bytes_max`.
-pub(super) fn lines(mut from: impl BufRead, bytes_max: u64) -> impl Iterator<Item = String> {
-    std::iter::from_fn(move || {
-        let mut line = String::new();
-        let length = from.by_ref().take(bytes_max).read_line(&mut line);
-        length.is_ok_and(|bytes| bytes > 0).then_some(line)
-    })
 }

@@ -1,27 +1,36 @@
-//! Sending a command to all machines of a job, over the tree of [`super::tree`]: `tsumugi errand`
-//! on a machine runs the command for its own part of the job, sends it to the machines below at the
-//! same time, and prints all answers.
+//! Sending a command to all machines of a job: over the tree of [`super::tree`], or as one Slurm
+//! step ([`super::called`]). `tsumugi errand` on a machine runs the command for its own part of the
+//! job, sends it to the machines below at the same time, and prints all answers.
 //!
 //! If a machine is dead or cannot reach those below it, their answers are missing. The first
-//! machine then asks them itself.
+//! machine then asks them itself. A machine that hangs is given up after a time; the others do not
+//! wait for it.
 
-use super::conversation::{Addressed, lines};
-use super::tree::{branches, line};
+use super::called;
+use super::conversation::Addressed;
+use super::tree::{branches, depth, line, locked};
+use crate::deploy::bounded::{self, NoLine, Running};
 use crate::deploy::state::HostState;
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, ExitCode, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::io::{BufRead, Write};
+use std::process::{ChildStdin, Command, ExitCode, Output};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// Longest answer.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
+pub(super) const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of error output to keep.
+pub(super) const COMPLAINT_BYTES_MAX: usize = 4096;
 /// Number of machines to ask at once outside a tree.
 const ASKED_MAX: usize = 32;
 /// The exit code of an ssh that has not reached its machine.
 const SSH_FAILED: i32 = 255;
+/// How long it may take to reach a machine from the one above it. ssh gives up on a dead machine
+/// after half of it.
+const REACH_WITHIN: Duration = Duration::from_secs(20);
 
 /// A command for all machines.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,21 +39,54 @@ pub(crate) struct Errand {
     pub(crate) job: Option<String>,
     /// Its arguments.
     pub(crate) words: Vec<String>,
+    /// How long it may take on a machine.
+    pub(crate) within: Duration,
 }
 
 /// An errand on its way to a machine.
 #[derive(Debug, Serialize, Deserialize)]
-struct Sent {
-    errand: Errand,
-    own: HostState,
-    rest: Vec<HostState>,
+pub(super) enum Sent {
+    /// For a machine of the tree, and those below it.
+    Branch { errand: Errand, own: HostState, rest: Vec<HostState> },
+    /// For the tasks of a step, which wait until their group is called. `hosts` has Slurm's name of
+    /// each machine, its group, and its name in the pool; all else is as with `like`. All tasks get
+    /// all of it, so it is short.
+    Step { errand: Errand, like: HostState, hosts: BTreeMap<String, (usize, String)> },
 }
 
 /// The output of a command.
-#[derive(Debug, Serialize, Deserialize)]
-struct Printed {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Printed {
     output: String,
     complaint: String,
+}
+
+/// Answers of machines, by node. The first answer of a node counts.
+#[derive(Debug, Default)]
+pub(super) struct Answers(Mutex<BTreeMap<String, Printed>>);
+
+impl Answers {
+    pub(super) fn add(&self, answer: Addressed<Printed>) {
+        locked(&self.0).entry(answer.node).or_insert(answer.content);
+    }
+
+    /// Notes why a machine does not answer.
+    pub(super) fn lament(&self, host: &HostState, why: &str) {
+        self.add(Addressed { node: host.name.clone(), content: Printed::nothing(why.into()) });
+    }
+
+    /// Returns the machines without an answer.
+    pub(super) fn silent(&self, hosts: &[HostState]) -> Vec<HostState> {
+        let answers = locked(&self.0);
+        hosts.iter().filter(|host| !answers.contains_key(&host.name)).cloned().collect()
+    }
+
+    /// Returns whether all machines have given an answer of this kind.
+    fn are_good<T: DeserializeOwned>(&self, hosts: &[HostState]) -> bool {
+        let answers = locked(&self.0);
+        let mut found = hosts.iter().map(|host| answers.get(&host.name));
+        found.all(|printed| printed.is_some_and(|printed| printed.read::<T>().is_ok()))
+    }
 }
 
 /// Runs an errand on all these machines. Returns their answers in the same order.
@@ -52,36 +94,54 @@ pub(crate) fn ask_all<T: DeserializeOwned>(
     hosts: &[HostState],
     errand: &Errand,
 ) -> Vec<anyhow::Result<T>> {
-    let answers = Mutex::new(BTreeMap::new());
-    let pass = |answer: Addressed<Printed>| {
-        let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.entry(answer.node).or_insert(answer.content);
-    };
-    // srun is a tree of its own, but takes one command for all its nodes.
-    if hosts.iter().all(|host| host.run.is_none()) {
-        send(hosts, errand, true, &pass);
+    ask_in_turn(&[hosts], errand, false)
+}
+
+/// Runs an errand on these groups of machines, one group after the other. With `is_strict`, a group
+/// with a failure is the last one. Returns the answers in the same order.
+pub(crate) fn ask_in_turn<T: DeserializeOwned>(
+    groups: &[&[HostState]],
+    errand: &Errand,
+    is_strict: bool,
+) -> Vec<anyhow::Result<T>> {
+    let answers = Answers::default();
+    let goes_on = |group: &[HostState]| !is_strict || answers.are_good::<T>(group);
+    if let Some(run) = groups.iter().copied().flatten().find_map(|host| host.run.as_ref()) {
+        called::ask(run.job, groups, errand, &answers, &goes_on);
+    } else {
+        for group in groups {
+            ask_tree(group, errand, &answers);
+            if !goes_on(group) {
+                break;
+            }
+        }
     }
-    let has_answered = |host: &&HostState| {
-        answers.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&host.name)
-    };
-    let silent: Vec<_> = hosts.iter().filter(|host| !has_answered(host)).collect();
-    for some in silent.chunks(ASKED_MAX) {
+    let mut answers = answers.0.into_inner().unwrap_or_default();
+    let read = |host: &HostState| answers.remove(&host.name).context("it was not asked")?.read();
+    groups.iter().copied().flatten().map(read).collect()
+}
+
+/// Asks machines that ssh reaches.
+fn ask_tree(hosts: &[HostState], errand: &Errand, answers: &Answers) {
+    send(hosts, errand, true, &|answer| answers.add(answer));
+    for some in answers.silent(hosts).chunks(ASKED_MAX) {
         std::thread::scope(|scope| {
             for host in some {
-                scope.spawn(|| pass(errand.ask(host).0));
+                scope.spawn(|| answers.add(errand.ask(host).0));
             }
         });
     }
-    let mut answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let read = |host: &HostState| answers.remove(&host.name).context("no answer")?.read();
-    hosts.iter().map(read).collect()
 }
 
 /// Runs `tsumugi errand`: an errand from standard input, for this machine and those below it.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     std::io::stdin().lock().read_line(&mut text).context("no errand on standard input")?;
-    let sent: Sent = serde_json::from_str(&text).context("the input is not an errand")?;
+    let (errand, own, rest) =
+        match serde_json::from_str::<Sent>(&text).context("the input is not an errand")? {
+            Sent::Branch { errand, own, rest } => (errand, own, rest),
+            Sent::Step { errand, like, hosts } => return called::run(&errand, like, &hosts),
+        };
     let pass = |answer: Addressed<Printed>| {
         if let Ok(line) = line(&answer) {
             let mut output = std::io::stdout().lock();
@@ -90,8 +150,8 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         }
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| send(&sent.rest, &sent.errand, false, &pass));
-        pass(sent.errand.run_here(&sent.own));
+        scope.spawn(|| send(&rest, &errand, false, &pass));
+        pass(errand.run_here(&own));
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -126,29 +186,37 @@ fn send(
 }
 
 impl Errand {
-    /// Runs the command on one machine. Also returns whether the machine was reached.
+    /// Runs the command on one machine. Also returns whether another attempt would be useless,
+    /// because the machine was reached.
     fn ask(&self, host: &HostState) -> (Addressed<Printed>, bool) {
         let words: Vec<_> = self.words.iter().map(String::as_str).collect();
         let mut command = match &self.job {
             Some(job) => host.command(job, &words),
             None => host.bare_command(&words),
         };
-        let (content, is_reached) = match command.stdin(Stdio::null()).output() {
-            Ok(output) => (Printed::of(&output), output.status.code() != Some(SSH_FAILED)),
-            Err(error) => (Printed::nothing(format!("cannot run ssh or srun: {error}")), false),
-        };
+        let within = self.within + REACH_WITHIN;
+        let (content, is_reached) =
+            match bounded::output(&mut command, ANSWER_BYTES_MAX as usize, within) {
+                Ok(Some(output)) => {
+                    (Printed::of(&output), output.status.code() != Some(SSH_FAILED))
+                }
+                Ok(None) => (Printed::late(within), true),
+                Err(error) => (Printed::nothing(format!("cannot run ssh: {error}")), false),
+            };
         (Addressed { node: host.name.clone(), content }, is_reached)
     }
 
-    fn run_here(&self, own: &HostState) -> Addressed<Printed> {
+    /// Runs the command on this machine.
+    pub(super) fn run_here(&self, own: &HostState) -> Addressed<Printed> {
         let words: Vec<_> = self.words.iter().map(String::as_str).collect();
         let mut command = Command::new("/proc/self/exe");
         match &self.job {
             Some(job) => command.args(own.words(job, &words)),
             None => command.args(words),
         };
-        let content = match command.stdin(Stdio::null()).output() {
-            Ok(output) => Printed::of(&output),
+        let content = match bounded::output(&mut command, ANSWER_BYTES_MAX as usize, self.within) {
+            Ok(Some(output)) => Printed::of(&output),
+            Ok(None) => Printed::late(self.within),
             Err(error) => Printed::nothing(format!("cannot run tsumugi: {error}")),
         };
         Addressed { node: own.name.clone(), content }
@@ -161,38 +229,48 @@ impl Errand {
         rest: &[HostState],
         pass: &impl Fn(Addressed<Printed>),
     ) -> Option<Addressed<Printed>> {
+        let within = self.within + REACH_WITHIN * (1 + depth(rest));
+        let deadline = Instant::now() + within;
+        let sent = Sent::Branch { errand: self.clone(), own: head.clone(), rest: rest.to_vec() };
+        let mut text = serde_json::to_vec(&sent).ok()?;
+        text.push(b'\n');
+        let mut command = head.bare_command(&["errand"]);
+        // If the process has ended already, its error output shows why.
+        let input = move |mut input: ChildStdin| drop(input.write_all(&text));
+        let running =
+            Running::start(&mut command, ANSWER_BYTES_MAX, COMPLAINT_BYTES_MAX, input).ok()?;
         let mut has_answered = false;
-        let mut listen = || -> anyhow::Result<Output> {
-            let mut command = head.bare_command(&["errand"]);
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let mut child = command.spawn()?;
-            let sent = Sent { errand: self.clone(), own: head.clone(), rest: rest.to_vec() };
-            if let Some(mut input) = child.stdin.take() {
-                let mut text = serde_json::to_vec(&sent)?;
-                text.push(b'\n');
-                // If the process has ended already, its error output shows why.
-                let _ = input.write_all(&text);
-            }
-            if let Some(output) = child.stdout.take() {
-                for line in lines(BufReader::new(output), ANSWER_BYTES_MAX) {
-                    // The output of a shell at login is not an answer.
+        let is_late = loop {
+            match running.line(deadline) {
+                // The output of a shell at login is not an answer.
+                Ok(line) => {
                     if let Ok(answer) = serde_json::from_str::<Addressed<Printed>>(&line) {
                         has_answered |= answer.node == head.name;
                         pass(answer);
                     }
                 }
+                Err(why) => break why == NoLine::Late,
             }
-            Ok(child.wait_with_output()?)
         };
-        let output = listen().ok()?;
-        let is_lost = output.status.code() == Some(SSH_FAILED) && !has_answered;
-        is_lost.then(|| Addressed { node: head.name.clone(), content: Printed::of(&output) })
+        let (status, complaint) = running.end(deadline);
+        let answer = |content| Addressed { node: head.name.clone(), content };
+        if is_late && !has_answered {
+            pass(answer(Printed::late(within)));
+        }
+        let is_lost = status.and_then(|status| status.code()) == Some(SSH_FAILED) && !has_answered;
+        let why = if complaint.is_empty() { "the connection ended".into() } else { complaint };
+        is_lost.then(|| answer(Printed::nothing(why)))
     }
 }
 
 impl Printed {
     fn nothing(complaint: String) -> Printed {
         Printed { output: String::new(), complaint }
+    }
+
+    pub(super) fn late(within: Duration) -> Printed {
+        let within = humantime::format_duration(within);
+        Printed::nothing(format!("no answer within {within}: the machine or its mount hangs"))
     }
 
     fn of(output: &Output) -> Printed {

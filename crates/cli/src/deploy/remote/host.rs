@@ -1,6 +1,6 @@
-//! The commands that reach a job's machines by ssh or srun, and their answers.
+//! The commands that reach a job's machines by ssh or srun.
 
-use crate::deploy::slurm::{self, SlurmRun, SlurmStep};
+use crate::deploy::slurm::{self, AtFailure, SlurmRun, SlurmStep};
 use crate::deploy::state::HostState;
 use std::ffi::OsStr;
 use std::process::Command;
@@ -12,8 +12,9 @@ const SSH_OPTIONS: [&str; 4] = [
     "-oServerAliveInterval=5",
     "-oServerAliveCountMax=3",
 ];
+
 impl HostState {
-    /// Returns the command that runs the program on the machine, for its part of the job.
+    /// Returns the ssh that runs the program on the machine, for its part of the job.
     pub(super) fn command(&self, job: &str, arguments: &[&str]) -> Command {
         let words = self.words(job, arguments);
         self.bare_command(&words.iter().map(String::as_str).collect::<Vec<_>>())
@@ -29,18 +30,12 @@ impl HostState {
         words
     }
 
-    /// Returns the command that runs the program on the machine.
+    /// Returns the ssh that runs the program on the machine.
     pub(crate) fn bare_command(&self, arguments: &[&str]) -> Command {
-        if let Some(run) = &self.run {
-            let mut command = slurm::srun(run.job, "tsumugi", &[&self.host]);
-            command.arg("--").arg(&self.binary).args(arguments);
-            return command;
-        }
         let mut words = self.ssh.iter();
         let mut command = Command::new(words.next().map_or("ssh", String::as_str));
         command.args(words).args(SSH_OPTIONS).arg("--").arg(&self.host);
-        // ssh passes the words to a shell on the machine. srun passes the environment on, ssh does
-        // not.
+        // ssh passes the words to a shell on the machine, without the environment of this process.
         let log = std::env::var("TSUMUGI_LOG").map(|log| format!("TSUMUGI_LOG={log}"));
         let set = log.iter().flat_map(|log| ["env", log.as_str()]);
         let all = set.chain([self.binary.as_str()]).chain(arguments.iter().copied());
@@ -57,7 +52,7 @@ fn quote(word: &str) -> String {
 /// Returns the command that runs the agents of all these nodes, in the foreground, as one step.
 pub(super) fn agents(run: &SlurmRun, job: &str, hosts: &[HostState]) -> Command {
     let names: Vec<_> = hosts.iter().map(|host| host.host.as_str()).collect();
-    let mut command = slurm::srun(run.job, &SlurmStep::name_of(job), &names);
+    let mut command = slurm::srun(run.job, &SlurmStep::name_of(job), &names, AtFailure::End);
     let binary = hosts.first().map_or("tsumugi", |host| host.binary.as_str());
     command.args(["--", binary, "agent", "--job", job]);
     let base = hosts.first().and_then(|host| host.base.as_ref());

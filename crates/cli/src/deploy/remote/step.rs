@@ -7,10 +7,12 @@
 //! job is over, so the agents ignore it.
 //!
 //! `scancel` of a step, or the death of an agent or srun, kills all of the step at once. The keeper
-//! beside `up` then learns from Slurm that the step is over, and runs `tsumugi down` on each node
+//! beside `up` then learns from Slurm that the step is over, and runs `tsumugi down` on all nodes
 //! with another step.
 
-use super::conversation::{Conversation, LINE_BYTES_MAX, Link, deal, inboxes, lines};
+use super::conversation::{Conversation, LINE_BYTES_MAX, Link, deal, inboxes};
+use super::pieces::Pieces;
+use crate::deploy::bounded::lines;
 use crate::deploy::process::Process;
 use crate::deploy::state::HostState;
 use anyhow::Context;
@@ -59,7 +61,12 @@ pub(super) fn start(
     let step = Arc::new(Step { child, orders, log: log.into(), is_kept });
     let (slots, inboxes) = inboxes(hosts);
     std::thread::spawn(move || {
-        lines(BufReader::new(output), LINE_BYTES_MAX).for_each(|line| deal(&line, &slots));
+        let mut pieces = Pieces::default();
+        for piece in lines(BufReader::new(output), LINE_BYTES_MAX) {
+            if let Some(line) = pieces.take(&piece, LINE_BYTES_MAX) {
+                deal(&line, &slots);
+            }
+        }
     });
     Ok(Conversation::all(hosts, &Link::Step(step), inboxes))
 }

@@ -9,7 +9,8 @@
 //! If the ssh of a machine does not reach the others, the job does not fail: the machine reports
 //! those that it did not reach, and the root reaches them itself.
 
-use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply, lines};
+use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply};
+use crate::deploy::bounded::lines;
 use crate::deploy::state::HostState;
 use crate::print::words;
 use anyhow::Context;
@@ -38,6 +39,16 @@ pub(super) type Sink = Arc<dyn Fn(&str) + Send + Sync>;
 pub(super) fn branches(hosts: &[HostState]) -> impl Iterator<Item = &[HostState]> {
     let fan_out = hosts.first().map_or(1, |host| usize::from(host.fan_out.max(1)));
     hosts.chunks(hosts.len().div_ceil(fan_out).max(1))
+}
+
+/// Returns the number of steps to the farthest of these machines.
+pub(super) fn depth(hosts: &[HostState]) -> u32 {
+    let (mut left, mut depth) = (hosts, 0);
+    while let Some(branch) = branches(left).next() {
+        // The first branch is the longest.
+        (left, depth) = (&branch[1..], depth + 1);
+    }
+    depth
 }
 
 /// Running agents: those that were started here, and those that they have started.
@@ -218,10 +229,11 @@ mod tests {
         let mut widest = branches(hosts).count();
         let mut deepest = 0;
         for branch in branches(hosts) {
-            let (width, depth) = shape(&branch[1..]);
+            let (width, below) = shape(&branch[1..]);
             widest = widest.max(width);
-            deepest = deepest.max(depth + 1);
+            deepest = deepest.max(below + 1);
         }
+        assert_eq!(depth(hosts), u32::try_from(deepest).unwrap());
         (widest, deepest)
     }
 
