@@ -1,5 +1,5 @@
-//! Runs one [`QueuePair`] over a socket: a task that receives, sends and checks deadlines, and
-//! futures for callers that submit commands.
+//! Runs one [`QueuePair`] over a socket, or over an RDMA endpoint: a task that receives, sends and
+//! checks deadlines, and futures for callers that submit commands.
 //!
 //! One receive and at most one send are under way at any time. Submitting a command only queues
 //! bytes in the state machine and wakes the task. By the task's turn all other commands of the loop
@@ -8,13 +8,14 @@
 
 mod driver;
 mod execute;
+mod verbs;
 
 pub(crate) use execute::Execute;
 
 use crate::error::{ConnectionEnd, Error};
-use crate::options::{ConnectOptions, TlsOptions};
+use crate::options::{ConnectOptions, TlsOptions, Transport};
 use crate::queue_pair::{Data, Outcome, QueuePair, QueuePairConfig, QueuePairState};
-use nvme::SubmissionQueueEntry;
+use nvme::{ControllerId, QueueId, SubmissionQueueEntry};
 use reactor::local::Notify;
 use reactor::{JoinHandle, TcpStream, time};
 use std::cell::{Cell, RefCell};
@@ -57,8 +58,21 @@ pub(crate) struct Inner {
 }
 
 impl Connection {
+    /// Establishes the transport connection of a queue pair.
+    pub(crate) async fn open(
+        options: &ConnectOptions,
+        depth: u16,
+        queue: QueueId,
+        controller: ControllerId,
+    ) -> Result<Self, Error> {
+        match options.transport {
+            Transport::Tcp => Self::open_tcp(options, depth).await,
+            Transport::Rdma => Self::open_rdma(options, depth, queue, controller).await,
+        }
+    }
+
     /// Connects the socket and exchanges `ICReq` and `ICResp`.
-    pub(crate) async fn open(options: &ConnectOptions, depth: u16) -> Result<Self, Error> {
+    async fn open_tcp(options: &ConnectOptions, depth: u16) -> Result<Self, Error> {
         let address = options.address;
         let timeout = options.connect_timeout;
         let deadline = time::now() + timeout;
@@ -94,9 +108,18 @@ impl Connection {
             has_data_digest: options.data_digest,
             timeout_ticks: TICKS_PER_TIMEOUT,
         });
+        let connection = Self::of(pair, options, is_local);
+        let tick = connection.tick();
+        let _driver: JoinHandle<()> =
+            reactor::spawn(driver::Driver::new(Rc::clone(&connection.0), stream, tick));
+        connection
+    }
+
+    /// Creates a connection without a task.
+    fn of(pair: QueuePair, options: &ConnectOptions, is_local: bool) -> Self {
         let command_timeout = options.command_timeout();
         let waiting = vec![None; usize::from(pair.depth())];
-        let connection = Self(Rc::new(Inner {
+        Self(Rc::new(Inner {
             pair: RefCell::new(pair),
             waiting: RefCell::new(waiting),
             queued: RefCell::new(VecDeque::new()),
@@ -108,11 +131,12 @@ impl Connection {
             changed: Notify::new(),
             command_timeout,
             is_local,
-        }));
-        let tick = command_timeout / TICKS_PER_TIMEOUT;
-        let _driver: JoinHandle<()> =
-            reactor::spawn(driver::Driver::new(Rc::clone(&connection.0), stream, tick));
-        connection
+        }))
+    }
+
+    /// Returns the time between two ticks of the queue pair.
+    fn tick(&self) -> Duration {
+        self.0.command_timeout / TICKS_PER_TIMEOUT
     }
 
     async fn initialized(&self) {

@@ -3,8 +3,9 @@
 //! An error's text is complete. Causes in the text are not sources too, because printing the chain
 //! would repeat them.
 
+use nvme::rdma::RejectStatus;
 use nvme::tcp::{FatalErrorStatus, PduError};
-use nvme::{CommandId, Nsid, Status};
+use nvme::{CommandId, Nsid, QueueId, Status};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,6 +29,12 @@ pub enum ProtocolError {
     /// An answer to a command that is not outstanding.
     #[error("the target answered {0}, which is not outstanding")]
     UnknownCommand(CommandId),
+    /// An answer over RDMA that is no completion queue entry.
+    #[error("the target answered with {0} bytes instead of 16")]
+    ShortResponse(usize),
+    /// The target invalidated a key that is not its command's.
+    #[error("the target violated the transport: {0}")]
+    Invalidation(&'static str),
     /// The memory for a command's data is missing.
     #[error("data arrived for {0}, but its memory is missing")]
     DestinationGone(CommandId),
@@ -46,6 +53,12 @@ pub enum ConnectionEnd {
     /// The socket failed.
     #[error("the socket failed: {0}")]
     Socket(Arc<io::Error>),
+    /// The connection over RDMA failed.
+    #[error("the connection over RDMA failed: {0}")]
+    Rdma(&'static str),
+    /// The adapter cannot use this host's memory, or takes no work requests.
+    #[error("the RDMA device cannot be used: {0}")]
+    RdmaDevice(Arc<io::Error>),
     /// TLS failed, most often because the two sides have no common key.
     #[error(
         "TLS with the target failed: {0}; does the target expect TLS, with this key for this host \
@@ -77,6 +90,21 @@ pub enum Error {
         address: SocketAddr,
         /// The socket's error.
         error: Arc<io::Error>,
+    },
+    /// There is no RDMA, or the connection over RDMA could not be established.
+    #[error(transparent)]
+    Rdma(Arc<rdma::Error>),
+    /// The target refused the connection of a queue pair over RDMA.
+    #[error("{address} refused {queue} over RDMA: {status}{hint}")]
+    QueueRefused {
+        /// The target.
+        address: SocketAddr,
+        /// The queue pair.
+        queue: QueueId,
+        /// The reason.
+        status: RejectStatus,
+        /// A possible remedy; begins with a colon unless empty.
+        hint: &'static str,
     },
     /// The target accepted the TCP connection but did not continue in time.
     #[error("{address} did not answer {what} within {timeout:?}")]
@@ -233,6 +261,12 @@ impl From<io::Error> for ConnectionEnd {
     }
 }
 
+impl From<rdma::Error> for Error {
+    fn from(error: rdma::Error) -> Self {
+        Self::Rdma(Arc::new(error))
+    }
+}
+
 impl From<ConnectionEnd> for Error {
     fn from(end: ConnectionEnd) -> Self {
         Self::ConnectionLost(end)
@@ -251,7 +285,14 @@ impl Error {
     /// Returns whether the error concerns the connection and not the request, so that the request
     /// may succeed on a new connection.
     pub fn is_connection_error(&self) -> bool {
-        matches!(self, Self::Connect { .. } | Self::Timeout { .. } | Self::ConnectionLost(_))
+        match self {
+            Self::Connect { .. } | Self::Timeout { .. } | Self::ConnectionLost(_) => true,
+            Self::QueueRefused { status, .. } => *status == RejectStatus::NoResources,
+            Self::Rdma(error) => {
+                matches!(**error, rdma::Error::Unreachable { .. } | rdma::Error::Refused { .. })
+            }
+            _ => false,
+        }
     }
 
     /// Returns the closest errno for callers of POSIX functions.
@@ -288,6 +329,11 @@ impl Error {
             | Self::PathMismatch { .. } => EINVAL,
             Self::TooManyWaiters(_) => EBUSY,
             Self::Unsupported(_) => EOPNOTSUPP,
+            Self::Rdma(error)
+                if matches!(**error, rdma::Error::Library(_) | rdma::Error::NoWindows { .. }) =>
+            {
+                EOPNOTSUPP
+            }
             Self::DataDigest => EILSEQ,
             Self::Io { status, .. } if status.is(Status::CAPACITY_EXCEEDED) => ENOSPC,
             Self::Io { status, .. } if status.is(Status::RESERVATION_CONFLICT) => EBADE,

@@ -9,6 +9,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The transport of a controller's connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// NVMe/TCP.
+    #[default]
+    Tcp,
+    /// NVMe/RDMA, by way of rdma-core.
+    Rdma,
+}
+
 /// Treatment of a write that was under way when its connection ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InterruptedWrites {
@@ -84,6 +94,8 @@ impl TlsOptions {
 /// Options of a connection to a subsystem.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
+    /// Transport of the connections (trtype).
+    pub transport: Transport,
     /// Address and port of the target (traddr, trsvcid).
     pub address: SocketAddr,
     /// The subsystem to connect to (nqn).
@@ -139,6 +151,7 @@ impl ConnectOptions {
     pub fn new(address: SocketAddr, subsystem_nqn: Nqn) -> Self {
         let hostid = random_host_id();
         Self {
+            transport: Transport::Tcp,
             address,
             subsystem_nqn,
             hostnqn: Nqn::from_uuid(hostid.0),
@@ -174,6 +187,11 @@ impl ConnectOptions {
     /// Checks the values beyond their types.
     pub fn check(&self) -> Result<(), Error> {
         let wrong = |option, why| Err(Error::InvalidOption { option, why });
+        if self.transport == Transport::Rdma
+            && let Some((option, why)) = self.not_over_rdma()
+        {
+            return wrong(option, why);
+        }
         if self.concat && self.tls.is_some() {
             return wrong("concat", "it generates the TLS key, so no other can be given (tls_key)");
         }
@@ -196,6 +214,22 @@ impl ConnectOptions {
             return wrong("io_timeout", "it has to be at least 10 ms");
         }
         Ok(())
+    }
+
+    /// Returns an option that connections over RDMA cannot have, and the reason.
+    fn not_over_rdma(&self) -> Option<(&'static str, &'static str)> {
+        let options = [
+            ("tls_key", self.tls.is_some(), "there is no TLS over RDMA"),
+            ("concat", self.concat, "there is no TLS over RDMA"),
+            ("hdr_digest", self.hdr_digest, "there are no digests over RDMA: the adapter checks"),
+            ("data_digest", self.data_digest, "there are no digests over RDMA: the adapter checks"),
+            (
+                "network_namespace",
+                self.network_namespace.is_some(),
+                "connections over RDMA belong to the process's own network namespace",
+            ),
+        ];
+        options.into_iter().find(|it| it.1).map(|(option, _, why)| (option, why))
     }
 
     /// Returns the time that a command may stay unanswered.

@@ -1,4 +1,7 @@
-//! The NVMe/TCP connection of one queue pair, as a state machine without I/O.
+//! The connection of one queue pair, as a state machine without I/O.
+//!
+//! Commands, their identifiers, deadlines and ends are the same over TCP and RDMA. Over RDMA the
+//! adapter moves messages and data instead of a byte stream, see [`Capsule`].
 //!
 //! [`QueuePair::receive`] takes received bytes, in pieces of any size, and [`QueuePair::transmit`]
 //! returns chunks to send. [`QueuePair::submit`] takes commands, and [`QueuePair::next_finished`]
@@ -9,16 +12,19 @@
 //! The machine does no I/O, so that it runs on sockets, in the simulation, and under property tests
 //! that split the byte stream anywhere and simulate a lying peer.
 
+mod capsules;
 mod data;
 mod receive;
 mod slots;
 mod transmit;
 
+pub use capsules::{Capsule, Transfer};
 pub use data::{Data, Destination};
 pub use receive::{DIRECT_BYTES_MIN, DirectReceive};
 pub use transmit::SEND_CHUNKS_MAX;
 
 use crate::error::ProtocolError;
+use capsules::Capsules;
 use nvme::tcp::{
     ADMIN_IN_CAPSULE_DATA_BYTES, Accumulator, Encoder, IcReq, IcResp, Parser, ParserConfig,
     PduError, Receiver,
@@ -97,6 +103,8 @@ pub struct QueuePair {
     maxh2cdata_bytes: u32,
     slots: Slots,
     outbox: Outbox,
+    /// Over RDMA, the commands for the adapter.
+    capsules: Option<Capsules>,
     finished: VecDeque<CommandId>,
     tick: u32,
     last_payload_bytes: usize,
@@ -121,6 +129,7 @@ impl QueuePair {
             maxh2cdata_bytes: 0,
             slots: Slots::new(depth),
             outbox,
+            capsules: None,
             finished: VecDeque::with_capacity(usize::from(depth)),
             tick: 0,
             last_payload_bytes: 0,
@@ -178,6 +187,10 @@ impl QueuePair {
         };
         let length_bytes = data.len();
         let sqe = sqe.with_command_id(cid);
+        if self.capsules.is_some() {
+            self.submit_capsule(cid, &sqe, data, has_deadline);
+            return Ok(cid);
+        }
         match &data {
             Data::Write(payload) if length_bytes <= self.in_capsule_data_bytes_max => {
                 let sqe = sqe.with_sgl(SglDescriptor::in_capsule(0, length_bytes));
@@ -247,6 +260,7 @@ impl QueuePair {
         }
         self.state = QueuePairState::Closed;
         self.outbox.clear();
+        self.withdraw_capsules();
         if let Some(ProtocolError::Pdu(error)) = fault {
             self.outbox.push_term_request(error);
         }

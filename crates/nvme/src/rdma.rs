@@ -6,6 +6,7 @@
 
 use crate::sgl::SglDescriptor;
 use crate::{Error, QueueId, U16, U32};
+use std::fmt;
 
 /// Record format of all private data.
 pub const RECORD_FORMAT: u16 = 0;
@@ -94,6 +95,23 @@ impl RejectStatus {
     }
 }
 
+impl fmt::Display for RejectStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::InvalidLength => "Invalid Private Data Length",
+            Self::InvalidRecordFormat => "Invalid RECFMT",
+            Self::InvalidQueueId => "Invalid Queue ID",
+            Self::InvalidHostSendQueueSize => "Invalid HSQSIZE",
+            Self::InvalidHostReceiveQueueSize => "Invalid HRQSIZE",
+            Self::NoResources => "No Resources",
+            Self::InvalidInboundReads => "Invalid IRD",
+            Self::InvalidOutboundReads => "Invalid ORD",
+            Self::InvalidControllerId => "Invalid CNTLID",
+        };
+        write!(f, "{name} (status {})", *self as u16)
+    }
+}
+
 impl ConnectReject {
     /// Returns a refusal.
     pub fn new(status: RejectStatus) -> Self {
@@ -106,7 +124,33 @@ impl ConnectReject {
     }
 }
 
+impl ConnectReject {
+    /// Unpacks the private data of a refusal, to which the transport may have appended zeros;
+    /// [`None`] if it is too short or of another format, or the reason's number is unknown.
+    pub fn decode(bytes: &[u8]) -> Option<RejectStatus> {
+        let reject = Self::from_prefix(bytes).ok()?;
+        (reject.recfmt.get() == RECORD_FORMAT).then(|| reject.status()).flatten()
+    }
+}
+
 impl ConnectAccept {
+    /// Unpacks the private data of an acceptance, and returns the entries of the controller's
+    /// receive queue.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`] or [`Error::InvalidField`].
+    pub fn decode(bytes: &[u8]) -> Result<u16, Error> {
+        let accept = Self::from_prefix(bytes)?;
+        let (format, entries) = (accept.recfmt.get(), accept.crqsize.get());
+        if format != RECORD_FORMAT {
+            return Err(Error::InvalidField { field: "recfmt", value: u64::from(format) });
+        }
+        if entries == 0 {
+            return Err(Error::InvalidField { field: "crqsize", value: 0 });
+        }
+        Ok(entries)
+    }
+
     /// Returns an acceptance with this number of receive queue entries.
     pub fn new(receive_entries: u16) -> Self {
         Self {
@@ -172,6 +216,13 @@ pub struct KeyedSgl {
 const ID_KEYED: u8 = 0x40;
 const ID_KEYED_INVALIDATE: u8 = 0x4f;
 
+impl SglDescriptor {
+    /// Returns a keyed descriptor of no data, which commands without data have over RDMA.
+    pub fn keyed_null() -> Self {
+        Self { id: ID_KEYED, ..Self::default() }
+    }
+}
+
 impl KeyedSgl {
     /// Unpacks a descriptor (base figure 122); [`None`] if it is of another type.
     pub fn decode(descriptor: &SglDescriptor) -> Option<Self> {
@@ -230,6 +281,28 @@ mod tests {
         assert_eq!(reject.status(), Some(RejectStatus::NoResources));
         assert!((1..=9).all(|it| RejectStatus::new(it).is_some_and(|status| status as u16 == it)));
         assert!(RejectStatus::new(0).is_none() && RejectStatus::new(10).is_none());
+    }
+
+    /// Goal: answers come back from their bytes, with appended zeros too; shortened bytes, other
+    /// formats and unknown numbers are found.
+    #[test]
+    fn answers_are_decoded() {
+        let mut accept = ConnectAccept::new(128).bytes().to_vec();
+        assert_eq!(ConnectAccept::decode(&accept[..31]).ok(), None);
+        accept.resize(196, 0);
+        assert_eq!(ConnectAccept::decode(&accept).unwrap(), 128);
+        assert!(ConnectAccept::decode(ConnectAccept::new(0).bytes()).is_err());
+        accept[0] = 1;
+        assert!(ConnectAccept::decode(&accept).is_err());
+        for number in 0..=300 {
+            let mut reject = ConnectReject { sts: U16::new(number), ..Default::default() };
+            let status = ConnectReject::decode(&[reject.bytes(), &[0; 144]].concat());
+            assert_eq!(status, RejectStatus::new(number));
+            assert_eq!(ConnectReject::decode(&reject.bytes()[..3]), None);
+            reject.recfmt = U16::new(1);
+            assert_eq!(ConnectReject::decode(reject.bytes()), None);
+        }
+        assert_eq!(RejectStatus::NoResources.to_string(), "No Resources (status 6)");
     }
 
     /// Goal: each fault of a request gives the status that names it, and any bytes are accepted or

@@ -43,13 +43,26 @@ pub type PostSend = unsafe extern "C" fn(*mut IbvQp, *mut IbvSendWr, *mut *mut I
 /// `ops.post_recv`.
 pub type PostRecv = unsafe extern "C" fn(*mut IbvQp, *mut IbvRecvWr, *mut *mut IbvRecvWr) -> c_int;
 
+/// `ops.alloc_mw`.
+pub type AllocMw = unsafe extern "C" fn(*mut IbvPd, c_int) -> *mut IbvMw;
+/// `ops.dealloc_mw`.
+pub type DeallocMw = unsafe extern "C" fn(*mut IbvMw) -> c_int;
+
 /// `struct ibv_context_ops` (verbs.h): the functions behind `ibv_poll_cq`, `ibv_req_notify_cq`, `ibv_post_send` and
 /// `ibv_post_recv`, which are inline functions of the header.
 #[repr(C)]
 #[derive(Debug)]
 pub struct IbvContextOps {
-    /// `_compat_query_device` to `_compat_create_cq`.
-    _before_poll_cq: [*const c_void; 11],
+    /// `_compat_query_device` to `_compat_dereg_mr`.
+    _before_alloc_mw: [*const c_void; 7],
+    /// `alloc_mw`.
+    pub alloc_mw: Option<AllocMw>,
+    /// `bind_mw`.
+    _bind_mw: *const c_void,
+    /// `dealloc_mw`.
+    pub dealloc_mw: Option<DeallocMw>,
+    /// `_compat_create_cq`.
+    _before_poll_cq: *const c_void,
     /// `poll_cq`.
     pub poll_cq: PollCq,
     /// `req_notify_cq`.
@@ -104,6 +117,40 @@ pub struct IbvMr {
     pub rkey: u32,
 }
 
+/// `struct ibv_mw` (verbs.h).
+#[repr(C)]
+#[derive(Debug)]
+pub struct IbvMw {
+    /// `context`.
+    pub context: *mut IbvContext,
+    /// `pd`.
+    pub pd: *mut IbvPd,
+    /// `rkey`.
+    pub rkey: u32,
+    /// `handle`.
+    pub handle: u32,
+    /// `type`.
+    pub kind: c_int,
+}
+
+/// The member `bind_mw` of `struct ibv_send_wr` (verbs.h), with its `bind_info`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct IbvSendBindMw {
+    /// `mw`.
+    pub mw: *mut IbvMw,
+    /// `rkey`.
+    pub rkey: u32,
+    /// `bind_info.mr`.
+    pub mr: *mut IbvMr,
+    /// `bind_info.addr`.
+    pub addr: u64,
+    /// `bind_info.length`.
+    pub length: u64,
+    /// `bind_info.mw_access_flags`.
+    pub mw_access_flags: c_uint,
+}
+
 /// `struct ibv_sge` (verbs.h).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -138,8 +185,10 @@ pub struct IbvSendWr {
     pub remote_addr: u64,
     /// `wr.rdma.rkey`.
     pub rkey: u32,
-    /// The rest of `wr` (its largest member is `atomic`), `qp_type` and the last union.
-    _rest: [u64; 9],
+    /// The rest of `wr` (its largest member is `atomic`) and `qp_type`.
+    _rest: [u64; 3],
+    /// `bind_mw`.
+    pub bind_mw: IbvSendBindMw,
 }
 
 impl IbvSendWr {
@@ -155,7 +204,15 @@ impl IbvSendWr {
             invalidate_rkey: 0,
             remote_addr: 0,
             rkey: 0,
-            _rest: [0; 9],
+            _rest: [0; 3],
+            bind_mw: IbvSendBindMw {
+                mw: std::ptr::null_mut(),
+                rkey: 0,
+                mr: std::ptr::null_mut(),
+                addr: 0,
+                length: 0,
+                mw_access_flags: 0,
+            },
         }
     }
 }
@@ -362,6 +419,16 @@ pub const PS_TCP: c_int = 0x0106;
 pub const QPT_RC: c_int = 2;
 /// `IBV_ACCESS_LOCAL_WRITE`.
 pub const ACCESS_LOCAL_WRITE: c_int = 1;
+/// `IBV_ACCESS_REMOTE_WRITE`.
+pub const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
+/// `IBV_ACCESS_REMOTE_READ`.
+pub const ACCESS_REMOTE_READ: c_int = 1 << 2;
+/// `IBV_ACCESS_MW_BIND`.
+pub const ACCESS_MW_BIND: c_int = 1 << 4;
+/// `IBV_DEVICE_MEM_WINDOW_TYPE_2A` and `IBV_DEVICE_MEM_WINDOW_TYPE_2B`.
+pub const DEVICE_MEM_WINDOW_TYPE_2: c_uint = 3 << 23;
+/// `IBV_MW_TYPE_2`.
+pub const MW_TYPE_2: c_int = 2;
 /// `IBV_SEND_SIGNALED`.
 pub const SEND_SIGNALED: c_uint = 2;
 /// `IBV_WR_RDMA_WRITE`.
@@ -370,6 +437,10 @@ pub const WR_RDMA_WRITE: c_int = 0;
 pub const WR_SEND: c_int = 2;
 /// `IBV_WR_RDMA_READ`.
 pub const WR_RDMA_READ: c_int = 4;
+/// `IBV_WR_LOCAL_INV`.
+pub const WR_LOCAL_INV: c_int = 7;
+/// `IBV_WR_BIND_MW`.
+pub const WR_BIND_MW: c_int = 8;
 /// `IBV_WR_SEND_WITH_INV`.
 pub const WR_SEND_WITH_INV: c_int = 9;
 /// `IBV_WC_SUCCESS`.
@@ -378,12 +449,30 @@ pub const WC_SUCCESS: c_int = 0;
 pub const WC_WR_FLUSH_ERR: c_int = 5;
 /// `IBV_WC_RECV`.
 pub const WC_RECV: c_int = 128;
+/// `IB_WC_WITH_INVALIDATE` of the kernel (`ib_verbs.h`), which verbs.h calls `IBV_WC_IP_CSUM_OK`.
+pub const WC_KERNEL_WITH_INV: c_uint = 1 << 2;
+/// `IBV_WC_WITH_INV`.
+pub const WC_WITH_INV: c_uint = 1 << 3;
 
 /// `enum rdma_cm_event_type`.
 pub mod event {
     use libc::c_int;
+    /// `RDMA_CM_EVENT_ADDR_RESOLVED`.
+    pub const ADDR_RESOLVED: c_int = 0;
+    /// `RDMA_CM_EVENT_ADDR_ERROR`.
+    pub const ADDR_ERROR: c_int = 1;
+    /// `RDMA_CM_EVENT_ROUTE_RESOLVED`.
+    pub const ROUTE_RESOLVED: c_int = 2;
+    /// `RDMA_CM_EVENT_ROUTE_ERROR`.
+    pub const ROUTE_ERROR: c_int = 3;
     /// `RDMA_CM_EVENT_CONNECT_REQUEST`.
     pub const CONNECT_REQUEST: c_int = 4;
+    /// `RDMA_CM_EVENT_CONNECT_ERROR`.
+    pub const CONNECT_ERROR: c_int = 6;
+    /// `RDMA_CM_EVENT_UNREACHABLE`.
+    pub const UNREACHABLE: c_int = 7;
+    /// `RDMA_CM_EVENT_REJECTED`.
+    pub const REJECTED: c_int = 8;
     /// `RDMA_CM_EVENT_ESTABLISHED`.
     pub const ESTABLISHED: c_int = 9;
     /// `RDMA_CM_EVENT_DEVICE_REMOVAL`.
@@ -397,9 +486,11 @@ pub mod event {
 const _: () = {
     use std::mem::{offset_of, size_of};
     assert!(offset_of!(IbvContext, ops) == 8 && size_of::<IbvContextOps>() == 32 * 8);
+    assert!(offset_of!(IbvContextOps, alloc_mw) == 7 * 8);
     assert!(offset_of!(IbvContextOps, poll_cq) == 11 * 8);
     assert!(offset_of!(IbvContextOps, post_send) == 25 * 8);
     assert!(size_of::<IbvSendWr>() == 128 && size_of::<IbvRecvWr>() == 32);
+    assert!(offset_of!(IbvSendWr, bind_mw) == 80 && size_of::<IbvMw>() == 32);
     assert!(size_of::<IbvWc>() == 48 && size_of::<IbvQpInitAttr>() == 64);
     assert!(size_of::<IbvDeviceAttr>() == 232 && size_of::<RdmaConnParam>() == 24);
     assert!(size_of::<RdmaAddr>() == 296 && offset_of!(RdmaCmId, addr) == 32);

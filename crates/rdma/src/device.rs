@@ -1,7 +1,9 @@
 //! An RDMA device, shared by the connections on it.
 
 use crate::Error;
-use crate::abi::{IbvContext, IbvDeviceAttr, IbvPd};
+use crate::abi::{
+    ACCESS_LOCAL_WRITE, ACCESS_MW_BIND, DEVICE_MEM_WINDOW_TYPE_2, IbvContext, IbvDeviceAttr, IbvPd,
+};
 use crate::library::Library;
 use std::fmt;
 use std::io;
@@ -39,6 +41,15 @@ impl Drop for Held {
     }
 }
 
+/// The use of the memory of connections on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Only the local adapter uses it.
+    Local,
+    /// Parts of it are lent to peers, each through a memory window.
+    Lent,
+}
+
 /// A device with the protection domain of all resources that this program makes on it.
 pub struct Device {
     pub(crate) library: Arc<Library>,
@@ -46,6 +57,7 @@ pub struct Device {
     pub(crate) domain: *mut IbvPd,
     name: String,
     attributes: IbvDeviceAttr,
+    access: Use,
     /// Dropped after the domain.
     _held: Held,
 }
@@ -65,6 +77,7 @@ impl Device {
     pub(crate) unsafe fn open(
         library: &Arc<Library>,
         context: *mut IbvContext,
+        access: Use,
     ) -> Result<Arc<Self>, Error> {
         // SAFETY: guaranteed by the caller.
         let name = unsafe { library.name_of(context) };
@@ -80,13 +93,17 @@ impl Device {
         if errno != 0 {
             return Err(failed("ask for the limits", io::Error::from_raw_os_error(errno.abs())));
         }
+        let has_windows = attributes.device_cap_flags & DEVICE_MEM_WINDOW_TYPE_2 != 0;
+        if access == Use::Lent && !has_windows {
+            return Err(Error::NoWindows { device: name });
+        }
         // SAFETY: the context is open.
         let domain = unsafe { (library.alloc_pd)(context) };
         if domain.is_null() {
             return Err(failed("make a protection domain", io::Error::last_os_error()));
         }
         let library = Arc::clone(library);
-        Ok(Arc::new(Self { library, context, domain, name, attributes, _held: held }))
+        Ok(Arc::new(Self { library, context, domain, name, attributes, access, _held: held }))
     }
 
     /// Returns the device's name.
@@ -107,6 +124,19 @@ impl Device {
     /// Returns the largest number of outstanding RDMA READ requests of a queue pair.
     pub fn reads_max(&self) -> u8 {
         self.attributes.max_qp_init_rd_atom.clamp(0, 254) as u8
+    }
+
+    /// Returns the largest number of RDMA READ requests of a peer that a queue pair serves at a time.
+    pub fn reads_served_max(&self) -> u8 {
+        self.attributes.max_qp_rd_atom.clamp(0, 254) as u8
+    }
+
+    /// Returns the access flags of registered memory. None of them gives access to a peer.
+    pub(crate) fn memory_access(&self) -> libc::c_int {
+        match self.access {
+            Use::Local => ACCESS_LOCAL_WRITE,
+            Use::Lent => ACCESS_LOCAL_WRITE | ACCESS_MW_BIND,
+        }
     }
 
     /// Returns an error of a resource of this device.
@@ -131,7 +161,7 @@ impl fmt::Debug for Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::{Fake, lists_held};
+    use crate::fake::{Fake, lists_held, windows};
 
     /// Goal: a device holds librdmacm's list, which keeps its context open, for as long as it
     /// lives. A device with a context that is not in the list is refused, and the list is freed.
@@ -141,11 +171,27 @@ mod tests {
         let device = fake.device();
         assert_eq!(lists_held(), 1);
         // SAFETY: the context is alive, and one of the fake library.
-        let refused = unsafe { Device::open(&fake.library, other.context) };
+        let refused = unsafe { Device::open(&fake.library, other.context, Use::Local) };
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("hold the context"), "{refused}");
         assert_eq!(lists_held(), 1);
         drop(device);
         assert_eq!(lists_held(), 0);
+    }
+
+    /// Goal: a device without memory windows serves connections that lend nothing, and is refused
+    /// with its name for others.
+    #[test]
+    fn lending_needs_windows() {
+        let fake = Fake::new();
+        windows(false);
+        // SAFETY: the context is alive, and one of the fake library.
+        let open = |access| unsafe { Device::open(&fake.library, fake.context, access) };
+        assert_eq!(open(Use::Local).unwrap().memory_access(), ACCESS_LOCAL_WRITE);
+        let refused = open(Use::Lent).unwrap_err().to_string();
+        assert!(refused.starts_with("not available: the RDMA device fake"), "{refused}");
+        windows(true);
+        let flags = ACCESS_LOCAL_WRITE | ACCESS_MW_BIND;
+        assert_eq!(open(Use::Lent).unwrap().memory_access(), flags);
     }
 }

@@ -7,29 +7,37 @@
 
 use crate::Error;
 use crate::abi::{
-    IbvRecvWr, IbvSendWr, IbvSge, IbvWc, RdmaCmId, SEND_SIGNALED, WC_RECV, WC_SUCCESS,
-    WC_WR_FLUSH_ERR, WR_RDMA_READ, WR_RDMA_WRITE, WR_SEND, WR_SEND_WITH_INV,
+    IbvRecvWr, IbvSendWr, IbvSge, RdmaCmId, SEND_SIGNALED, WR_BIND_MW, WR_RDMA_READ, WR_RDMA_WRITE,
+    WR_SEND, WR_SEND_WITH_INV,
 };
 use crate::device::Device;
-use crate::listener::Id;
+use crate::events::Id;
 use crate::memory::{element, register, registered};
 use crate::queue::{Queue, Sizes};
 use reactor::time::Instant;
 use reactor::{Buffer, Chunk};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use windows::Windows;
+
+mod completion;
+mod windows;
+
+pub use completion::{Completion, Counts};
+pub use windows::Returned;
 
 /// Kinds of work requests, in the upper half of their identifiers.
 const RECEIVE: u64 = 1;
 const READ: u64 = 2;
 const WRITE: u64 = 3;
 const SEND: u64 = 4;
+const BIND: u64 = 5;
+const INVALIDATE: u64 = 6;
 
 /// Space for each message to send, in bytes.
 const SEND_BYTES: usize = 64;
@@ -57,49 +65,6 @@ pub struct Room {
     pub data: usize,
 }
 
-/// A completed operation.
-#[derive(Debug)]
-pub enum Completion {
-    /// A message was received.
-    Received {
-        /// Its first bytes; fewer than a head if it is shorter.
-        head: SmallVec<[u8; SEND_BYTES]>,
-        /// The rest.
-        data: Option<Buffer>,
-    },
-    /// A read of the peer's memory has ended.
-    Read {
-        /// The token of the call.
-        token: u64,
-        /// The bytes.
-        data: Buffer,
-    },
-    /// A message was sent, and everything that was written before it.
-    Sent {
-        /// The token of the call.
-        token: u64,
-    },
-}
-
-/// Counters of a connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Messages received.
-    pub received: u64,
-    /// Messages sent.
-    pub sent: u64,
-    /// Reads and writes of the peer's memory.
-    pub transfers: u64,
-    /// Calls that posted sends, reads and writes: doorbells of the send queue.
-    pub send_doorbells: u64,
-    /// Calls that posted receives: doorbells of the receive queue.
-    pub receive_doorbells: u64,
-    /// Wake-ups by completion events.
-    pub wakeups: u64,
-    /// Transfers with data that was copied to memory that can be registered.
-    pub copies: u64,
-}
-
 /// A read under way.
 struct Reading {
     token: u64,
@@ -107,14 +72,17 @@ struct Reading {
     bytes: usize,
 }
 
-/// A message under way, with the buffers that were written before it.
+/// A message under way, with the memory of its data, and of what was written before it.
 struct Sending {
     token: u64,
     /// Held until the send completes.
-    _written: SmallVec<[Buffer; 1]>,
+    _held: SmallVec<[Chunk; 1]>,
     /// Number of send queue entries that become free when it completes.
     entries: u32,
 }
+
+/// A work request, and the places of its data.
+type Gathered = (IbvSendWr, SmallVec<[IbvSge; 2]>);
 
 /// A connection.
 pub struct Endpoint {
@@ -140,10 +108,13 @@ pub struct Endpoint {
     sent_at: VecDeque<Instant>,
     reading: Vec<Option<Reading>>,
     free_reads: Vec<u32>,
-    /// Buffers written since the last message.
-    written: SmallVec<[Buffer; 1]>,
+    /// Memory that was written to the peer since the last message.
+    written: SmallVec<[Chunk; 1]>,
+    /// Number of memory windows that were bound since the last message.
+    bound: u32,
+    windows: Windows,
     /// Work requests that are not posted yet, with their data.
-    gathered: VecDeque<(IbvSendWr, IbvSge)>,
+    gathered: VecDeque<Gathered>,
     entries_max: u32,
     entries_used: u32,
     counts: Counts,
@@ -168,9 +139,9 @@ impl Endpoint {
         let first = sizes.receives.min(RECEIVES_FIRST);
         let room_for = |bytes: usize| -> Result<(Buffer, u32), Error> {
             let mut buffer = Buffer::zeroed(bytes);
-            let key = register(device, &mut buffer);
-            let key = key.map_err(|error| device.failed("register memory", error))?;
-            Ok((buffer, key))
+            let keys = register(device, &mut buffer);
+            let keys = keys.map_err(|error| device.failed("register memory", error))?;
+            Ok((buffer, keys.local))
         };
         let (heads, heads_key) = room_for(receives * room.head)?;
         let (messages, messages_key) = room_for(sends * SEND_BYTES)?;
@@ -195,6 +166,8 @@ impl Endpoint {
             reading: Vec::new(),
             free_reads: Vec::new(),
             written: SmallVec::new(),
+            bound: 0,
+            windows: Windows::default(),
             gathered: VecDeque::new(),
             entries_max: sizes.sends,
             entries_used: 0,
@@ -210,6 +183,21 @@ impl Endpoint {
     /// Lets [`Self::flush`] post all receives, not only the first two.
     pub fn open(&mut self) {
         self.to_receive.extend(std::mem::take(&mut self.shut));
+    }
+
+    /// Returns the device.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Returns the connection's identifier.
+    pub(crate) fn id(&self) -> &Id {
+        &self.id
+    }
+
+    /// Sets the local and the peer's address, which a connecting side only learns late.
+    pub(crate) fn learn_addresses(&mut self, addresses: (SocketAddr, SocketAddr)) {
+        self.addresses = addresses;
     }
 
     /// Returns the local address of the connection.
@@ -233,8 +221,8 @@ impl Endpoint {
     /// If the buffer cannot be registered.
     pub fn read(&mut self, remote: Remote, mut buffer: Buffer, token: u64) -> io::Result<()> {
         let bytes = remote.length as usize;
-        let key = register(&self.device, &mut buffer)?;
-        let element = element(&buffer, 0..bytes, key);
+        let keys = register(&self.device, &mut buffer)?;
+        let element = element(&buffer, 0..bytes, keys.local);
         let index = self.free_reads.pop().unwrap_or_else(|| {
             self.reading.push(None);
             self.reading.len() as u32 - 1
@@ -242,7 +230,7 @@ impl Endpoint {
         self.reading[index as usize] = Some(Reading { token, buffer, bytes });
         let mut request = IbvSendWr::new(identifier(READ, index), WR_RDMA_READ, SEND_SIGNALED);
         (request.remote_addr, request.rkey) = (remote.address, remote.key);
-        self.gathered.push_back((request, element));
+        self.gathered.push_back((request, smallvec![element]));
         self.counts.transfers += 1;
         Ok(())
     }
@@ -259,13 +247,13 @@ impl Endpoint {
             chunk.len(),
             remote.length
         );
-        let (buffer, element, is_copied) = registered(&self.device, chunk)?;
+        let (chunk, element, _, is_copied) = registered(&self.device, chunk)?;
         self.counts.copies += u64::from(is_copied);
         self.counts.transfers += 1;
-        self.written.push(buffer);
+        self.written.push(chunk);
         let mut request = IbvSendWr::new(identifier(WRITE, 0), WR_RDMA_WRITE, 0);
         (request.remote_addr, request.rkey) = (remote.address, remote.key);
-        self.gathered.push_back((request, element));
+        self.gathered.push_back((request, smallvec![element]));
         Ok(())
     }
 
@@ -286,6 +274,34 @@ impl Endpoint {
     /// # Panics
     /// If [`Self::can_send`] is false.
     pub fn send(&mut self, message: &[u8], invalidate: Option<u32>, token: u64) {
+        let opcode = if invalidate.is_some() { WR_SEND_WITH_INV } else { WR_SEND };
+        let mut request = IbvSendWr::new(0, opcode, SEND_SIGNALED);
+        request.invalidate_rkey = invalidate.unwrap_or_default();
+        self.send_with(request, message, None, token);
+    }
+
+    /// Sends a message of up to 64 bytes, followed by `data`, which needs no copy.
+    ///
+    /// # Errors
+    /// If the memory cannot be registered; nothing is sent then.
+    ///
+    /// # Panics
+    /// If [`Self::can_send`] is false.
+    pub fn send_data(&mut self, message: &[u8], data: Chunk, token: u64) -> io::Result<()> {
+        let (chunk, element, _, is_copied) = registered(&self.device, data)?;
+        self.counts.copies += u64::from(is_copied);
+        let request = IbvSendWr::new(0, WR_SEND, SEND_SIGNALED);
+        self.send_with(request, message, Some((chunk, element)), token);
+        Ok(())
+    }
+
+    fn send_with(
+        &mut self,
+        mut request: IbvSendWr,
+        message: &[u8],
+        data: Option<(Chunk, IbvSge)>,
+        token: u64,
+    ) {
         let index = self.free_messages.pop().expect("the caller has looked for room");
         let start = index as usize * SEND_BYTES;
         assert!(message.len() <= SEND_BYTES, "a message of {} bytes", message.len());
@@ -295,13 +311,16 @@ impl Endpoint {
         // index now.
         unsafe { memory.add(start).copy_from_nonoverlapping(message.as_ptr(), message.len()) };
         let element = element(&self.messages, start..start + message.len(), self.messages_key);
-        let opcode = if invalidate.is_some() { WR_SEND_WITH_INV } else { WR_SEND };
-        let mut request = IbvSendWr::new(identifier(SEND, index), opcode, SEND_SIGNALED);
-        request.invalidate_rkey = invalidate.unwrap_or_default();
-        self.gathered.push_back((request, element));
-        let written = std::mem::take(&mut self.written);
-        let entries = written.len() as u32 + 1;
-        self.sending[index as usize] = Some(Sending { token, _written: written, entries });
+        request.wr_id = identifier(SEND, index);
+        let mut elements = smallvec![element];
+        let mut held = std::mem::take(&mut self.written);
+        let entries = held.len() as u32 + std::mem::take(&mut self.bound) + 1;
+        if let Some((chunk, element)) = data {
+            elements.push(element);
+            held.push(chunk);
+        }
+        self.gathered.push_back((request, elements));
+        self.sending[index as usize] = Some(Sending { token, _held: held, entries });
         self.counts.sent += 1;
     }
 
@@ -322,20 +341,25 @@ impl Endpoint {
         if count == 0 {
             return Ok(false);
         }
-        let mut batch: SmallVec<[(IbvSendWr, IbvSge); 16]> = self.gathered.drain(..count).collect();
+        let mut batch: SmallVec<[Gathered; 16]> = self.gathered.drain(..count).collect();
         // From the last to the first, so that each links to one that does not move.
         let mut next = std::ptr::null_mut();
-        for (request, element) in batch.iter_mut().rev() {
-            (request.sg_list, request.num_sge) = (std::ptr::from_mut(element), 1);
+        for (request, elements) in batch.iter_mut().rev() {
+            (request.sg_list, request.num_sge) = (elements.as_mut_ptr(), elements.len() as i32);
             request.next = next;
             next = std::ptr::from_mut(request);
         }
         self.entries_used += count as u32;
         self.counts.send_doorbells += 1;
         // SAFETY: the list is complete; the library copies requests and elements. The memory that
-        // they name is held in `reading`, `sending`, `written` and `messages` until its completion
-        // or the end of the queue.
+        // they name is held in `reading`, `sending`, `written`, `windows` and `messages` until its
+        // completion or the end of the queue.
         unsafe { self.queue.post_sends(next) }?;
+        for (request, _) in batch.iter().filter(|(request, _)| request.opcode == WR_BIND_MW) {
+            // The library expects a window's key of the latest binding.
+            // SAFETY: the window exists until the end of the queue.
+            unsafe { (*request.bind_mw.mw).rkey = request.bind_mw.rkey };
+        }
         Ok(true)
     }
 
@@ -365,8 +389,8 @@ impl Endpoint {
                 let mut buffer = self.rooms[index]
                     .take()
                     .unwrap_or_else(|| Buffer::with_capacity(self.room.data));
-                let key = register(&self.device, &mut buffer)?;
-                second = element(&buffer, 0..self.room.data, key);
+                let keys = register(&self.device, &mut buffer)?;
+                second = element(&buffer, 0..self.room.data, keys.local);
                 self.rooms[index] = Some(buffer);
             }
             elements.push([first, second]);
@@ -390,86 +414,11 @@ impl Endpoint {
         unsafe { self.queue.post_receives(next) }
     }
 
-    /// Returns the next completion.
-    ///
-    /// # Errors
-    /// The reason why the connection is over.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Completion, &'static str>> {
-        loop {
-            let taken = self.queue.take().map_err(|_| "its completion queue failed")?;
-            if let Some(completion) = taken {
-                return Poll::Ready(self.completed(&completion));
-            }
-            if let Some(reason) = self.id.link.over() {
-                return Poll::Ready(Err(reason));
-            }
-            self.id.link.register(cx.waker());
-            let announced = self.queue.poll_announced(cx, &mut self.counts.wakeups);
-            ready!(announced).map_err(|_| "its completion channel failed")?;
-        }
-    }
-
-    fn completed(&mut self, completion: &IbvWc) -> Result<Completion, &'static str> {
-        let (kind, index) = (completion.wr_id >> 32, completion.wr_id as u32 as usize);
-        if completion.status != WC_SUCCESS {
-            if completion.status != WC_WR_FLUSH_ERR {
-                let status = self.id.status_text(completion.status);
-                tracing::info!(peer = %self.peer_addr(), status, kind, "a work request fails");
-            }
-            // The queue pair has failed too.
-            return Err(self.id.link.over().unwrap_or("a work request failed"));
-        }
-        match kind {
-            RECEIVE if completion.opcode != WC_RECV => {
-                Err("the peer sent something else than a message")
-            }
-            RECEIVE => Ok(self.received(index, completion.byte_len as usize)),
-            READ => {
-                let reading = self.reading.get_mut(index).and_then(Option::take);
-                let Some(Reading { token, mut buffer, bytes }) = reading else {
-                    return Err("a read ended that was not begun");
-                };
-                self.free_reads.push(index as u32);
-                self.entries_used -= 1;
-                buffer.set_len(bytes);
-                Ok(Completion::Read { token, data: buffer })
-            }
-            SEND => {
-                let sending = self.sending.get_mut(index).and_then(Option::take);
-                let Some(Sending { token, entries, .. }) = sending else {
-                    return Err("a send ended that was not begun");
-                };
-                self.free_messages.push(index as u32);
-                self.sent_at.pop_front();
-                self.entries_used -= entries;
-                Ok(Completion::Sent { token })
-            }
-            _ => Err("a work request ended that was not begun"),
-        }
-    }
-
-    fn received(&mut self, index: usize, bytes: usize) -> Completion {
-        self.counts.received += 1;
-        let head_bytes = bytes.min(self.room.head);
-        let start = index * self.room.head;
-        let mut head = SmallVec::from_elem(0, head_bytes);
-        let (memory, room) = self.heads.memory();
-        assert!(start + head_bytes <= room, "head {index} lies outside of {room} bytes");
-        // SAFETY: the range is inside the buffer. The adapter may be writing to other ranges, so
-        // there is no reference to the whole buffer.
-        unsafe { memory.add(start).copy_to_nonoverlapping(head.as_mut_ptr(), head_bytes) };
-        let data_bytes = bytes - head_bytes;
-        let data = (data_bytes > 0).then(|| self.rooms[index].take()).flatten().map(|mut data| {
-            data.set_len(data_bytes.min(self.room.data));
-            data
-        });
-        self.to_receive.push(index as u32);
-        Completion::Received { head, data }
-    }
-
     /// Ends the connection. Afterwards the adapter accesses none of its memory.
     pub fn close(&mut self) {
         self.id.disconnect();
+        // Windows are bound to the queue pair, so they go first.
+        self.windows.end();
         self.queue.end();
     }
 }

@@ -2,12 +2,13 @@
 //! the test decides.
 
 use crate::abi::{
-    IbvCompChannel, IbvContext, IbvCq, IbvDevice, IbvDeviceAttr, IbvMr, IbvPd, IbvQp,
-    IbvQpInitAttr, IbvRecvWr, IbvSendWr, IbvWc, RdmaCmEvent, RdmaCmId, RdmaEventChannel, Text,
+    DEVICE_MEM_WINDOW_TYPE_2, IbvCompChannel, IbvContext, IbvCq, IbvDevice, IbvDeviceAttr, IbvMr,
+    IbvMw, IbvPd, IbvQp, IbvQpInitAttr, IbvRecvWr, IbvSendWr, IbvWc, RdmaCmEvent, RdmaCmId,
+    RdmaConnParam, RdmaEventChannel, SEND_SIGNALED, Text, WC_RECV,
 };
-use crate::device::Device;
+use crate::device::{Device, Use};
 use crate::library::Library;
-use libc::{c_int, c_void};
+use libc::{c_int, c_uint, c_void};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -18,9 +19,14 @@ thread_local! {
     static LISTED: Cell<*mut IbvContext> = const { Cell::new(ptr::null_mut()) };
     static LISTS: Cell<usize> = const { Cell::new(0) };
     static RECEIVES: RefCell<VecDeque<u64>> = RefCell::default();
-    static SENDS: RefCell<VecDeque<u64>> = RefCell::default();
+    static SENDS: RefCell<VecDeque<IbvSendWr>> = RefCell::default();
+    static WINDOWS: Cell<c_uint> = const { Cell::new(0) };
+    static FREED: Cell<usize> = const { Cell::new(0) };
     static COMPLETIONS: RefCell<VecDeque<IbvWc>> = RefCell::default();
     static EVENTS: Cell<usize> = const { Cell::new(0) };
+    static SCRIPT: RefCell<VecDeque<(c_int, c_int, &'static [u8])>> = RefCell::default();
+    static ARRIVED: RefCell<VecDeque<RdmaCmEvent>> = RefCell::default();
+    static REQUESTED: RefCell<Vec<u8>> = RefCell::default();
     static NO_EVENT: Cell<c_int> = const { Cell::new(libc::EAGAIN) };
 }
 
@@ -28,6 +34,30 @@ thread_local! {
 pub(crate) fn events(count: usize, errno: c_int) {
     EVENTS.set(count);
     NO_EVENT.set(errno);
+}
+
+/// Makes the connection manager answer each of a connection's calls with the next of these events:
+/// kind, status, private data.
+pub(crate) fn answers(script: &[(c_int, c_int, &'static [u8])]) {
+    SCRIPT.with_borrow_mut(|answers| *answers = script.iter().copied().collect());
+}
+
+/// Returns the private data of the latest request for a connection.
+pub(crate) fn requested() -> Vec<u8> {
+    REQUESTED.with_borrow(Vec::clone)
+}
+
+/// Queues the next answer for an identifier.
+fn answer(id: *mut RdmaCmId) -> c_int {
+    let next = SCRIPT.with_borrow_mut(VecDeque::pop_front);
+    let Some((event, status, private_data)) = next else { return 0 };
+    // SAFETY: it consists of integers and pointers.
+    let blank: RdmaCmEvent = unsafe { std::mem::zeroed() };
+    let (data, bytes) = (private_data.as_ptr().cast(), private_data.len() as u8);
+    let conn = RdmaConnParam { private_data: data, private_data_len: bytes, ..blank.conn };
+    ARRIVED.with_borrow_mut(|it| it.push_back(RdmaCmEvent { id, event, status, conn, ..blank }));
+    // SAFETY: the identifier's channel is open, and its descriptor is an eventfd.
+    unsafe { libc::eventfd_write((*(*id).channel).fd, 1) }
 }
 
 /// Returns the number of device lists that were not freed.
@@ -46,10 +76,30 @@ pub(crate) fn receive(opcode: c_int, byte_len: u32) {
     complete(IbvWc { wr_id, opcode, byte_len, ..IbvWc::default() });
 }
 
-/// Completes the oldest posted send.
-pub(crate) fn take_send() {
-    let wr_id = SENDS.with_borrow_mut(VecDeque::pop_front).expect("no send is posted");
-    complete(IbvWc { wr_id, ..IbvWc::default() });
+/// Completes the oldest posted send, and returns it.
+pub(crate) fn take_send() -> IbvSendWr {
+    let request = SENDS.with_borrow_mut(VecDeque::pop_front).expect("no send is posted");
+    if request.send_flags & SEND_SIGNALED != 0 {
+        complete(IbvWc { wr_id: request.wr_id, ..IbvWc::default() });
+    }
+    request
+}
+
+/// Completes the oldest posted receive with an answer that has these flags and this key.
+pub(crate) fn receive_invalidating(wc_flags: c_uint, key: u32) {
+    let wr_id = RECEIVES.with_borrow_mut(VecDeque::pop_front).expect("no receive is posted");
+    let received = IbvWc { wr_id, opcode: WC_RECV, byte_len: 16, ..IbvWc::default() };
+    complete(IbvWc { wc_flags, invalidated_rkey: key, ..received });
+}
+
+/// Gives the devices memory windows, or takes them.
+pub(crate) fn windows(are_there: bool) {
+    WINDOWS.set(if are_there { DEVICE_MEM_WINDOW_TYPE_2 } else { 0 });
+}
+
+/// Returns the number of windows that were freed.
+pub(crate) fn windows_freed() -> usize {
+    FREED.get()
 }
 
 fn complete(completion: IbvWc) {
@@ -69,12 +119,16 @@ impl Fake {
         let context = Box::leak(Box::new(MaybeUninit::<IbvContext>::zeroed())).as_mut_ptr();
         // SAFETY: the memory exists; only what is written here is read.
         unsafe {
+            (&raw mut (*context).ops.alloc_mw).write(Some(alloc_mw));
+            (&raw mut (*context).ops.dealloc_mw).write(Some(dealloc_mw));
             (&raw mut (*context).ops.poll_cq).write(poll_cq);
             (&raw mut (*context).ops.req_notify_cq).write(req_notify_cq);
             (&raw mut (*context).ops.post_send).write(post_send);
             (&raw mut (*context).ops.post_recv).write(post_recv);
         }
         LISTED.set(context);
+        windows(true);
+        FREED.set(0);
         RECEIVES.take();
         SENDS.take();
         COMPLETIONS.take();
@@ -97,6 +151,9 @@ impl Fake {
         library.create_id = create_id;
         library.bind_addr = bind_addr;
         library.listen = listen;
+        library.resolve_addr = resolve_addr;
+        library.resolve_route = resolve_route;
+        library.connect = connect;
         library.destroy_id = destroy_id;
         library.create_qp = create_qp;
         library.destroy_qp = destroy_qp;
@@ -108,7 +165,7 @@ impl Fake {
 
     pub(crate) fn device(&self) -> Arc<Device> {
         // SAFETY: the context is never freed.
-        unsafe { Device::open(&self.library, self.context) }.unwrap()
+        unsafe { Device::open(&self.library, self.context, Use::Lent) }.unwrap()
     }
 
     /// Returns an identifier of a connection on the device; it is never freed.
@@ -122,10 +179,23 @@ impl Fake {
 
 fn eventfd() -> c_int {
     // SAFETY: the function takes numbers.
-    unsafe { libc::eventfd(0, 0) }
+    unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) }
 }
 
-unsafe extern "C" fn query_device(_: *mut IbvContext, _: *mut IbvDeviceAttr) -> c_int {
+unsafe extern "C" fn query_device(_: *mut IbvContext, into: *mut IbvDeviceAttr) -> c_int {
+    // SAFETY: the caller has space for it.
+    unsafe { (*into).device_cap_flags = WINDOWS.get() };
+    0
+}
+
+unsafe extern "C" fn alloc_mw(pd: *mut IbvPd, kind: c_int) -> *mut IbvMw {
+    Box::into_raw(Box::new(IbvMw { context: LISTED.get(), pd, rkey: 0x1ff, handle: 0, kind }))
+}
+
+unsafe extern "C" fn dealloc_mw(window: *mut IbvMw) -> c_int {
+    // SAFETY: it was made by `alloc_mw`.
+    drop(unsafe { Box::from_raw(window) });
+    FREED.set(FREED.get() + 1);
     0
 }
 
@@ -194,7 +264,20 @@ unsafe extern "C" fn destroy_event_channel(channel: *mut RdmaEventChannel) {
     unsafe { libc::close(channel.fd) };
 }
 
-unsafe extern "C" fn get_cm_event(_: *mut RdmaEventChannel, into: *mut *mut RdmaCmEvent) -> c_int {
+unsafe extern "C" fn get_cm_event(
+    channel: *mut RdmaEventChannel,
+    into: *mut *mut RdmaCmEvent,
+) -> c_int {
+    if let Some(event) = ARRIVED.with_borrow_mut(VecDeque::pop_front) {
+        let mut count = 0;
+        // SAFETY: the channel is open, its descriptor is an eventfd, and the caller has space for
+        // an event.
+        unsafe {
+            libc::eventfd_read((*channel).fd, &raw mut count);
+            *into = Box::into_raw(Box::new(event));
+        }
+        return 0;
+    }
     if EVENTS.get() == 0 {
         // SAFETY: the memory is this thread's.
         unsafe { *libc::__errno_location() = NO_EVENT.get() };
@@ -216,15 +299,38 @@ unsafe extern "C" fn ack_cm_event(event: *mut RdmaCmEvent) -> c_int {
 }
 
 unsafe extern "C" fn create_id(
-    _: *mut RdmaEventChannel,
+    channel: *mut RdmaEventChannel,
     into: *mut *mut RdmaCmId,
     _: *mut c_void,
     _: c_int,
 ) -> c_int {
-    let identifier = Box::leak(Box::new(MaybeUninit::<RdmaCmId>::zeroed()));
-    // SAFETY: the caller has space for it.
-    unsafe { *into = identifier.as_mut_ptr() };
+    let identifier = Box::leak(Box::new(MaybeUninit::<RdmaCmId>::zeroed())).as_mut_ptr();
+    // SAFETY: the memory exists, and the caller has space for its address.
+    unsafe {
+        ((*identifier).channel, (*identifier).verbs) = (channel, LISTED.get());
+        *into = identifier;
+    }
     0
+}
+
+unsafe extern "C" fn resolve_addr(
+    id: *mut RdmaCmId,
+    _: *mut libc::sockaddr,
+    _: *mut libc::sockaddr,
+    _: c_int,
+) -> c_int {
+    answer(id)
+}
+
+unsafe extern "C" fn resolve_route(id: *mut RdmaCmId, _: c_int) -> c_int {
+    answer(id)
+}
+
+unsafe extern "C" fn connect(id: *mut RdmaCmId, parameters: *mut RdmaConnParam) -> c_int {
+    // SAFETY: the caller's parameters have this number of bytes of private data.
+    let bytes = unsafe { crate::events::private_data_of(&*parameters) };
+    REQUESTED.set(bytes);
+    answer(id)
 }
 
 unsafe extern "C" fn bind_addr(_: *mut RdmaCmId, _: *mut libc::sockaddr) -> c_int {
@@ -284,7 +390,7 @@ unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the caller's list ends with null.
     while let Some(it) = unsafe { request.as_ref() } {
-        SENDS.with_borrow_mut(|sends| sends.push_back(it.wr_id));
+        SENDS.with_borrow_mut(|sends| sends.push_back(*it));
         request = it.next;
     }
     0

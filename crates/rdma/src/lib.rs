@@ -8,13 +8,17 @@
 //! A [`Listener`] returns [`Request`]s with their private data. An accepted request becomes an
 //! [`Endpoint`]: it receives messages, sends messages, and reads and writes the peer's memory. The
 //! endpoint owns all memory that the adapter accesses until the access ends, so its interface is
-//! safe. No local memory is ever registered for access by the peer.
+//! safe. A [`Connector`] makes endpoints that lend memory to the peer: a part of a buffer, for one
+//! exchange, through a memory window that ends with it. No memory is ever registered for access by
+//! a peer.
 #![allow(unsafe_code, reason = "this crate calls C libraries; see SAFETY notes")]
 
 pub mod abi;
 mod address;
+mod connector;
 mod device;
 mod endpoint;
+mod events;
 #[cfg(test)]
 mod fake;
 mod library;
@@ -22,14 +26,21 @@ mod listener;
 mod memory;
 mod queue;
 
+pub use connector::Connector;
 pub use device::Device;
-pub use endpoint::{Completion, Counts, Endpoint, Remote, Room};
+pub use endpoint::{Completion, Counts, Endpoint, Remote, Returned, Room};
 pub use library::Library;
 pub use listener::{Listener, Request};
 pub use queue::Sizes;
 
 use std::io;
 use std::net::SocketAddr;
+
+/// The connection manager's reason for a refusal by the peer's program (`IB_CM_REJ_CONSUMER_DEFINED`).
+pub const REASON_CONSUMER: i32 = 28;
+
+/// The reason of an endpoint's end if the peer ended the connection.
+pub const DISCONNECTED: &str = "the peer disconnected it";
 
 /// The reason why there is no RDMA, or no connection.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +68,40 @@ pub enum Error {
         address: SocketAddr,
         /// The kernel's error.
         source: io::Error,
+    },
+    /// The device has no memory windows.
+    #[error(
+        "not available: the RDMA device {device} has no memory windows of type 2, without which a target could access \
+         this host's memory after a command; use another device (soft-RoCE has them), or the kernel's host"
+    )]
+    NoWindows {
+        /// The device.
+        device: String,
+    },
+    /// The peer cannot be reached.
+    #[error(
+        "cannot connect to {address} over RDMA: {step}: {source}; `rdma link` lists this machine's RDMA devices, and \
+         one of them must have a route to the address"
+    )]
+    Unreachable {
+        /// The peer.
+        address: SocketAddr,
+        /// The failed step.
+        step: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The peer, or its kernel, refused the connection.
+    #[error(
+        "{address} refused the connection over RDMA (reason {reason} of the connection manager)"
+    )]
+    Refused {
+        /// The peer.
+        address: SocketAddr,
+        /// The connection manager's reason; [`REASON_CONSUMER`] is that the peer's program did so.
+        reason: i32,
+        /// The private data of the refusal.
+        private_data: Vec<u8>,
     },
     /// A connection's resource could not be made.
     #[error("cannot {action} on the RDMA device {device}: {source}")]

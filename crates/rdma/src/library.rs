@@ -97,6 +97,12 @@ library! {
     bind_addr: unsafe extern "C" fn(*mut RdmaCmId, *mut sockaddr) -> c_int
         = c"rdma_bind_addr" in 1,
     listen: unsafe extern "C" fn(*mut RdmaCmId, c_int) -> c_int = c"rdma_listen" in 1,
+    resolve_addr: unsafe extern "C" fn(*mut RdmaCmId, *mut sockaddr, *mut sockaddr, c_int) -> c_int
+        = c"rdma_resolve_addr" in 1,
+    resolve_route: unsafe extern "C" fn(*mut RdmaCmId, c_int) -> c_int
+        = c"rdma_resolve_route" in 1,
+    connect: unsafe extern "C" fn(*mut RdmaCmId, *mut RdmaConnParam) -> c_int
+        = c"rdma_connect" in 1,
     create_qp: unsafe extern "C" fn(*mut RdmaCmId, *mut IbvPd, *mut IbvQpInitAttr) -> c_int
         = c"rdma_create_qp" in 1,
     destroy_qp: unsafe extern "C" fn(*mut RdmaCmId) = c"rdma_destroy_qp" in 1,

@@ -96,7 +96,7 @@ impl Queue {
             cap: IbvQpCap {
                 max_send_wr: sizes.sends,
                 max_recv_wr: sizes.receives,
-                max_send_sge: 1,
+                max_send_sge: 2,
                 max_recv_sge: 2,
                 max_inline_data: 0,
             },

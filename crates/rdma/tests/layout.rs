@@ -1,9 +1,9 @@
 //! The structures of this crate have the layout of rdma-core's installed headers.
 
 use rdma::abi::{
-    IbvCompChannel, IbvContext, IbvContextOps, IbvDeviceAttr, IbvMr, IbvQpCap, IbvQpInitAttr,
-    IbvRecvWr, IbvSendWr, IbvSge, IbvWc, RdmaAddr, RdmaCmEvent, RdmaCmId, RdmaConnParam,
-    RdmaEventChannel,
+    self, IbvCompChannel, IbvContext, IbvContextOps, IbvDeviceAttr, IbvMr, IbvMw, IbvQpCap,
+    IbvQpInitAttr, IbvRecvWr, IbvSendBindMw, IbvSendWr, IbvSge, IbvWc, RdmaAddr, RdmaCmEvent,
+    RdmaCmId, RdmaConnParam, RdmaEventChannel,
 };
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
@@ -44,6 +44,7 @@ fn facts() -> Vec<Fact> {
         "infiniband/verbs.h",
         IbvContextOps = "ibv_context_ops",
         IbvMr = "ibv_mr",
+        IbvMw = "ibv_mw",
         IbvSge = "ibv_sge",
         IbvSendWr = "ibv_send_wr",
         IbvRecvWr = "ibv_recv_wr",
@@ -56,15 +57,17 @@ fn facts() -> Vec<Fact> {
     offsets!(facts, "infiniband/verbs.h",
         IbvContext "ibv_context" { device = "device", ops = "ops", }
         IbvContextOps "ibv_context_ops" {
-            poll_cq = "poll_cq", req_notify_cq = "req_notify_cq", post_send = "post_send",
+            alloc_mw = "alloc_mw", dealloc_mw = "dealloc_mw", poll_cq = "poll_cq", req_notify_cq = "req_notify_cq", post_send = "post_send",
             post_recv = "post_recv",
         }
         IbvCompChannel "ibv_comp_channel" { fd = "fd", }
+        IbvMw "ibv_mw" { context = "context", rkey = "rkey", kind = "type", }
         IbvMr "ibv_mr" { lkey = "lkey", rkey = "rkey", }
         IbvSendWr "ibv_send_wr" {
             wr_id = "wr_id", next = "next", sg_list = "sg_list", num_sge = "num_sge",
             opcode = "opcode", send_flags = "send_flags", invalidate_rkey = "invalidate_rkey",
             remote_addr = "wr.rdma.remote_addr", rkey = "wr.rdma.rkey",
+            bind_mw = "bind_mw",
         }
         IbvRecvWr "ibv_recv_wr" { next = "next", sg_list = "sg_list", num_sge = "num_sge", }
         IbvWc "ibv_wc" {
@@ -76,10 +79,23 @@ fn facts() -> Vec<Fact> {
             sq_sig_all = "sq_sig_all",
         }
         IbvDeviceAttr "ibv_device_attr" {
-            max_qp = "max_qp", max_qp_wr = "max_qp_wr", max_cqe = "max_cqe",
+            device_cap_flags = "device_cap_flags", max_qp_rd_atom = "max_qp_rd_atom", max_qp = "max_qp", max_qp_wr = "max_qp_wr", max_cqe = "max_cqe",
             max_qp_init_rd_atom = "max_qp_init_rd_atom",
         }
     );
+    // Members of an unnamed structure, whose offsets are those in the work request.
+    let bind = offset_of!(IbvSendWr, bind_mw);
+    for (member, value) in [
+        ("mw", offset_of!(IbvSendBindMw, mw)),
+        ("rkey", offset_of!(IbvSendBindMw, rkey)),
+        ("bind_info.mr", offset_of!(IbvSendBindMw, mr)),
+        ("bind_info.addr", offset_of!(IbvSendBindMw, addr)),
+        ("bind_info.length", offset_of!(IbvSendBindMw, length)),
+        ("bind_info.mw_access_flags", offset_of!(IbvSendBindMw, mw_access_flags)),
+    ] {
+        let expression = format!("offsetof(struct ibv_send_wr, bind_mw.{member})");
+        facts.push(Fact { header: "infiniband/verbs.h", expression, value: bind + value });
+    }
     offsets!(facts, "rdma/rdma_cma.h",
         RdmaEventChannel "rdma_event_channel" { fd = "fd", }
         RdmaAddr "rdma_addr" { src = "src_storage", dst = "dst_storage", }
@@ -93,7 +109,39 @@ fn facts() -> Vec<Fact> {
             id = "id", listen_id = "listen_id", event = "event", status = "status", conn = "param.conn",
         }
     );
+    facts.extend(constants());
     facts
+}
+
+/// The constants of memory windows, and of connecting.
+fn constants() -> Vec<Fact> {
+    let verbs = "infiniband/verbs.h";
+    let cm = "rdma/rdma_cma.h";
+    [
+        (verbs, "IBV_WR_LOCAL_INV", abi::WR_LOCAL_INV as usize),
+        (verbs, "IBV_WR_BIND_MW", abi::WR_BIND_MW as usize),
+        (verbs, "IBV_ACCESS_REMOTE_WRITE", abi::ACCESS_REMOTE_WRITE as usize),
+        (verbs, "IBV_ACCESS_REMOTE_READ", abi::ACCESS_REMOTE_READ as usize),
+        (verbs, "IBV_ACCESS_MW_BIND", abi::ACCESS_MW_BIND as usize),
+        (verbs, "IBV_MW_TYPE_2", abi::MW_TYPE_2 as usize),
+        (verbs, "IBV_WC_WITH_INV", abi::WC_WITH_INV as usize),
+        (verbs, "IBV_WC_IP_CSUM_OK", abi::WC_KERNEL_WITH_INV as usize),
+        (
+            verbs,
+            "(IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)",
+            abi::DEVICE_MEM_WINDOW_TYPE_2 as usize,
+        ),
+        (cm, "RDMA_CM_EVENT_ADDR_RESOLVED", abi::event::ADDR_RESOLVED as usize),
+        (cm, "RDMA_CM_EVENT_ADDR_ERROR", abi::event::ADDR_ERROR as usize),
+        (cm, "RDMA_CM_EVENT_ROUTE_RESOLVED", abi::event::ROUTE_RESOLVED as usize),
+        (cm, "RDMA_CM_EVENT_ROUTE_ERROR", abi::event::ROUTE_ERROR as usize),
+        (cm, "RDMA_CM_EVENT_CONNECT_ERROR", abi::event::CONNECT_ERROR as usize),
+        (cm, "RDMA_CM_EVENT_UNREACHABLE", abi::event::UNREACHABLE as usize),
+        (cm, "RDMA_CM_EVENT_REJECTED", abi::event::REJECTED as usize),
+    ]
+    .into_iter()
+    .map(|(header, name, value)| Fact { header, expression: name.to_owned(), value })
+    .collect()
 }
 
 /// Goal: every size and offset that the crate relies on is that of the installed headers. Without

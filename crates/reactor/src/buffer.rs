@@ -14,8 +14,8 @@ use std::any::Any;
 use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, OnceLock};
 
 /// Alignment of every buffer's memory, and the smallest size class, in bytes: what `O_DIRECT`
 /// requires of memory on all common devices.
@@ -113,14 +113,14 @@ impl Buffer {
 
     /// Returns the attachment of the memory, from this or a former user.
     pub fn attachment(&self) -> Option<&Attachment> {
-        self.block().attachment.as_ref()
+        self.block().attachment.get()
     }
 
     /// Attaches data to the memory. It stays while the memory is recycled, until it is replaced or
     /// the memory is freed; it is dropped before the memory.
     pub fn attach(&mut self, attachment: Attachment) {
         // SAFETY: the block lives until this owner gives it back, and has no other owner.
-        unsafe { self.block.as_mut() }.attachment = Some(attachment);
+        unsafe { self.block.as_mut() }.attachment = OnceLock::from(attachment);
     }
 
     /// Returns the address of the memory and its bytes, for devices. Using it needs `unsafe` code.
@@ -199,6 +199,29 @@ impl Shared {
         shared.start += start;
         shared.len = end - start;
         shared
+    }
+
+    /// Returns the attachment of the memory, from this or a former user.
+    pub fn attachment(&self) -> Option<&Attachment> {
+        self.block().attachment.get()
+    }
+
+    /// Attaches data to the memory, unless it has an attachment already. The attachment stays as
+    /// one of [`Buffer::attach`] does. Returns the memory's attachment.
+    pub fn attach(&self, attachment: Attachment) -> &Attachment {
+        self.block().attachment.get_or_init(|| attachment)
+    }
+
+    /// Returns the address of the whole memory, of which this view is a part, and its bytes, for
+    /// devices that only read it. Using it needs `unsafe` code.
+    pub fn memory(&self) -> (*mut u8, usize) {
+        let block = self.block();
+        (block.memory.as_ptr(), block.capacity)
+    }
+
+    fn block(&self) -> &Block {
+        // SAFETY: this view holds a reference, so the block lives.
+        unsafe { self.block.as_ref() }
     }
 }
 

@@ -44,7 +44,7 @@ pub mod time;
 mod timers;
 pub mod usage;
 
-pub use buffer::{Buffer, Shared};
+pub use buffer::{Attachment, Buffer, Shared};
 pub use chunk::{Chunk, Inline, Segment, Segments, scatter};
 pub use executor::{Aborted, JoinHandle, has_reactor, spawn, wake_after_others, yield_now};
 pub use file::{File, OpenOptions};

@@ -11,10 +11,11 @@ use nvme::identify::{
     ControllerList, IdentifyController, IdentifyNamespace, NamespaceDescriptors, NamespaceList,
 };
 use nvme::log_page::{AnaGroup, DiscoveryEntry, SupportedPages};
+use nvme::rdma::{ConnectAccept, ConnectReject, ConnectRequest, RejectStatus};
 use nvme::tcp::{
     Accumulator, Encoder, HEADER_BYTES_MAX, Parsed, Parser, ParserConfig, Pdu, Receiver, crc32c,
 };
-use nvme::{CompletionQueueEntry, SubmissionQueueEntry};
+use nvme::{CompletionQueueEntry, QueueId, SubmissionQueueEntry};
 
 /// Parses a stream of PDUs. The first two bytes choose what is negotiated, how the stream is cut
 /// into pieces, and whether header digests are made right first, as random ones never are.
@@ -134,6 +135,7 @@ fn check_accumulator(
 /// Decodes the bytes as every structure with accessors that could fail.
 pub fn structures(bytes: &[u8]) {
     authentication(bytes);
+    private_data(bytes);
     if let Ok(sqe) = SubmissionQueueEntry::from_prefix(bytes) {
         commands(sqe);
     }
@@ -170,6 +172,24 @@ pub fn structures(bytes: &[u8]) {
     assert_eq!(DsmRange::list(bytes).len(), bytes.len() / DsmRange::BYTES);
     if let Ok(name) = core::str::from_utf8(bytes) {
         let _ = nvme::Nqn::new(name).map_err(|error| error.to_string());
+    }
+}
+
+/// Reads private data of the RDMA connection manager, from a host and from a target.
+fn private_data(bytes: &[u8]) {
+    let most = |queue: QueueId| if queue.is_admin() { 32 } else { 128 };
+    match ConnectRequest::check(bytes, most) {
+        Ok((request, entries)) => {
+            let queue = QueueId(request.qid.get());
+            assert!((2..=most(queue)).contains(&entries) && request.hrqsize.get() >= entries - 1);
+        }
+        Err(status) => assert_eq!(RejectStatus::new(status as u16), Some(status)),
+    }
+    if let Ok(entries) = ConnectAccept::decode(bytes) {
+        assert!(entries > 0 && bytes.len() >= 32);
+    }
+    if let Some(status) = ConnectReject::decode(bytes) {
+        assert!(bytes.starts_with(ConnectReject::new(status).bytes()));
     }
 }
 

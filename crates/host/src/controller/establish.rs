@@ -3,7 +3,7 @@
 use super::{ControllerInfo, Inner, Stage, proof};
 use crate::connection::{Connection, check_outcome};
 use crate::error::{ConnectionEnd, Error};
-use crate::options::{ConnectOptions, TlsOptions};
+use crate::options::{ConnectOptions, TlsOptions, Transport};
 use crate::queue_pair::{DEPTH_MAX, Data, Destination};
 use auth::KeyPair;
 use nvme::command::SetFeatures;
@@ -113,8 +113,11 @@ pub(super) async fn establish(inner: &Inner, number: u64) -> Result<Rc<Link>, Er
         options = Cow::Owned(concatenate(&options).await?);
         stages.done("generating a TLS key");
     }
-    let admin = Connection::open(&options, (ADMIN_QUEUE_ENTRIES - 1) as u16).await?;
-    stages.done("TCP connection, ICReq");
+    let admin = open_admin(&options).await?;
+    stages.done(match options.transport {
+        Transport::Tcp => "TCP connection, ICReq",
+        Transport::Rdma => "RDMA connection",
+    });
     let result = establish_over(inner, &options, number, admin.clone(), stages).await;
     if result.is_err() {
         admin.close(ConnectionEnd::Closed);
@@ -122,12 +125,18 @@ pub(super) async fn establish(inner: &Inner, number: u64) -> Result<Rc<Link>, Er
     result
 }
 
+/// Establishes the transport connection of the admin queue pair.
+async fn open_admin(options: &ConnectOptions) -> Result<Connection, Error> {
+    let depth = (ADMIN_QUEUE_ENTRIES - 1) as u16;
+    Connection::open(options, depth, QueueId::ADMIN, ControllerId::DYNAMIC).await
+}
+
 /// Proves this host in the clear, on a connection of its own, and returns the options for
 /// connecting under TLS with the generated key. Fails without a generated key.
 async fn concatenate(options: &ConnectOptions) -> Result<ConnectOptions, Error> {
     let mut clear = options.clone();
     clear.dhchap_policy.concatenation = true;
-    let admin = Connection::open(&clear, (ADMIN_QUEUE_ENTRIES - 1) as u16).await?;
+    let admin = open_admin(&clear).await?;
     let generating = async {
         let (qid, entries) = (QueueId::ADMIN, ADMIN_QUEUE_ENTRIES);
         let result = connect(&admin, &clear, qid, entries, ControllerId::DYNAMIC).await?;
@@ -159,6 +168,10 @@ async fn establish_over(
     stages.done("enable");
     let identify = identify_controller(&admin).await?;
     stages.done("Identify Controller");
+    let has_keyed = identify.sgls.get() & IdentifyController::SGLS_KEYED != 0;
+    if options.transport == Transport::Rdma && !has_keyed {
+        return Err(Error::ControllerFailed("has no keyed SGLs, which RDMA needs"));
+    }
     let mut io = Vec::new();
     if !inner.is_discovery {
         io = match open_io_queues(options, &admin, controller_id, capabilities, &identify).await {
@@ -327,8 +340,7 @@ async fn open_io_queues(
     for qid in 1..=count as u16 {
         match open_io_queue(options, depth, entries, QueueId(qid), controller_id).await {
             Ok(connection) => {
-                let bytes = identify.in_capsule_data_bytes().min(u64::from(u32::MAX)) as u32;
-                connection.set_in_capsule_data_bytes_max(bytes);
+                connection.set_in_capsule_data_bytes_max(in_capsule_data_bytes(options, identify));
                 io.push(connection);
             }
             Err(error) => {
@@ -342,6 +354,16 @@ async fn open_io_queues(
     Ok(io)
 }
 
+/// Returns the most data in a capsule of an I/O queue. Over RDMA, the controller has to support it
+/// (SGLS), and the data follows the command without a gap (ICDOFF 0), as with Linux.
+fn in_capsule_data_bytes(options: &ConnectOptions, identify: &IdentifyController) -> u32 {
+    let has_offsets = identify.sgls.get() & IdentifyController::SGLS_OFFSET != 0;
+    if options.transport == Transport::Rdma && !(has_offsets && identify.icdoff.get() == 0) {
+        return 0;
+    }
+    identify.in_capsule_data_bytes().min(u64::from(u32::MAX)) as u32
+}
+
 async fn open_io_queue(
     options: &ConnectOptions,
     depth: u16,
@@ -349,7 +371,7 @@ async fn open_io_queue(
     qid: QueueId,
     controller_id: ControllerId,
 ) -> Result<Connection, Error> {
-    let connection = Connection::open(options, depth).await?;
+    let connection = Connection::open(options, depth, qid, controller_id).await?;
     match connect_queue(&connection, options, qid, entries, controller_id).await {
         Ok(_) => Ok(connection),
         Err(error) => {

@@ -221,6 +221,7 @@ fn is_in_vain(inner: &Inner, error: &Error) -> bool {
     match error {
         Error::SecureChannel(_) => is_key_final(),
         Error::Refused { status, .. } => status.is_do_not_retry(),
+        Error::QueueRefused { .. } => !error.is_connection_error(),
         Error::Unsupported(_)
         | Error::SecretNeeded
         | Error::ConcatenationNeeded

@@ -3,6 +3,7 @@
 use super::Namespace;
 use super::request::Request;
 use crate::error::Error;
+use crate::options::Transport;
 use crate::queue_pair::{Data, Destination};
 use nvme::command::{DatasetManagement, DsmRange, ReadWrite};
 use nvme::opcode::NvmOpcode;
@@ -84,7 +85,10 @@ impl Namespace {
         start: usize,
         bytes: usize,
     ) -> Result<(), Error> {
-        if self.0.paths.is_some() && bytes as u64 > self.piece_bytes() {
+        // Over RDMA several transfers run at a time, and each has its memory to itself.
+        let is_apart =
+            self.0.paths.is_some() || self.0.controller.options().transport == Transport::Rdma;
+        if is_apart && bytes as u64 > self.piece_bytes() {
             return self.read_parts_apart(offset_bytes, buffer, start, bytes).await;
         }
         // All on one queue pair: only one receive at a time may use the buffer.
@@ -101,8 +105,7 @@ impl Namespace {
         .await
     }
 
-    /// Reads as [`Self::read_parts`] does, for parts that may arrive over several paths at a time:
-    /// each part has a buffer of its own, which is copied.
+    /// Reads as [`Self::read_parts`] does, for parts that may arrive at a time: each part has a buffer of its own, which is copied.
     async fn read_parts_apart(
         &self,
         offset_bytes: u64,

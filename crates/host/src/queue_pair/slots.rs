@@ -5,7 +5,7 @@
 //! never used, so no identifier is `FFFFh`, which some log pages reserve.
 
 use super::{Data, Outcome};
-use nvme::CommandId;
+use nvme::{CommandId, CompletionQueueEntry};
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub(super) struct Slot {
     pub(super) received_bytes: u32,
     /// Bytes to the controller that were in the capsule or requested by R2T.
     pub(super) requested_bytes: u32,
+    /// The answer of a command whose memory the adapter still has.
+    pub(super) answer: Option<CompletionQueueEntry>,
     /// Whether a data digest did not match.
     pub(super) has_bad_digest: bool,
     /// Whether no caller waits for the outcome.
@@ -44,6 +46,7 @@ impl Slot {
             data,
             received_bytes: 0,
             requested_bytes,
+            answer: None,
             has_bad_digest: false,
             is_forgotten: false,
             tick,
@@ -126,6 +129,12 @@ impl Slots {
             "the slot of {cid:?} has the generation {generation} by now"
         );
         self.table[index] = Slot { generation, ..slot };
+    }
+
+    /// Returns the identifier of the command in the slot of this index.
+    pub(super) fn id_at(&self, index: usize) -> Option<CommandId> {
+        let slot = self.table.get(index).filter(|slot| slot.state != SlotState::Free)?;
+        Some(self.id(index as u16, slot.generation))
     }
 
     /// Returns the slot of a command that is outstanding or finished.

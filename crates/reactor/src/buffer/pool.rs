@@ -4,6 +4,7 @@ use super::{ALIGNMENT_BYTES, Attachment};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 
 /// Size classes: 4 KiB, 8 KiB … 4 MiB.
@@ -32,7 +33,7 @@ pub(super) struct Block {
     /// Start of the allocation.
     base: NonNull<u8>,
     /// Data that belongs to the memory, until the memory is freed.
-    pub(super) attachment: Option<Attachment>,
+    pub(super) attachment: OnceLock<Attachment>,
 }
 
 impl Block {
@@ -57,7 +58,7 @@ impl Block {
         // padding; without them there is no padding.
         let memory = unsafe { base.add(padding) };
         let references = AtomicUsize::new(1);
-        let block = Self { references, capacity, memory, base, attachment: None };
+        let block = Self { references, capacity, memory, base, attachment: OnceLock::new() };
         NonNull::from(Box::leak(Box::new(block)))
     }
 
@@ -69,7 +70,7 @@ impl Block {
         // SAFETY: by the caller's promise the header is a leaked box that is ours again.
         let mut block = unsafe { Box::from_raw(block.as_ptr()) };
         // The attachment may describe the memory, so it goes first.
-        block.attachment = None;
+        block.attachment = OnceLock::new();
         // SAFETY: the memory was allocated with this very layout.
         unsafe { dealloc(block.base.as_ptr(), Self::layout(block.capacity)) };
     }

@@ -51,9 +51,12 @@ impl Connection {
         while let Poll::Ready(completion) = endpoint.poll(cx) {
             is_any = true;
             match completion? {
-                Completion::Received { head, data } => self.pair.receive_capsule(&head, data)?,
+                Completion::Received { head, data, .. } => {
+                    self.pair.receive_capsule(&head, data)?;
+                }
                 Completion::Read { token, data } => self.pair.put_data(Tag(token as u16), data),
                 Completion::Sent { token } => self.pair.release(token as usize),
+                Completion::Returned { .. } => return Err("memory came back that was never lent"),
             }
         }
         if endpoint.sending_since().is_none() {
