@@ -13,7 +13,7 @@ SIM_SEEDS ?= 2000
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build test demo fmt lint deny unit system test-kernel proof-kernel fuzz sim \
-	sim-coverage bench clean
+	sim-coverage clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -116,8 +116,12 @@ mutants-sample: ## plant bugs that seeds caught soon, and see them caught again
 sim-coverage: ## lines of the cores that the simulation runs (needs rustup's llvm-tools)
 	tests/sim-coverage
 
-bench: build ## measure what docs/performance.md states
-	TSUMUGI=$(TSUMUGI) bench/run
+# QUICK=1: the quick forms, which change no page. TIME: a limit for all, like 6h; the next call continues.
+QUICK ?=
+TIME ?=
+.PHONY: performance
+performance: build ## measure what docs/performance.md states and write its tables, for hours (QUICK=1: try all of it)
+	TSUMUGI=$(TSUMUGI) tools/performance $(if $(QUICK),--quick) $(if $(TIME),--time $(TIME))
 
 # The five studies, short ones first, as each may take its part of the time that is left.
 STUDIES := io-stack-cpu nvmeof-depth-threads parallel-io nvmeof-container container-copyup

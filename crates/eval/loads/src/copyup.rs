@@ -24,14 +24,13 @@ use crate::place::{Layers, Place};
 use crate::workload::{Copies, DataSet, Load, Workload};
 use base::messages::{Language, Message, Text};
 use base::{Error, Stop, units};
-use container::Containers;
-use phase::Phase;
 use stats::median;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use container::{Answer, Container};
+pub use container::{Answer, Container, Containers};
+pub use phase::Phase;
 
 /// Orders a container to write to files that it has not changed before.
 pub const WRITE: &str = "write";
@@ -169,11 +168,9 @@ impl CopyUpEngine {
                 return Err(Error::Interrupted);
             }
             let seed = work.seed ^ ((number as u64 + 1) << 32);
-            started.all.push(Container::start(layers, *place, &self.scratch, (files, seed))?);
+            started.add(Container::start(layers, *place, &self.scratch, (files, seed))?);
         }
-        for container in &mut started.all {
-            started.last_ready_ns = started.last_ready_ns.max(container.expect_ready(stop)?);
-        }
+        started.expect_ready(stop)?;
         Ok(started)
     }
 
@@ -186,15 +183,29 @@ impl CopyUpEngine {
     ) -> Result<Outcome, Error> {
         let mut containers = self.containers(work, (layers, places), files, stop)?;
         layers.sync()?;
-        let first = Phase::run(WRITE, &mut containers, (layers, place), stop)?;
+        let first = counted(WRITE, &mut containers, (layers, place), stop)?;
         let upper =
             if layers.scheme().has_upper() { Some(containers.usage(USAGE, stop)?) } else { None };
-        let second = Phase::run(AGAIN, &mut containers, (layers, place), stop)?;
+        let second = counted(AGAIN, &mut containers, (layers, place), stop)?;
         let mut outcome = outcome(&first, &second, upper);
         let command = containers.all.first().map_or("", |container| container.command());
         outcome.command = format!("{} × {command}", work.cell.jobs);
         Ok(outcome)
     }
+}
+
+/// Runs a phase, and counts what devices write meanwhile.
+fn counted(
+    word: &str,
+    containers: &mut Containers,
+    (layers, place): (&dyn Layers, &dyn Place),
+    stop: &Stop,
+) -> Result<Phase, Error> {
+    let before = place.written_bytes();
+    let mut phase = Phase::run(word, containers, || layers.sync(), stop)?;
+    let after = place.written_bytes();
+    phase.device_bytes = before.zip(after).map(|(old, new)| new.saturating_sub(old));
+    Ok(phase)
 }
 
 /// Both phases as metrics and samples.

@@ -2,6 +2,7 @@
 
 use crate::scheme::Scheme;
 use crate::workload::Access;
+use reactor::Spin;
 use serde::Serialize;
 use std::any::Any;
 use std::fmt::Debug;
@@ -130,6 +131,8 @@ pub enum Storage {
         network: Network,
         /// What the namespace is made of.
         backing: Backing,
+        /// How long its threads spin before they sleep; `None` is the target's default.
+        poll_us: Option<Spin>,
     },
     /// A file exported by an iSCSI target (tgt) over the loopback device, for the engine of fixed
     /// rates: what stands beside [`Storage::Target`] on the same file.
@@ -210,6 +213,10 @@ pub struct Pool {
     pub device_bytes: u64,
     /// Whether mounts make and check checksums of data.
     pub has_checksums: bool,
+    /// How long the threads of its processes spin before they sleep; `None` is their default.
+    pub poll_us: Option<Spin>,
+    /// The node whose mount the load uses, from 1. The first one writes the file.
+    pub reader: u16,
 }
 
 /// A device that serves at a known rate.

@@ -20,7 +20,7 @@ const POOL_NODES_MAX: u32 = 16;
 const POOL_NODES_DEFAULT: u32 = 2;
 
 /// Keys of all levels.
-const COMMON: [Key; 20] = [
+const COMMON: [Key; 22] = [
     Key::new("kind", Form::Text),
     Key::new("label", Form::Text),
     Key::new("path", Form::Text),
@@ -38,6 +38,8 @@ const COMMON: [Key; 20] = [
     Key::new("nodes", Form::Count),
     Key::new("device-size", Form::Text),
     Key::new("checksum", Form::Text),
+    Key::new("reader", Form::Count),
+    Key::new("poll-us", Form::Any),
     Key::new("enter", Form::Text),
     Key::new("leave", Form::Text),
     Key::new("runtimes", Form::Texts),
@@ -166,7 +168,7 @@ fn storage(table: &Table<'_>, kind: &str) -> Result<Storage, Error> {
             let backings = [("file", Backing::File), ("memory", Backing::Memory)];
             let network = table.choose("network", &networks)?.unwrap_or(Network::Loopback);
             let backing = table.choose("backing", &backings)?.unwrap_or(Backing::File);
-            Storage::Target { directory, network, backing }
+            Storage::Target { directory, network, backing, poll_us: table.parsed("poll-us")? }
         }
         "iscsi" => Storage::Iscsi { directory },
         "nqn" => Storage::Subsystem(subsystem(table)?),
@@ -200,7 +202,8 @@ fn pool(table: &Table<'_>) -> Result<Pool, Error> {
     let device_bytes = size.ok_or_else(|| table.missing("device-size"))?;
     let states = [("on", true), ("off", false)];
     let has_checksums = table.choose("checksum", &states)?.unwrap_or(true);
-    Ok(Pool { nodes, device_bytes, has_checksums })
+    let reader = table.count_in("reader", (1, u32::from(nodes)))?.unwrap_or(1) as u16;
+    Ok(Pool { nodes, device_bytes, has_checksums, poll_us: table.parsed("poll-us")?, reader })
 }
 
 /// `address` is ADDRESS or ADDRESS:PORT, with brackets around an IPv6 address that has a port.

@@ -14,6 +14,7 @@ use crate::file_set::{ITEMS, items};
 use crate::keys::{Form, Key, Table};
 use crate::metric::Metric;
 use crate::outcome::Outcome;
+use crate::place::Place;
 use crate::process::{self, Finished};
 use crate::worker::Worker;
 use crate::workload::{Load as Task, Workload};
@@ -123,8 +124,9 @@ pub struct Load {
     pub files: Files,
     /// Processes.
     pub processes: u32,
-    /// A directory in which one of our own is made.
-    pub directory: PathBuf,
+    /// A directory in which one of our own is made, by each name that it has: processes use the names, for
+    /// example two mounts of one file system, in turn.
+    pub directories: Vec<PathBuf>,
 }
 
 /// What a phase came to.
@@ -154,21 +156,23 @@ pub fn run(
     load: &Load,
     command: impl Fn(u32, &Path) -> Command,
 ) -> Result<Vec<PhaseResult>, Error> {
-    let root = load.directory.join(format!("mdtest-{}", std::process::id()));
+    let name = format!("mdtest-{}", std::process::id());
+    let roots: Vec<PathBuf> = load.directories.iter().map(|it| it.join(&name)).collect();
+    let root = roots.first().ok_or_else(|| Error::program(NAME, "needs a directory"))?;
     // Fails if it exists: the directory of another run is never used.
-    std::fs::create_dir(&root).map_err(Error::io("cannot make", &root))?;
-    let results = run_in(load, &root, command);
-    std::fs::remove_dir_all(&root).map_err(Error::io("cannot remove", &root))?;
+    std::fs::create_dir(root).map_err(Error::io("cannot make", root))?;
+    let results = run_in(load, &roots, command);
+    std::fs::remove_dir_all(root).map_err(Error::io("cannot remove", root))?;
     results
 }
 
 fn run_in(
     load: &Load,
-    root: &Path,
+    roots: &[PathBuf],
     command: impl Fn(u32, &Path) -> Command,
 ) -> Result<Vec<PhaseResult>, Error> {
     let mut workers = Vec::new();
-    for rank in 0..load.processes {
+    for (rank, root) in (0..load.processes).zip(roots.iter().cycle()) {
         if load.files.has_own_directories {
             let own = worker::directory(root, &load.files, rank);
             std::fs::create_dir(&own).map_err(Error::io("cannot make", &own))?;
@@ -228,7 +232,7 @@ impl MetadataEngine {
 }
 
 /// Arguments of `tsumugi eval` for a load.
-pub fn arguments(files: &Files, processes: u32, directory: &Path) -> Vec<String> {
+pub fn arguments(files: &Files, processes: u32, directories: &[PathBuf]) -> Vec<String> {
     let mut words = vec!["eval".to_string(), "mdtest".into(), "--json".into()];
     for (name, value) in
         [("processes", processes), ("items", files.items), ("write-bytes", files.write_bytes)]
@@ -242,8 +246,16 @@ pub fn arguments(files: &Files, processes: u32, directory: &Path) -> Vec<String>
     ] {
         words.extend(is_set.then(|| format!("--{name}")));
     }
-    words.push(directory.display().to_string());
+    words.extend(directories.iter().map(|directory| directory.display().to_string()));
     words
+}
+
+/// Returns the names under which the load sees the storage's directory: all mounts of one file system if it
+/// sees them where they are.
+fn directories(place: &dyn Place) -> Vec<PathBuf> {
+    let inside = place.inside_directory();
+    let mounts = place.mounts();
+    if mounts.len() > 1 && inside == place.directory() { mounts.to_vec() } else { vec![inside] }
 }
 
 /// Reads what `tsumugi eval mdtest --json` says.
@@ -280,7 +292,7 @@ impl Engine for MetadataEngine {
             return Err(wrong("the load is not of files"));
         };
         let place = work.place.ok_or_else(|| wrong("needs a storage"))?;
-        let words = arguments(files, work.cell.jobs, &place.inside_directory());
+        let words = arguments(files, work.cell.jobs, &directories(place));
         let program = self.program.display().to_string();
         let mut command = place.command(&program, &words, &self.scratch);
         let shown = process::shown(&command);

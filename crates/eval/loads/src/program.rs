@@ -2,18 +2,20 @@
 //!
 //! A command is a list, run without a shell. Placeholders in it: `{file}` (written beforehand, of
 //! the experiment's size) and `{directory}` around it, `{scratch}` for what need not be measured, `{cwd}` where
-//! the experiment was started, `{block-size}`, `{jobs}`, `{depth}`, `{seconds}` and `{seed}` of the cell and run. A value that is
+//! the experiment was started, `{value}` of the condition's level of kind `value`, `{block-size}`, `{jobs}`, `{depth}`, `{seconds}` and `{seed}` of the cell and run. A value that is
 //! not found, or is no number above 0, makes the run a failed one: never 0, never left out.
 
 mod load;
 
-use crate::engine::{Declaration, Engine, Work};
+use crate::engine::{Declaration, Engine, SettingKind, Work};
 use crate::keys::{Form, Key};
+use crate::level::Setting;
 use crate::metric::Metric;
 use crate::outcome::Outcome;
 use crate::process::{self, Finished};
 use base::{Error, Stop};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use load::{Extract, Program, Source};
@@ -28,6 +30,13 @@ pub const ENGINE: Declaration = Declaration {
         Key::new("exit-code", Form::Integer),
         Key::new("writes", Form::Truth),
     ],
+    setting: Some(SettingKind {
+        kind: "value",
+        noun: "values",
+        keys: &[Key::new("value", Form::Text)],
+        is_all: false,
+        read: |table| Ok(Arc::new(Value(table.need_text("value")?.value.into()))),
+    }),
     runs_this_program: false,
     programs: |workload, _| {
         let command = workload.task::<Program>().and_then(|program| program.command.first());
@@ -37,6 +46,16 @@ pub const ENGINE: Declaration = Declaration {
     start: Some(|setup| Ok(Box::new(ProgramEngine::new(setup.scratch)))),
     ..Declaration::DEFAULT
 };
+
+/// A level that gives commands the text that replaces `{value}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value(pub String);
+
+impl Setting for Value {
+    fn engine(&self) -> &'static str {
+        ENGINE.name
+    }
+}
 
 /// How long an ending command may take.
 const END_PATIENCE: Duration = Duration::from_secs(10);
@@ -81,6 +100,7 @@ impl Engine for ProgramEngine {
                 "depth" => work.cell.depth.to_string(),
                 "seconds" => work.time.as_secs_f64().to_string(),
                 "seed" => work.seed.to_string(),
+                "value" => value(work)?.into(),
                 _ => return None,
             })
         });
@@ -97,6 +117,11 @@ impl Engine for ProgramEngine {
         outcome.command = shown;
         Ok(outcome)
     }
+}
+
+/// Returns the text that the condition's levels give for `{value}`.
+fn value<'a>(work: &Work<'a>) -> Option<&'a str> {
+    work.levels.iter().find_map(|level| Some(level.setting::<Value>()?.0.as_str()))
 }
 
 /// The command with its placeholders filled in; what is none stays as it is.
@@ -255,6 +280,35 @@ mod tests {
             _ => None,
         });
         assert_eq!(filled, ["awk", "{print $1}", "/data/file.4{", "{unknown}", "é/data/fileé"]);
+    }
+
+    /// Goal: a level of kind `value` reaches the command of its condition, and only that.
+    #[test]
+    fn levels_give_values() {
+        let read = crate::test_support::read(
+            r#"
+engine = "program"
+file-size = "4KiB"
+[level.here]
+kind = "directory"
+[level.off]
+kind = "value"
+value = "off"
+[[workload]]
+name = "load"
+command = ["load", "--tls", "{value}"]
+metrics = ["time"]
+"#,
+        );
+        let cell = read.cell(0, 1, 1);
+        let words = |levels: &[&str]| {
+            let work = read.work(&cell, levels, Duration::from_secs(1));
+            let given = value(&work);
+            let fill_in = |name: &str| (name == "value").then_some(given).flatten();
+            fill(work.workload.task().unwrap(), |name| fill_in(name).map(Into::into))
+        };
+        assert_eq!(words(&["here", "off"]), ["load", "--tls", "off"]);
+        assert_eq!(words(&["here"]), ["load", "--tls", "{value}"]);
     }
 
     /// Goal: a wrong exit code and a missing value are failures; another exit code can be right.

@@ -9,7 +9,7 @@ use base::Stop;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::{Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long an ending process may take.
@@ -102,6 +102,22 @@ impl Worker {
 }
 
 impl Worker {
+    /// Lets it end by itself, however long that takes. Returns how it ended.
+    pub fn wait(&mut self) -> Result<ExitStatus, Error> {
+        self.dismiss();
+        loop {
+            // What it still writes is read, or it could not end.
+            self.read.clear();
+            let is_silent = matches!(self.hear(STOP_PERIOD)?, Heard::End);
+            let ended = if is_silent { self.child.wait().map(Some) } else { self.child.try_wait() };
+            let ended = ended.map_err(|error| Error::program(self.name, error.to_string()))?;
+            if let Some(status) = ended {
+                self.has_ended = true;
+                return Ok(status);
+            }
+        }
+    }
+
     /// Ends its input, so that it ends by itself; dropping it waits for that.
     pub fn dismiss(&mut self) {
         self.words = None;
@@ -203,6 +219,8 @@ mod tests {
         for word in ["one", "two"] {
             assert_eq!(two.answer(long, &Stop::default()).unwrap(), word);
         }
+        let mut waits = shell("read word; exit 3");
+        assert_eq!(waits.wait().unwrap().code(), Some(3));
         let ended = shell("exit 3").answer(long, &Stop::default()).unwrap_err();
         assert!(ended.to_string().contains("ended"), "{ended}");
     }

@@ -223,14 +223,16 @@ impl At<'_> {
                 Operations::Foreign | Operations::Other => Ok(vec![0]),
             };
         };
+        // IOR's transfers have whole numbers of 8 bytes.
+        let unit = if operations == Operations::Transfers { 8 } else { 512 };
         let mut block_sizes = Vec::new();
         for text in given.value {
             let size = units::parse_bytes(text)
                 .map_err(|why| self.table.error(&given, "bs", why.to_string()))?;
             let wrong = match size {
                 _ if operations == Operations::Foreign => None,
-                size if size == 0 || !size.is_multiple_of(512) => {
-                    Some(format!("{text:?} is no multiple of 512 bytes"))
+                size if size == 0 || !size.is_multiple_of(unit) => {
+                    Some(format!("{text:?} is no multiple of {unit} bytes"))
                 }
                 size if size > BLOCK_BYTES_MAX => Some(format!("{text:?} is more than 1 GiB")),
                 _ => None,

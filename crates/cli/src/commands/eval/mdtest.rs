@@ -36,8 +36,10 @@ struct FilesArgs {
 pub(super) struct MdtestArgs {
     #[command(flatten)]
     files: FilesArgs,
-    /// Directory in which a new one is created, used and removed
-    directory: PathBuf,
+    /// Directory in which a new one is created, used and removed; several are names of one directory, for
+    /// example mounts of one file system, which the processes use in turn
+    #[arg(value_name = "DIRECTORY", required = true)]
+    directories: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -95,7 +97,7 @@ pub(super) fn run(args: &MdtestArgs) -> anyhow::Result<ExitCode> {
     let load = Load {
         files: args.files.files(),
         processes: args.files.processes,
-        directory: args.directory.clone(),
+        directories: args.directories.clone(),
     };
     let results = run_load(&load, |rank, root| args.files.worker(&program, rank, root))?;
     if args.json {

@@ -21,10 +21,10 @@ mod run;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use eval::Stop;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 pub(in crate::commands) use condition::Condition;
@@ -94,12 +94,9 @@ struct BenchSettings {
     seed: u64,
 }
 
-/// Set by SIGINT and SIGTERM.
-type Stopped = Arc<AtomicBool>;
-
 /// Returns an error if a signal asks for an early end.
-fn check_stopped(stopped: &Stopped) -> anyhow::Result<()> {
-    if stopped.load(Ordering::Relaxed) {
+fn check_stopped(stopped: &Stop) -> anyhow::Result<()> {
+    if stopped.is_requested() {
         bail!("stopped; the bench removes everything that it created");
     }
     Ok(())
@@ -112,9 +109,9 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     }
     // Each container takes two pipes.
     crate::descriptors::raise_limit();
-    let stopped = Stopped::default();
+    let stopped = Stop::default();
     for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stopped))
+        signal_hook::flag::register(signal, Arc::clone(&stopped.0))
             .context("cannot watch for signals")?;
     }
     let directory = std::fs::canonicalize(&args.directory)

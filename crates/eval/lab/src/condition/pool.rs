@@ -30,6 +30,9 @@ impl Stage {
         let mut meta = Command::new(&options.program);
         meta.args(["meta", "--listen", "127.0.0.1:0", "--store"]).arg(own.join("store"));
         meta.arg("--secret").arg(&secret);
+        if let Some(poll_us) = pool.poll_us {
+            meta.args(["--poll-us", &poll_us.to_string()]);
+        }
         let address =
             |line: &str| line.trim_end().strip_prefix("listening on ").map(str::to_string);
         let address = match self.start_until(meta, address) {
@@ -47,13 +50,14 @@ impl Stage {
             }
             mounts.push(mount(own, number));
         }
-        let made = match make_file(&mount(own, 1).join("file"), bytes) {
-            Ok(made) => made,
-            Err(error) => return Ok(Err(error.to_string())),
-        };
+        if let Err(error) = make_file(&mount(own, 1).join("file"), bytes) {
+            return Ok(Err(error.to_string()));
+        }
         // What reaches storage is counted by the disk that the devices lie on.
         let source = Source::of_file(&device(own, 1));
-        Ok(Ok(Ready { mounts, ..Ready::file(made.file, source) }))
+        let file = mount(own, pool.reader).join("file");
+        mounts.rotate_left(usize::from(pool.reader) - 1);
+        Ok(Ok(Ready { mounts, ..Ready::file(file, source) }))
     }
 }
 
@@ -78,8 +82,9 @@ fn configure(
     let device = device(own, number);
     let text = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
     let checksum = if pool.has_checksums { "on" } else { "off" };
+    let poll_us = pool.poll_us.map_or(String::new(), |it| format!("poll_us = \"{it}\"\n"));
     let config = format!(
-        "name = \"node{number}\"\nmeta = \"{address}\"\nsecret = {}\nmount = {}\n\
+        "name = \"node{number}\"\n{poll_us}meta = \"{address}\"\nsecret = {}\nmount = {}\n\
          checksum = \"{checksum}\"\n[[device]]\npath = {}\nsize = {}\n",
         text(secret),
         text(&mount),
@@ -107,4 +112,29 @@ fn write_secret(path: &Path) -> Result<(), Error> {
         .open(path)
         .map_err(wrong)?;
     file.write_all(&digits.as_bytes()[..SECRET_DIGITS]).map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a node's configuration has what the level says, and nothing that it leaves open.
+    #[test]
+    fn nodes_are_configured_as_levels_say() {
+        let own = tempfile::tempdir().unwrap();
+        let mut pool =
+            Pool { nodes: 2, device_bytes: 1 << 20, has_checksums: true, poll_us: None, reader: 1 };
+        let text = |pool: &Pool, number| {
+            let path = configure(pool, own.path(), number, "127.0.0.1:1", Path::new("/s")).unwrap();
+            fs::read_to_string(path).unwrap().parse::<toml::Table>().unwrap()
+        };
+        let first = text(&pool, 1);
+        assert_eq!(first["checksum"].as_str(), Some("on"));
+        assert!(!first.contains_key("poll_us"));
+        for (spin, said) in [("50", "50"), ("auto", "auto")] {
+            pool.poll_us = Some(spin.parse().unwrap());
+            let number = if spin == "auto" { 2 } else { 3 };
+            assert_eq!(text(&pool, number)["poll_us"].as_str(), Some(said));
+        }
+    }
 }

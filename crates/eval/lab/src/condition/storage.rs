@@ -15,6 +15,7 @@ use loads::level::{Backing, Network as NetworkKind, Paced, Storage, Subsystem};
 use loads::place::{Fabric, LogicalUnit};
 use loads::process;
 use loads::workload::Workload;
+use reactor::Spin;
 use serde::Deserialize;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -106,7 +107,7 @@ impl Stage {
                 }
                 Ok(device(path))
             }
-            Storage::Target { directory, network, backing } => {
+            Storage::Target { directory, network, backing, poll_us } => {
                 let backing = match backing {
                     Backing::File => {
                         let made = self.exported_file(directory.as_deref(), own, bytes, false)?;
@@ -114,10 +115,10 @@ impl Stage {
                     }
                     Backing::Memory => (format!("memory:{bytes}"), Source::Uncached),
                 };
-                let is_attached = !plan.experiment.engine.is_host;
-                Ok(self.enter_target(options, backing, *network, own).and_then(|ready| {
-                    if is_attached { self.attach(options, ready, own) } else { Ok(ready) }
-                }))
+                let is_host = plan.experiment.engine.is_host;
+                Ok(self
+                    .enter_target(options, backing, (*network, *poll_us), own)
+                    .and_then(|it| if is_host { Ok(it) } else { self.attach(options, it, own) }))
             }
             Storage::Iscsi { directory } => {
                 let file = self.exported_file(directory.as_deref(), own, bytes, true)?;
@@ -213,7 +214,7 @@ impl Stage {
         &mut self,
         options: &StageOptions,
         (namespace, source): (String, Source),
-        network: NetworkKind,
+        (network, poll_us): (NetworkKind, Option<Spin>),
         own: &Path,
     ) -> Result<Ready, String> {
         let network = match network {
@@ -229,6 +230,9 @@ impl Stage {
             }
             None => target.arg("127.0.0.1:0"),
         };
+        if let Some(poll_us) = poll_us {
+            target.args(["--poll-us", &poll_us.to_string()]);
+        }
         let says: TargetSays = self.start(target)?;
         let address = says.listening.first().ok_or("the target listens nowhere")?;
         let namespaces = says.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);

@@ -3,7 +3,9 @@
 mod ior;
 
 use super::*;
+use crate::plan::Plan;
 use crate::test_support::text;
+use loads::program::Program;
 use std::path::Path;
 
 fn refusal(changes: &[(&str, &str)], mode: Mode) -> String {
@@ -74,15 +76,18 @@ fn quick_forms_are_short() {
     Experiment::parse(&text(&[(other, named("B/A").as_str())]), Mode::Quick).unwrap();
 }
 
-/// Goal: every experiment that we ship can be read, in both forms, and its loads are described in each
-/// language.
+/// Goal: every experiment in the source tree can be read and planned, in both forms, its loads are described
+/// in each language, and what it runs out of the tree exists.
 #[test]
-fn shipped_experiments_are_right() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../experiments");
+fn experiments_of_the_tree_are_right() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let mut seen = 0;
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|ending| ending == "toml") {
+    for directory in ["experiments", "experiments/performance"] {
+        for entry in std::fs::read_dir(root.join(directory)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|ending| ending != "toml") {
+                continue;
+            }
             for mode in [Mode::Full, Mode::Quick] {
                 let experiment = Experiment::read(&path, mode)
                     .unwrap_or_else(|error| panic!("{}: {mode:?}: {error}", path.display()));
@@ -90,10 +95,20 @@ fn shipped_experiments_are_right() {
                     let said = Language::ALL.iter().map(|(_, language)| load.describe(*language));
                     let said: Vec<String> = said.collect();
                     assert!(!said[0].is_empty() && said[0] != said[1], "{said:?}");
+                    let command =
+                        load.task::<Program>().and_then(|program| program.command.first());
+                    let ours = command.and_then(|program| program.strip_prefix("{cwd}/"));
+                    assert!(ours.is_none_or(|it| root.join(it).is_file()), "{ours:?}");
                 }
+                let plan = Plan::new(experiment);
+                assert!(
+                    !plan.cells.is_empty() && !plan.conditions.is_empty(),
+                    "{}",
+                    path.display()
+                );
             }
             seen += 1;
         }
     }
-    assert!(seen >= 2);
+    assert!(seen >= 30, "{seen}");
 }

@@ -9,7 +9,8 @@ use base::Stop;
 use serde::{Deserialize, Serialize};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// What a container answers, a line of JSON each.
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,7 +49,10 @@ impl Answer {
 #[derive(Debug)]
 pub struct Container {
     worker: Worker,
-    complaints: PathBuf,
+    /// The file that has its error output, unless that goes where ours goes.
+    complaints: Option<PathBuf>,
+    /// How long it may take for an answer.
+    patience: Duration,
     command: String,
 }
 
@@ -64,10 +68,17 @@ impl Container {
         let file = std::fs::File::options().create(true).append(true).open(&complaints);
         let file = file.map_err(Error::io("cannot write", &complaints))?;
         let mut command = layers.container(place, scratch, files, seed);
+        command.stderr(Stdio::from(file));
+        Ok(Self { complaints: Some(complaints), patience: PHASE_PATIENCE, ..Self::of(command)? })
+    }
+
+    /// Starts a command that serves as a container, and may take any time for its work.
+    pub fn of(mut command: Command) -> Result<Self, Error> {
         let shown = process::shown(&command);
         // Ctrl-C is for the one that cleans up.
-        command.stderr(Stdio::from(file)).process_group(0);
-        Ok(Self { worker: Worker::start(NAME, command)?, complaints, command: shown })
+        command.process_group(0);
+        let worker = Worker::start(NAME, command)?;
+        Ok(Self { worker, complaints: None, patience: Duration::MAX, command: shown })
     }
 
     /// What was executed.
@@ -80,7 +91,7 @@ impl Container {
     }
 
     pub(super) fn hear(&mut self, stop: &Stop) -> Result<Answer, Error> {
-        let line = self.worker.answer(PHASE_PATIENCE, stop).map_err(|error| self.explain(error))?;
+        let line = self.worker.answer(self.patience, stop).map_err(|error| self.explain(error))?;
         serde_json::from_str(&line).map_err(|error| Error::program(NAME, error.to_string()))
     }
 
@@ -107,7 +118,8 @@ impl Container {
 
     /// An error with what containers complained about.
     fn explain(&self, error: Error) -> Error {
-        let said = std::fs::read_to_string(&self.complaints).unwrap_or_default();
+        let said = self.complaints.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+        let said = said.unwrap_or_default();
         let said = said.trim();
         if matches!(error, Error::Interrupted) || said.is_empty() {
             return error;
@@ -125,13 +137,39 @@ impl Container {
 
 /// The containers of a run. Dropped, all end at a time.
 #[derive(Debug, Default)]
-pub(super) struct Containers {
+pub struct Containers {
     pub(super) all: Vec<Container>,
     /// When the last one was ready, in ns of the monotonic clock.
     pub(super) last_ready_ns: u64,
 }
 
 impl Containers {
+    /// Adds one that was started.
+    pub fn add(&mut self, container: Container) {
+        self.all.push(container);
+    }
+
+    /// Waits until all are ready.
+    pub fn expect_ready(&mut self, stop: &Stop) -> Result<(), Error> {
+        for container in &mut self.all {
+            self.last_ready_ns = self.last_ready_ns.max(container.expect_ready(stop)?);
+        }
+        Ok(())
+    }
+
+    /// Lets all end by themselves, however long that takes; fails if one does not end well.
+    pub fn finish(mut self) -> Result<(), Error> {
+        // All of them, also if one fails.
+        let ended: Vec<_> = self.all.iter_mut().map(|it| it.worker.wait()).collect();
+        for status in ended {
+            let status = status?;
+            if !status.success() {
+                return Err(Error::program(NAME, format!("could not end ({status})")));
+            }
+        }
+        Ok(())
+    }
+
     /// Sends all of them a word, and reads each answer.
     pub(super) fn ask(
         &mut self,

@@ -4,20 +4,22 @@ use super::container::{Answer, Containers};
 use super::{FINISH, NAME, WRITE_BYTES};
 use crate::crowd::{CONTAINER_QUANTILES, fairness};
 use crate::outcome::Outcome;
-use crate::place::{Layers, Place};
 use base::{Error, Stop};
 use stats::quantile;
 use std::time::Instant;
 
 /// What a phase came to.
 #[derive(Debug, Default)]
-pub(super) struct Phase {
-    /// Seconds until the last write returned, and until all was durable.
-    pub(super) written_s: f64,
-    pub(super) durable_s: f64,
-    pub(super) latencies_ns: Vec<u64>,
+pub struct Phase {
+    /// Seconds until the last write returned.
+    pub written_s: f64,
+    /// Seconds until all was durable.
+    pub durable_s: f64,
+    /// How long each write took, in order of length.
+    pub latencies_ns: Vec<u64>,
     /// Writes per second of each container.
-    pub(super) rates: Vec<f64>,
+    pub rates: Vec<f64>,
+    /// Bytes that devices have written meanwhile, where they are counted.
     pub(super) device_bytes: Option<u64>,
     /// From when the last container was ready until the first write of any, and from that until the first
     /// write of the last one, ms.
@@ -25,14 +27,13 @@ pub(super) struct Phase {
 }
 
 impl Phase {
-    pub(super) fn run(
+    /// Lets all containers write, on this order, and makes it durable; `sync` does that below their mounts.
+    pub fn run<E: From<Error>>(
         word: &str,
         containers: &mut Containers,
-        (layers, place): (&dyn Layers, &dyn Place),
+        sync: impl FnOnce() -> Result<(), E>,
         stop: &Stop,
-    ) -> Result<Self, Error> {
-        let counted = || place.written_bytes();
-        let before = counted();
+    ) -> Result<Self, E> {
         let last_ready_ns = containers.last_ready_ns;
         let mut begun_at = (u64::MAX, 0);
         let begun = Instant::now();
@@ -51,23 +52,24 @@ impl Phase {
             Answer::Finished => Ok(()),
             other => Err(other.confuses()),
         })?;
-        layers.sync()?;
+        sync()?;
         phase.durable_s = begun.elapsed().as_secs_f64();
-        phase.device_bytes = before.zip(counted()).map(|(old, new)| new.saturating_sub(old));
         phase.latencies_ns.sort_unstable();
         let (first, last) = begun_at;
         if first < last_ready_ns {
-            return Err(Error::program(NAME, "one began before the last one was ready"));
+            return Err(Error::program(NAME, "one began before the last one was ready").into());
         }
         phase.start_ms = ((first - last_ready_ns) as f64 / 1e6, (last - first) as f64 / 1e6);
         Ok(phase)
     }
 
-    pub(super) fn operations(&self) -> f64 {
+    /// Returns the number of writes.
+    pub fn operations(&self) -> f64 {
         self.latencies_ns.len() as f64
     }
 
-    pub(super) fn latency_us(&self, percent: usize) -> f64 {
+    /// Returns a percentile of the latencies.
+    pub fn latency_us(&self, percent: usize) -> f64 {
         let last = self.latencies_ns.len().saturating_sub(1);
         let at = (self.latencies_ns.len() * percent / 100).min(last);
         self.latencies_ns.get(at).copied().unwrap_or_default() as f64 / 1e3

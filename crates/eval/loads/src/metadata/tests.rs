@@ -81,7 +81,7 @@ fn failures_are_told() {
 /// Goal: rates are all files by the time from the first to the last.
 #[test]
 fn rates_span_all_processes() {
-    let load = Load { files: files(|_| {}), processes: 2, directory: "/".into() };
+    let load = Load { files: files(|_| {}), processes: 2, directories: vec!["/".into()] };
     let second = 1_000_000_000;
     let spans = [(second, 3 * second), (2 * second, 5 * second)];
     let done = spans.map(|(begun_ns, ended_ns)| Answer::Done { begun_ns, ended_ns });
@@ -104,4 +104,25 @@ fn answers_are_read_as_written() {
         assert_eq!(answer.to_string().parse::<Answer>().unwrap(), answer);
     }
     assert!("done 1".parse::<Answer>().is_err() && "".parse::<Answer>().is_err());
+}
+
+/// Goal: processes use the names of the directory in turn, and it is made and removed by its first name.
+/// (A link stands for a second mount.)
+#[test]
+fn processes_use_mounts_in_turn() {
+    let top = tempfile::tempdir().unwrap();
+    let (first, second) = (top.path().join("first"), top.path().join("second"));
+    std::fs::create_dir(&first).unwrap();
+    std::os::unix::fs::symlink(&first, &second).unwrap();
+    let directories = vec![first.clone(), second.clone()];
+    let load =
+        Load { files: files(|files| files.has_own_directories = true), processes: 3, directories };
+    let seen = std::cell::RefCell::new(Vec::new());
+    let result = run(&load, |rank, root| {
+        seen.borrow_mut().push((rank, root.parent().unwrap().to_path_buf()));
+        Command::new("false")
+    });
+    assert!(result.is_err());
+    assert_eq!(seen.into_inner(), [(0, first.clone()), (1, second), (2, first.clone())]);
+    assert!(names(&first).is_empty());
 }

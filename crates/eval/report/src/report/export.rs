@@ -78,8 +78,14 @@ pub(super) fn value(report: &Report) -> Value {
         .flat_map(|family| {
             family.rows.iter().map(move |row| {
                 let cell = &report.plan.cells[row.cell];
+                let comparison = &experiment.comparisons[family.comparison];
+                let side = |levels| {
+                    let condition = report.plan.condition(levels)?;
+                    Some(report.plan.conditions[condition].label.as_str())
+                };
                 json!({
-                    "comparison": experiment.comparisons[family.comparison].name,
+                    "comparison": comparison.name,
+                    "baseline": side(&comparison.baseline), "other": side(&comparison.other),
                     "workload": experiment.workloads[family.workload].name,
                     "block_size": cell.block_size, "jobs": cell.jobs, "depth": cell.depth,
                     "rate": cell.rate, "batch": cell.batch,
@@ -118,8 +124,31 @@ pub(super) fn value(report: &Report) -> Value {
         "experiment": experiment.name, "mode": experiment.mode, "plan": report.plan.hash,
         "rounds": report.analysis.rounds, "facts": report.english.facts,
         "environment": report.environment.facts, "not_available": report.missing,
-        "verdicts": verdicts, "advice": advice,
+        "values": values(report), "verdicts": verdicts, "advice": advice,
     })
+}
+
+/// The median of each metric with its interval, by condition and cell.
+fn values(report: &Report) -> Vec<Value> {
+    let plan = &report.plan;
+    let mut values = Vec::new();
+    for (workload, load) in plan.experiment.workloads.iter().enumerate() {
+        for (index, condition) in plan.conditions.iter().enumerate() {
+            for &metric in &load.metrics {
+                for point in report.analysis.curve(plan, workload, index, metric) {
+                    let cell = &plan.cells[point.cell];
+                    values.push(json!({
+                        "workload": load.name, "condition": condition.label,
+                        "levels": condition.levels, "metric": metric.name(),
+                        "block_size": cell.block_size, "jobs": cell.jobs, "depth": cell.depth,
+                        "rate": cell.rate, "batch": cell.batch,
+                        "median": point.median, "interval": point.interval, "n": point.n,
+                    }));
+                }
+            }
+        }
+    }
+    values
 }
 
 /// Encodes base64 (RFC 4648), for links to data within the page.

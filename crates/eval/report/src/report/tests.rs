@@ -60,6 +60,25 @@ fn pages_are_complete_and_self_contained() {
     let json = std::fs::read_to_string(directory.path().join("results.json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["verdicts"].as_array().unwrap().len(), 6);
+    let values = json["values"].as_array().unwrap();
+    assert_eq!(values.len(), 2 * 6);
+    for verdict in json["verdicts"].as_array().unwrap() {
+        for side in ["baseline", "other"] {
+            let is_side = |value: &&serde_json::Value| {
+                value["condition"] == verdict[side]
+                    && ["workload", "metric", "block_size", "jobs"]
+                        .iter()
+                        .all(|key| value[key] == verdict[key])
+            };
+            let value = values.iter().find(is_side).unwrap();
+            let number = |value: &serde_json::Value| value.as_f64().unwrap();
+            let interval = &value["interval"];
+            assert!(number(&interval["low"]) <= number(&value["median"]));
+            assert!(
+                number(&value["median"]) <= number(&interval["high"]) && value["n"] == verdict["n"]
+            );
+        }
+    }
     assert_eq!(json["advice"].as_array().unwrap().len(), crate::advice::RULES.len());
 }
 

@@ -131,7 +131,7 @@ fn answer(answer: &Answer) -> anyhow::Result<()> {
 }
 
 /// Returns whether the input has an order, or has ended.
-pub(super) fn is_ready(input: BorrowedFd<'_>, wait: Duration) -> anyhow::Result<bool> {
+fn is_ready(input: BorrowedFd<'_>, wait: Duration) -> anyhow::Result<bool> {
     let mut poll = [PollFd::from_borrowed_fd(input, PollFlags::IN)];
     let wait = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
     let count = rustix::io::retry_on_intr(|| rustix::event::poll(&mut poll, Some(&wait)));

@@ -11,7 +11,8 @@ use eval::clearing;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::file_system::FileSystem;
-use super::{Set, Stopped, check_stopped};
+use super::{Set, check_stopped};
+use eval::Stop;
 
 /// Smallest and largest file of the study, in bytes.
 const STUDY_BYTES: (f64, f64) = (1e3, 4e6);
@@ -102,7 +103,7 @@ impl Lower {
         directory: &BenchDirectory,
         system: FileSystem,
         (set, count, seed): (Set, usize, u64),
-        stopped: &Stopped,
+        stopped: &Stop,
     ) -> anyhow::Result<Self> {
         let path = directory.lower();
         system.make_lower(&path)?;

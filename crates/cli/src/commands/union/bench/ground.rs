@@ -7,10 +7,11 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use super::Set;
 use super::condition::Condition;
 use super::file_system::{FileSystem, run};
 use super::files::{BenchDirectory, Lower};
-use super::{Set, Stopped};
+use eval::Stop;
 
 /// Size of an image, which is sparse.
 const IMAGE_BYTES: u64 = 48 << 30;
@@ -69,7 +70,7 @@ impl<'a> Grounds<'a> {
         here: &'a BenchDirectory,
         conditions: &[Condition],
         (set, count, seed): (Set, usize, u64),
-        stopped: &Stopped,
+        stopped: &Stop,
     ) -> anyhow::Result<Self> {
         let mut all: Vec<Ground> = Vec::new();
         for system in conditions.iter().map(|condition| condition.file_system()) {

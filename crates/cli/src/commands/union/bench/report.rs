@@ -1,5 +1,6 @@
 //! The tables: the median of each condition over its rounds, and its ratio to the kernel.
 
+use eval::statistics;
 use serde::Serialize;
 
 use super::files::Lower;
@@ -42,9 +43,10 @@ impl Row {
     fn of_group(runs: &[Run], (containers, condition): (usize, &'static str)) -> Option<Self> {
         let same = |run: &&Run| run.containers == containers && run.condition == condition;
         let own: Vec<&Run> = runs.iter().filter(same).collect();
-        let of = |value: fn(&Run) -> f64| median(own.iter().map(|run| value(run)).collect());
+        let of =
+            |value: fn(&Run) -> f64| median(&own.iter().map(|run| value(run)).collect::<Vec<_>>());
         let maybe = |value: fn(&Run) -> Option<f64>| {
-            median(own.iter().filter_map(|run| value(run)).collect())
+            median(&own.iter().filter_map(|run| value(run)).collect::<Vec<_>>())
         };
         let kernel = |round| {
             runs.iter().find(|run| {
@@ -68,20 +70,14 @@ impl Row {
             upper_amplification: of(|run| run.upper_amplification)?,
             disk_amplification: maybe(|run| run.disk_amplification),
             flushes_per_operation: maybe(|run| run.flushes_per_operation),
-            against_kernel: median(against),
+            against_kernel: median(&against),
         })
     }
 }
 
-/// Returns the median; of an even number of values the mean of the two in the middle.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        count if count % 2 == 1 => Some(values[middle]),
-        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
-    }
+/// Returns the median, if there is a value.
+fn median(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| statistics::median(values))
 }
 
 /// Prints one line of JSON.
@@ -182,6 +178,6 @@ mod tests {
         assert_eq!((keep.rate_min, keep.rate_max), (90.0, 100.0));
         assert_eq!(keep.against_kernel, Some(3.0));
         assert_eq!((keep.disk_amplification, keep.flushes_per_operation), (None, Some(0.5)));
-        assert_eq!(median(vec![4.0, 1.0]), Some(2.5));
+        assert_eq!(median(&[4.0, 1.0]), Some(2.5));
     }
 }

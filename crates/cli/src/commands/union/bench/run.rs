@@ -1,33 +1,27 @@
 //! The runs: rounds of conditions, each with its containers.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use anyhow::{Context, bail};
-
-use eval::copyup::{Answer, FINISH, WRITE};
+use anyhow::Context;
+use eval::Stop;
+use eval::copyup::{Container, Containers, Phase, WRITE, WRITE_BYTES};
+use eval::crowd::fairness;
 
 use super::condition::Condition;
-use super::container::{ContainerArgs, is_ready};
+use super::container::ContainerArgs;
 use super::counters::{Disk, Room};
 use super::files::{BenchDirectory, Lower, progress};
 use super::ground::Grounds;
 use super::measured::Run;
-use super::{BenchSettings, Stopped, check_stopped, report};
-
-/// How long to wait for a container before the bench checks whether it must end.
-const HEAR_STEP: Duration = Duration::from_millis(100);
+use super::{BenchSettings, check_stopped, report};
 
 /// Runs all conditions in turn, in each round.
 pub(super) fn all(
     settings: &BenchSettings,
     grounds: &Grounds<'_>,
     is_json: bool,
-    stopped: &Stopped,
+    stopped: &Stop,
 ) -> anyhow::Result<Vec<Run>> {
     let count = settings.rounds * settings.containers.len() * settings.conditions.len();
     let bar = progress(count as u64, "runs");
@@ -61,140 +55,68 @@ fn one(
     settings: &BenchSettings,
     (directory, lower, disk): (&BenchDirectory, &Lower, &Path),
     (condition, containers, round): (Condition, usize, usize),
-    stopped: &Stopped,
+    stopped: &Stop,
 ) -> anyhow::Result<Run> {
     let at = directory.make_containers(containers)?;
     lower.warm()?;
-    let mut started = Vec::with_capacity(containers);
-    for (number, at) in at.iter().enumerate() {
-        check_stopped(stopped)?;
-        let seed = settings.seed ^ ((round as u64) << 32) ^ ((number as u64 + 1) << 8);
-        started.push(Container::start(condition, lower, at, settings.operations, seed)?);
-    }
-    for container in &mut started {
-        let Answer::Ready { .. } = container.hear(stopped)? else {
-            bail!("a container sent an unexpected answer")
-        };
-    }
-    directory.sync()?;
-    let room = Room::of(condition, directory)?;
-    let before = Disk::below(disk);
-    let start = Instant::now();
-    started.iter_mut().try_for_each(|container| container.order(WRITE))?;
-    let (mut latencies_ns, mut rates) = (Vec::new(), Vec::with_capacity(containers));
-    for container in &mut started {
-        let Answer::Written { latencies_ns: mut own, elapsed_ns, .. } = container.hear(stopped)?
-        else {
-            bail!("a container sent an unexpected answer")
-        };
-        rates.push(own.len() as f64 / (elapsed_ns as f64 / 1e9));
-        latencies_ns.append(&mut own);
-    }
-    let written = start.elapsed().as_secs_f64();
-    started.iter_mut().try_for_each(|container| container.order(FINISH))?;
-    for container in &mut started {
-        let Answer::Finished = container.hear(stopped)? else {
-            bail!("a container sent an unexpected answer")
-        };
-    }
-    directory.sync()?;
-    let durable = start.elapsed().as_secs_f64();
-    let disk = before.zip(Disk::below(disk)).map(|(before, after)| after.since(before));
-    let upper_bytes = room.taken(directory)?;
-    for container in started {
-        container.end()?;
-    }
-    let operations = latencies_ns.len();
-    let asked_bytes = (operations * 4096) as f64;
-    latencies_ns.sort_unstable();
-    let percentile =
-        |part: usize| latencies_ns[(operations * part / 100).min(operations - 1)] as f64 / 1e6;
-    let sum: f64 = rates.iter().sum();
-    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
+    let mut started = Containers::default();
+    let measured = (|| {
+        for (number, at) in at.iter().enumerate() {
+            check_stopped(stopped)?;
+            let seed = settings.seed ^ ((round as u64) << 32) ^ ((number as u64 + 1) << 8);
+            let command = container(condition, lower, at, settings.operations, seed)?;
+            started.add(Container::of(command).context("cannot run unshare (of util-linux)")?);
+        }
+        told(stopped, started.expect_ready(stopped))?;
+        directory.sync()?;
+        let room = Room::of(condition, directory)?;
+        let before = Disk::below(disk);
+        let phase = Phase::run::<anyhow::Error>(WRITE, &mut started, || directory.sync(), stopped);
+        let phase = told(stopped, phase)?;
+        let disk = before.zip(Disk::below(disk)).map(|(before, after)| after.since(before));
+        anyhow::Ok((phase, disk, room.taken(directory)?))
+    })();
+    // Also after a failure: a container unmounts before it ends.
+    let ended = started.finish();
+    let (phase, disk, upper_bytes) = measured?;
+    ended?;
+    let operations = phase.operations();
+    let asked_bytes = operations * WRITE_BYTES as f64;
     Ok(Run {
         condition: condition.name(),
         containers,
         round,
-        operations,
-        rate: operations as f64 / durable,
-        rate_unsynced: operations as f64 / written,
-        p50_ms: percentile(50),
-        p99_ms: percentile(99),
-        container_rate: sum / containers as f64,
-        fairness: sum * sum / (containers as f64 * squares),
+        operations: phase.latencies_ns.len(),
+        rate: operations / phase.durable_s,
+        rate_unsynced: operations / phase.written_s,
+        p50_ms: phase.latency_us(50) / 1e3,
+        p99_ms: phase.latency_us(99) / 1e3,
+        container_rate: phase.rates.iter().sum::<f64>() / containers as f64,
+        fairness: fairness(&phase.rates).unwrap_or(f64::NAN),
         upper_amplification: upper_bytes as f64 / asked_bytes,
         disk_amplification: disk.map(|disk| disk.written_bytes as f64 / asked_bytes),
-        flushes_per_operation: disk.map(|disk| disk.flushes as f64 / operations as f64),
+        flushes_per_operation: disk.map(|disk| disk.flushes as f64 / operations),
     })
 }
 
-/// A container as its parent sees it. When dropped, it gets the end of its input, unmounts and
-/// ends.
-#[derive(Debug)]
-struct Container {
-    process: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+/// Returns the command of a container, in a mount namespace of its own.
+fn container(
+    condition: Condition,
+    lower: &Lower,
+    at: &Path,
+    operations: usize,
+    seed: u64,
+) -> anyhow::Result<Command> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "--"]).arg(program);
+    command.args(["union", "bench-container"]);
+    command.args(ContainerArgs::words(condition, &lower.path, at, operations, seed));
+    Ok(command)
 }
 
-impl Container {
-    fn start(
-        condition: Condition,
-        lower: &Lower,
-        at: &Path,
-        operations: usize,
-        seed: u64,
-    ) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let mut process = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "--"])
-            .arg(program)
-            .args(["union", "bench-container"])
-            .args(ContainerArgs::words(condition, &lower.path, at, operations, seed))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            // Only the bench receives Ctrl-C, because it cleans up.
-            .process_group(0)
-            .spawn()
-            .context("cannot run unshare (of util-linux)")?;
-        let input = process.stdin.take();
-        let output = process.stdout.take().context("a container without an output")?;
-        Ok(Self { process, input, output: BufReader::new(output) })
-    }
-
-    fn order(&mut self, what: &str) -> anyhow::Result<()> {
-        let input = self.input.as_mut().context("a container without an input")?;
-        writeln!(input, "{what}").context("a container has ended")
-    }
-
-    fn hear(&mut self, stopped: &Stopped) -> anyhow::Result<Answer> {
-        while !is_ready(self.output.get_ref().as_fd(), HEAR_STEP)? {
-            check_stopped(stopped)?;
-        }
-        let mut line = String::new();
-        self.output.read_line(&mut line).context("cannot read from a container")?;
-        check_stopped(stopped)?;
-        if line.is_empty() {
-            bail!("a container failed; its error is above");
-        }
-        serde_json::from_str(&line).context("cannot understand a container")
-    }
-
-    fn end(mut self) -> anyhow::Result<()> {
-        drop(self.input.take());
-        let status = self.process.wait().context("cannot wait for a container")?;
-        if !status.success() {
-            bail!("a container could not end ({status})");
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Container {
-    fn drop(&mut self) {
-        drop(self.input.take());
-        if let Err(error) = self.process.wait() {
-            tracing::warn!(%error, "cannot wait for a container");
-        }
-    }
+/// Returns what containers answered; their own errors are on the standard error output already.
+fn told<T, E: Into<anyhow::Error>>(stopped: &Stop, answer: Result<T, E>) -> anyhow::Result<T> {
+    check_stopped(stopped)?;
+    answer.map_err(Into::into).context("a container failed; its error is above")
 }
