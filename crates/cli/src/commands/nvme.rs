@@ -145,6 +145,7 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Option<ExitCode> {
         || matches!(
             error,
             Error::Refused { command: "Connect", .. }
+                | Error::QueueRefused { .. }
                 | Error::ControllerLost(_)
                 | Error::NoPath(_)
                 | Error::SecretNeeded

@@ -6,7 +6,7 @@ use super::keys::SecretArgs;
 use super::tls::TlsArgs;
 use anyhow::{Context, bail};
 use clap::Args;
-use host::{ConnectOptions, Controller, Namespace};
+use host::{ConnectOptions, Controller, Namespace, Transport};
 use nvme::{HostId, Nqn, Nsid};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -104,6 +104,7 @@ impl TargetArgs {
         let mut options = ConnectOptions::new(self.address()?, nqn);
         let (hostid, hostnqn) = self.host(options.hostid)?;
         options = options.with_host(hostid, hostnqn);
+        options.transport = self.foreign.transport()?;
         options.keep_alive_tmo = duration("keep-alive-tmo", self.keep_alive_tmo)?;
         options.reconnect_delay = duration("reconnect-delay", self.reconnect_delay)?;
         options.ctrl_loss_tmo = if self.ctrl_loss_tmo < 0.0 {
@@ -171,6 +172,11 @@ impl ConnectArgs {
     /// Returns whether sockets must be opened in another network namespace.
     pub(crate) fn has_network_namespace(&self) -> bool {
         self.target.network_namespace.is_some()
+    }
+
+    /// Returns the transport of the connection.
+    pub(crate) fn transport(&self) -> anyhow::Result<Transport> {
+        self.target.foreign.transport()
     }
 
     /// Returns whether the connection must be under TLS.

@@ -1,4 +1,4 @@
-//! `attach`: a namespace as a block device of the kernel's NVMe/TCP host, or, if the kernel has no
+//! `attach`: a namespace as a block device of the kernel's NVMe host, or, if the kernel has no
 //! such host, as a file through our host and FUSE.
 //!
 //! The kernel's device is `/dev/nvmeXnY`, as with nvme-cli. Our host shows a directory with one
@@ -84,7 +84,7 @@ fn kernel_check(args: &AttachArgs) -> Result<(), String> {
     if args.connect.has_tls() {
         return Err("the kernel's host takes TLS keys only from its keyring, see nvme-cli".into());
     }
-    kernel::check()
+    kernel::check(args.connect.transport().map_err(|error| error.to_string())?)
 }
 
 /// Reports that the namespace can be used: its path, and the host behind it.
@@ -110,7 +110,8 @@ fn run_kernel(args: &AttachArgs) -> anyhow::Result<()> {
         return Err(error);
     }
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let how = format!("block device of the kernel's NVMe/TCP host (Linux {release})");
+    let (_, host) = kernel::names(args.connect.transport()?);
+    let how = format!("block device of the kernel's {host} host (Linux {release})");
     print_ready(args.output.is_json()?, &attached.device, &how);
     stay(&attached, &mut signals)?;
     attached.detach()
@@ -172,8 +173,9 @@ async fn serve(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
     unmount_on_signals(session.unmounter())?;
     let file = session.mountpoint().join(export::FILE_NAME);
     let (is_json, why) = (args.output.is_json()?, why.to_string());
+    let (_, host) = kernel::names(args.connect.transport()?);
     let ready = move |transport: &str| {
-        let how = format!("file through FUSE ({transport}) on our own NVMe/TCP host{why}");
+        let how = format!("file through FUSE ({transport}) on our own {host} host{why}");
         print_ready(is_json, &file, &how);
     };
     let export = Export::new(namespace.clone(), is_writable, Box::new(ready));

@@ -13,7 +13,7 @@ pub(super) enum Transport {
     /// NVMe/TCP
     #[default]
     Tcp,
-    #[value(hide = true)]
+    /// NVMe/RDMA, by way of rdma-core
     Rdma,
     #[value(hide = true)]
     Fc,
@@ -65,7 +65,7 @@ impl OutputArgs {
 /// Options of nvme-cli's connections.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct ForeignArgs {
-    /// Transport of the connection; only tcp
+    /// Transport of the connection
     #[arg(short = 't', long, value_enum, default_value_t, value_name = "TRANSPORT")]
     transport: Transport,
     /// Accepted for compatibility; each command connects its own controller
@@ -95,6 +95,20 @@ pub(super) struct ForeignArgs {
 }
 
 impl ForeignArgs {
+    /// Returns the transport of the connection.
+    ///
+    /// # Errors
+    /// If this host does not have it.
+    pub(super) fn transport(&self) -> anyhow::Result<host::Transport> {
+        match self.transport {
+            Transport::Tcp => Ok(host::Transport::Tcp),
+            Transport::Rdma => Ok(host::Transport::Rdma),
+            Transport::Fc | Transport::Loop | Transport::Pcie => bail!(
+                "--transport: only tcp and rdma are supported; for others use the kernel's host"
+            ),
+        }
+    }
+
     /// Refuses options for missing features.
     ///
     /// # Errors
@@ -105,9 +119,7 @@ impl ForeignArgs {
         const ROUTED: &str = "the kernel's routes choose the way to the target; to use other \
             routes, give --network-namespace";
         const ALIKE: &str = "all I/O queue pairs are alike: give --nr-io-queues";
-        if self.transport != Transport::Tcp {
-            bail!("--transport: only tcp is supported; for others use the kernel's host");
-        }
+        self.transport()?;
         let given = [
             ("--host-traddr", self.host_traddr.is_some(), ROUTED),
             ("--host-iface", self.host_iface.is_some(), ROUTED),

@@ -1,4 +1,4 @@
-//! The Linux kernel's NVMe/TCP host. As with nvme-cli, a line written to `/dev/nvme-fabrics`
+//! The Linux kernel's NVMe host over TCP and RDMA. As with nvme-cli, a line written to `/dev/nvme-fabrics`
 //! creates a controller, and `delete_controller` in its sysfs directory removes it.
 //!
 //! The kernel's options have the names and meanings of nvme-cli's options, and so of ours; its
@@ -6,7 +6,7 @@
 //! remove it.
 
 use anyhow::{Context, bail, ensure};
-use host::ConnectOptions;
+use host::{ConnectOptions, Transport};
 use nvme::Nsid;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 const FABRICS: &str = "/dev/nvme-fabrics";
-const MODULE: &str = "/sys/module/nvme_tcp";
+const MODULES: &str = "/sys/module";
 const CONTROLLERS: &str = "/sys/class/nvme";
 /// How long the kernel may take to show a namespace, or to remove a controller.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,16 +32,27 @@ pub(super) struct Attached {
     pub(super) device: PathBuf,
 }
 
+/// Returns the transport's name in the kernel's options and modules, and in texts.
+pub(super) fn names(transport: Transport) -> (&'static str, &'static str) {
+    match transport {
+        Transport::Tcp => ("tcp", "NVMe/TCP"),
+        Transport::Rdma => ("rdma", "NVMe/RDMA"),
+    }
+}
+
 /// Returns an error with the reason if the kernel's host cannot be used here.
-pub(super) fn check() -> Result<(), String> {
-    let is_there = || Path::new(FABRICS).exists() && Path::new(MODULE).exists();
+pub(super) fn check(transport: Transport) -> Result<(), String> {
+    let (name, shown) = names(transport);
+    let loaded = Path::new(MODULES).join(format!("nvme_{name}"));
+    let is_there = || Path::new(FABRICS).exists() && loaded.exists();
     if !rustix::process::geteuid().is_root() {
         return Err("only root may use the kernel's host".into());
     }
     if is_there() {
         return Ok(());
     }
-    let said = match Command::new("modprobe").arg("nvme-tcp").output() {
+    let module = format!("nvme-{name}");
+    let said = match Command::new("modprobe").arg(&module).output() {
         Ok(done) => String::from_utf8_lossy(&done.stderr).trim().to_string(),
         Err(error) => error.to_string(),
     };
@@ -49,7 +60,7 @@ pub(super) fn check() -> Result<(), String> {
         return Ok(());
     }
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    Err(format!("Linux {release} has no NVMe/TCP host here (modprobe nvme-tcp: {said})"))
+    Err(format!("Linux {release} has no {shown} host here (modprobe {module}: {said})"))
 }
 
 /// Returns the line that creates a controller. Its number of queues is that of the CPUs times
@@ -59,9 +70,10 @@ fn line(options: &ConnectOptions, cpus: usize) -> String {
     let queues = cpus.saturating_mul(options.nr_io_queues.into());
     let up = |time: Duration| time.as_secs() + u64::from(time.subsec_nanos() > 0);
     let mut words = vec![format!(
-        "nqn={},transport=tcp,traddr={},trsvcid={},hostnqn={},hostid={uuid},nr_io_queues={queues},\
+        "nqn={},transport={},traddr={},trsvcid={},hostnqn={},hostid={uuid},nr_io_queues={queues},\
          queue_size={},keep_alive_tmo={},reconnect_delay={}",
         options.subsystem_nqn,
+        names(options.transport).0,
         options.address.ip(),
         options.address.port(),
         options.hostnqn,
@@ -269,7 +281,9 @@ mod tests {
         options.fast_io_fail_tmo = Some(Duration::from_millis(1500));
         options.nr_io_queues = 2;
         options.data_digest = true;
+        options.transport = Transport::Rdma;
         let line = line(&options, 1);
+        assert!(line.contains(",transport=rdma,traddr="), "{line}");
         let end = "nr_io_queues=2,queue_size=128,keep_alive_tmo=5,reconnect_delay=1,ctrl_loss_tmo=-1,\
                    fast_io_fail_tmo=2,data_digest";
         assert!(line.ends_with(end), "{line}");
