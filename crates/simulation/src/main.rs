@@ -209,6 +209,10 @@ impl Progress {
             self.failed(seed, &heading, &block.violations);
             options.caught(seed, "block path");
         }
+        for part in outcome.parts.iter().filter(|part| !part.violations.is_empty()) {
+            self.failed(seed, &format!(", {}, FAILED:", part.name), &part.violations);
+            options.caught(seed, part.name);
+        }
         self.counts += cluster.counts;
     }
 

@@ -11,7 +11,7 @@ pub struct Catalogue {
     pub invariants: BTreeMap<String, String>,
     /// Promises of docs/semantics.md, by their number.
     pub promises: BTreeMap<String, String>,
-    /// Guarantees of a union's journal, by their number. Tests check them, seeds do not.
+    /// Guarantees of a union's journal, by their number.
     pub union: BTreeMap<String, String>,
     /// Guarantees of a pool of volumes, by their number. Tests check them, seeds do not.
     pub volumes: BTreeMap<String, String>,

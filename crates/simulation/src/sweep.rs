@@ -2,6 +2,7 @@
 
 use crate::block_path::{BlockOutcome, run_block_path};
 use crate::mutants;
+use crate::parts::{PartOutcome, run_parts};
 use crate::plan::Plan;
 use crate::run::{Outcome, run};
 use std::any::Any;
@@ -38,6 +39,8 @@ pub struct SeedOutcome {
     pub cluster: Outcome,
     /// Result of the host and target alone.
     pub block_path: BlockOutcome,
+    /// Results of the parts that run without a cluster.
+    pub parts: Vec<PartOutcome>,
     /// How often the seed evaluated a condition of each planted bug, if that is counted.
     pub reached: BTreeMap<&'static str, u64>,
 }
@@ -48,7 +51,8 @@ pub fn run_seed(seed: u64, is_logged: bool) -> SeedOutcome {
     drop(mutants::noted());
     let cluster = run(&Plan { is_logged, ..Plan::of_seed(seed) });
     let block_path = run_block_path(seed, is_logged);
-    SeedOutcome { cluster, block_path, reached: mutants::noted() }
+    let parts = run_parts(seed);
+    SeedOutcome { cluster, block_path, parts, reached: mutants::noted() }
 }
 
 /// Returns the number of seeds that this machine runs at once.

@@ -1,6 +1,6 @@
 //! The short form of the simulation, and a check that a seed repeats a run.
 
-use simulation::{Counts, Kept, Plan, Report, cores, run, run_block_path, sweep};
+use simulation::{Counts, Kept, Plan, Report, cores, run, run_block_path, run_parts, sweep};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -9,6 +9,9 @@ const SEEDS: std::ops::Range<u64> = 100..164;
 
 /// Seeds of the block path in the short form.
 const BLOCK_SEEDS: std::ops::Range<u64> = 0..24;
+
+/// Seeds of the parts without a cluster in the short form.
+const PART_SEEDS: std::ops::Range<u64> = 0..8;
 
 /// Longest time of one seed.
 const LONGEST: Duration = Duration::from_mins(5);
@@ -97,4 +100,19 @@ fn parts_of_a_plan_repeat_a_run() {
     let (once, again) = (run(&plan), run(&plan));
     assert_eq!(once, again);
     assert!(once.violations.is_empty() && once.counts.faults == 0, "{once:?}");
+}
+
+/// Goal: the journal of a union, the core of the service and the admissions of a target keep their
+/// rules through kills and losses of power, and a seed repeats each run.
+#[test]
+fn parts_hold() {
+    for seed in PART_SEEDS {
+        let outcomes = run_parts(seed);
+        for part in &outcomes {
+            assert!(part.violations.is_empty(), "seed {seed}, {}: {part:#?}", part.name);
+        }
+        if seed == PART_SEEDS.start {
+            assert_eq!(run_parts(seed), outcomes, "seed {seed}");
+        }
+    }
 }

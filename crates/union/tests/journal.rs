@@ -11,6 +11,8 @@ mod directory;
 mod disk;
 #[path = "journal/model.rs"]
 mod model;
+#[path = "journal/rot.rs"]
+mod rot;
 
 use model::{Driver, check, options};
 

@@ -6,7 +6,7 @@ use union::journal::{
 };
 
 use super::disk::{Disk, Random};
-use super::model::{Driver, options};
+use super::model::{Driver, named, options};
 
 fn new(disk: &Disk) -> Journal<Disk> {
     Journal::open(disk.clone(), options()).unwrap().0
@@ -14,19 +14,6 @@ fn new(disk: &Disk) -> Journal<Disk> {
 
 fn child(size_bytes: u64, entry: &[u8]) -> Creation {
     named(size_bytes, &union::journal::ParentKey::new(b"p").unwrap(), entry)
-}
-
-/// Returns a file with a lower one.
-pub(crate) fn named(size_bytes: u64, parent: &union::journal::ParentKey, entry: &[u8]) -> Creation {
-    let parent = parent.clone();
-    Creation {
-        lower: Some(LowerIdentity { size_bytes, ..LowerIdentity::default() }),
-        kind: Kind::Partial,
-        size_bytes,
-        attributes: Attributes::default(),
-        xattrs: Vec::new(),
-        names: vec![union::journal::Name::new(parent, entry).unwrap()],
-    }
 }
 
 fn read(journal: &Journal<Disk>, file: FileId, len: usize) -> Result<Vec<u8>, JournalError> {

@@ -46,6 +46,19 @@ fn name(at: (u8, u8)) -> Name {
     Name::new(ParentKey::new(&[at.0, 7]).unwrap(), &[at.1]).unwrap()
 }
 
+/// Returns a file with a lower one.
+pub(crate) fn named(size_bytes: u64, parent: &ParentKey, entry: &[u8]) -> Creation {
+    let parent = parent.clone();
+    Creation {
+        lower: Some(LowerIdentity { size_bytes, ..LowerIdentity::default() }),
+        kind: Kind::Partial,
+        size_bytes,
+        attributes: Attributes::default(),
+        xattrs: Vec::new(),
+        names: vec![Name::new(parent, entry).unwrap()],
+    }
+}
+
 fn time(random: &mut Random) -> Time {
     Time { seconds: random.below(1 << 40) as i64, nanoseconds: random.below(1_000_000_000) as u32 }
 }
