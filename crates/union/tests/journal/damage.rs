@@ -1,8 +1,7 @@
 //! Damage that a crash does not explain, full and failing disks, and input of any kind.
 
 use union::journal::{
-    Attributes, Creation, FileId, Journal, JournalError, Kind, LowerIdentity, Options, SegmentId,
-    Source, Storage, Time,
+    Creation, FileId, Journal, JournalError, Options, SegmentId, Source, Storage, Time,
 };
 
 use super::disk::{Disk, Random};
