@@ -1,5 +1,7 @@
 use super::*;
+use fjall::AbstractTree;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 fn batch(number: u64) -> Batch {
     Batch { writes: vec![(number.to_le_bytes().to_vec(), Some(vec![7; 100]))] }
@@ -41,5 +43,55 @@ fn commits_while_the_engine_is_opened_anew() {
     for number in 0..COMMITS {
         let value = store.get(&number.to_le_bytes()).expect("an intact store");
         assert_eq!(value.as_deref(), Some(&[7; 100][..]), "commit {number}");
+    }
+}
+
+/// Waits until a condition holds; fails after 30 s.
+fn until(mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it never happens");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn records(store: &FjallStore) -> fjall::Keyspace {
+    store.shared.with(|engine| Ok(engine.records.clone())).expect("an open engine")
+}
+
+/// Commits more than a memtable.
+fn fill_memtable(store: &mut FjallStore) {
+    for number in 0..300_u64 {
+        let write = (number.to_le_bytes().to_vec(), Some(vec![7; 64 << 10]));
+        store.commit(&Batch { writes: vec![write] }).expect("a commit");
+    }
+}
+
+/// Goal: records are written out again after the worker was held up, for example by a long
+/// compaction. Input: a worker that waits while more commits than the engine's queue has room for
+/// exceed the memtable. Expected: with commits going on, the worker writes all memtables out.
+#[test]
+fn a_worker_catches_up_after_a_delay() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut store = open(directory.path());
+    let records = records(&store);
+    // Large enough that the journal is mostly locked when the worker wants it.
+    let writes = (0..500_u64).map(|key| (key.to_le_bytes().to_vec(), Some(vec![7; 100])));
+    let large = Batch { writes: writes.collect() };
+    for _ in 0..6 {
+        {
+            let _held = records.tree.get_flush_lock();
+            fill_memtable(&mut store);
+            until(|| records.sealed_memtable_count() > 0);
+            fill_memtable(&mut store);
+            for number in 0..1100 {
+                store.commit(&batch(number)).expect("a commit");
+            }
+        }
+        until(|| {
+            store.commit(&large).expect("a commit");
+            let bytes = records.tree.active_memtable().size();
+            records.sealed_memtable_count() == 0 && bytes < 16 << 20
+        });
     }
 }
