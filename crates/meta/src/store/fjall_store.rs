@@ -257,6 +257,11 @@ impl Shared {
         Ok(has_tried)
     }
 
+    fn has_workers(&self) -> bool {
+        let engine = self.engine.read().unwrap_or_else(PoisonError::into_inner);
+        engine.as_ref().is_some_and(Engine::has_workers)
+    }
+
     /// Ends all snapshots. For them the engine keeps records that have been replaced since.
     fn end_looks(&self) {
         for look in std::mem::take(&mut *locked(&self.looks)) {
@@ -387,14 +392,16 @@ impl Store for FjallStore {
 
     fn has_room(&mut self) -> bool {
         let shared = &self.shared;
-        let has_room = self.room.has_room(|| match shared.revive(Workers::Running) {
+        let reopen = || match shared.revive(Workers::Running) {
             // A failed commit has been tried again before.
             Ok(_) => true,
             Err(error) => {
                 tracing::error!(%error, "the metadata store cannot be reopened");
                 false
             }
-        });
+        };
+        let has_workers = || shared.has_workers();
+        let has_room = self.room.has_room(has_workers, reopen);
         if !has_room {
             shared.end_looks();
         }

@@ -95,3 +95,17 @@ fn a_worker_catches_up_after_a_delay() {
         });
     }
 }
+
+/// Goal: an engine that the syncing thread reopened without workers gets them when there is room.
+#[test]
+fn workers_return_when_there_is_room() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut store = open(directory.path());
+    store.commit(&batch(1)).expect("a commit");
+    store.shared.revive(Workers::None).expect("nothing is missing");
+    assert!(!store.shared.has_workers());
+    until(|| store.has_room());
+    std::thread::sleep(Duration::from_millis(60));
+    assert!(store.has_room() && store.shared.has_workers());
+    assert!(store.get(&1_u64.to_le_bytes()).expect("an intact store").is_some());
+}
