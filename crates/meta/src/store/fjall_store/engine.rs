@@ -1,5 +1,6 @@
 //! The engine as the store uses it: one keyspace, written by batches with the head of the chain.
 
+use super::unsynced::{self, Witness};
 use crate::store::chain::{self, Head};
 use crate::store::memory::{is_empty_range, scan_bounds};
 use crate::store::{Batch, Direction, Error, Pair, Scan};
@@ -7,6 +8,7 @@ use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, LsmError, P
 use reactor::Sparse;
 use std::io;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Block cache, in bytes.
@@ -47,6 +49,8 @@ pub(super) struct Engine {
     pub(super) database: Database,
     pub(super) records: Keyspace,
     workers: Workers,
+    /// Reports failed syncs of the journal, also those that the engine's worker has seen.
+    witness: Mutex<Witness>,
 }
 
 /// Returns the error for a failed operation of the engine.
@@ -98,13 +102,18 @@ impl Engine {
             tries -= 1;
             opened = open();
         }
+        if let Err(fjall::Error::Io(error)) = &opened {
+            // It may be a failed sync of the journal.
+            unsynced::mark(directory, error);
+        }
         let database = opened.map_err(store_error("open"))?;
         // Without a limit of the engine's own: over it, each commit sends the worker a message,
         // without end while a compaction runs. The worker then stops for good, as it waits for
         // room in the full queue, which it alone empties.
         let options = || KeyspaceCreateOptions::default().max_memtable_size(u64::MAX);
         let records = database.keyspace("records", options).map_err(store_error("open"))?;
-        Ok(Engine { database, records, workers })
+        let witness = Witness::new(directory).map_err(store_error("open the journal"))?;
+        Ok(Engine { database, records, workers, witness: Mutex::new(witness) })
     }
 
     /// Returns whether a thread writes out memtables and compacts.
@@ -174,6 +183,7 @@ impl Engine {
             return;
         }
         if self.has_workers() && self.records.sealed_memtable_count() < SEALED_MAX {
+            self.witness().renew();
             // The commit is complete; a failed worker is reported by the next one.
             if let Err(error) = self.records.rotate_memtable() {
                 tracing::warn!(%error, "records of the metadata store cannot be written out");
@@ -204,6 +214,12 @@ impl Engine {
     }
 
     pub(super) fn persist(&self) -> Result<(), fjall::Error> {
+        self.witness().renew();
         self.database.persist(PersistMode::SyncAll)
+    }
+
+    /// Returns the file that reports failed syncs of the journal.
+    pub(super) fn witness(&self) -> std::sync::MutexGuard<'_, Witness> {
+        self.witness.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

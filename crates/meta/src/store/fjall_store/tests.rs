@@ -1,6 +1,7 @@
 use super::*;
+use crate::store::journal;
 use fjall::AbstractTree;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 fn batch(number: u64) -> Batch {
@@ -108,4 +109,52 @@ fn workers_return_when_there_is_room() {
     std::thread::sleep(Duration::from_millis(60));
     assert!(store.has_room() && store.shared.has_workers());
     assert!(store.get(&1_u64.to_le_bytes()).expect("an intact store").is_some());
+}
+
+/// Stops the engine's worker by an error that is no failed sync.
+fn stop_worker(store: &FjallStore, directory: &Path) {
+    let (tables, away) = (directory.join("keyspaces/1/tables"), directory.join("away"));
+    std::fs::rename(&tables, &away).expect("tables");
+    records(store).rotate_memtable().expect("a memtable");
+    until(|| {
+        let persisted = store.shared.with(|engine| Ok(engine.persist()));
+        matches!(persisted, Ok(Err(fjall::Error::Poisoned)))
+    });
+    std::fs::rename(&away, &tables).expect("the directory");
+}
+
+/// Goal: after a failed sync of the journal, no later sync succeeds before the records have been
+/// written anew. Input: a worker that has stopped, once without a failed sync, once with one (a
+/// file that cannot be synced stands for it). Expected: the first time, the engine is reopened. The
+/// second time, sync and commit fail; the next start has all commits, in tables, and an empty
+/// journal; so has the one after it.
+#[test]
+fn no_sync_succeeds_after_a_failed_one() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut store = open(directory.path());
+    store.commit(&batch(1)).expect("a commit");
+    stop_worker(&store, directory.path());
+    store.sync().expect("no sync has failed");
+    store.commit(&batch(2)).expect("a commit");
+    std::thread::sleep(Duration::from_millis(60));
+    assert!(store.has_room() && store.shared.has_workers());
+    store.commit(&batch(3)).expect("a commit");
+    stop_worker(&store, directory.path());
+    let failing = File::open("/proc/self/status").expect("a file that cannot be synced");
+    store.shared.with(|engine| Ok(engine.witness().file = failing)).expect("an engine");
+    assert!(store.sync().is_err(), "a failed sync became success");
+    assert!(store.commit(&batch(4)).is_err(), "the store goes on after a failed sync");
+    drop(store);
+    assert!(unsynced::is_marked(directory.path()));
+    for _ in 0..2 {
+        let store = open(directory.path());
+        assert!(!unsynced::is_marked(directory.path()));
+        for number in 1..4_u64 {
+            let value = store.get(&number.to_le_bytes()).expect("an intact store");
+            assert!(value.is_some(), "commit {number} is missing");
+        }
+        let journals = journal::read(directory.path(), &[]).expect("journals");
+        assert!(journals.first.is_none(), "the journal was kept: {:?}", journals.first);
+    }
+    assert_eq!(open(directory.path()).shared.commits.lock().expect("commits").newest.sequence, 3);
 }
