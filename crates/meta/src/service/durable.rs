@@ -10,7 +10,7 @@ use crate::tree::Durable;
 use protocol::agent::{Push, PushAnswer};
 use protocol::client::{self, Answer, Response};
 use protocol::{DeviceId, Errno, InodeId};
-use reactor::local::Notify;
+use reactor::local::{Notify, oneshot};
 use reactor::time::{now, sleep, timeout};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -156,9 +156,7 @@ impl Shared {
             let over = self.flushing.over.notified();
             let devices = self.look(inode)?;
             if devices.is_empty() {
-                // The marks of the flushes must be in the store before its sync.
-                self.flush();
-                return Ok(());
+                return self.until_stored(inode).await;
             }
             if now() >= deadline {
                 tracing::error!(inode = inode.0, ?devices, "data could not be flushed in time");
@@ -170,5 +168,21 @@ impl Shared {
             self.start_flushes(&devices);
             let _ = timeout(LOOK_AGAIN, over).await;
         }
+    }
+
+    /// Waits until the store has all changes up to now: the next sync must cover the marks of the
+    /// flushes. While the disk is full, the store does not take them.
+    async fn until_stored(&self, inode: InodeId) -> Result<(), Errno> {
+        let (done, is_done) = oneshot();
+        self.post(Outgoing::Then(Box::new(move |_| {
+            // The waiting task may have ended.
+            let _ = done.send(());
+        })));
+        let stored = timeout(self.times.session_deadline, is_done).await;
+        if !matches!(stored, Ok(Ok(()))) {
+            tracing::error!(inode = inode.0, "the flush of data could not be recorded in time");
+            return Err(Errno::EIO);
+        }
+        Ok(())
     }
 }
