@@ -23,6 +23,34 @@ fn sync(file: &Attr) -> Call {
     Call::Session(SessionCall::Sync(Some(file.inode)))
 }
 
+/// Goal: a device whose flush hangs delays fsync of files on other devices by about a second, and
+/// fails none of them. Input: a file on each of two devices, one of which answers no flush.
+/// Expected: fsync of the other's file succeeds; that of its own file waits.
+#[test]
+fn a_hanging_device_fails_its_own_files_only() {
+    run(async {
+        let service = service(Times::default());
+        let agent =
+            TestAgent::start(service.address(), vec![device(1, 4096), device(2, 4096)]).await;
+        let [hung, good] = agent.devices[..] else { panic!("two devices") };
+        agent.flushes.hung.borrow_mut().push(hung);
+        agent.flushes.done.borrow_mut().push(good);
+        let client = TestClient::start(service.address()).await;
+        let on_hung = file_on(&client, hung, "hung").await;
+        let on_good = file_on(&client, good, "good").await;
+        let waiting = client.spawn(sync(&on_hung));
+        assert_eq!(client.call(sync(&on_good)).await, Ok(Answer::Done));
+        assert!(!waiting.is_done());
+        for reply in agent.flushes.unanswered.take() {
+            reply.send(&PushAnswer::Flushed).unwrap();
+        }
+        agent.flushes.hung.borrow_mut().clear();
+        agent.flushes.done.borrow_mut().push(hung);
+        assert_eq!(waiting.done().await, Ok(Answer::Done));
+        service.stop().await.unwrap();
+    });
+}
+
 /// Goal: fsync succeeds only after the store has the marks of the flushes. Input: a store whose
 /// disk is full when a device answers its flush. Expected: the answer comes once there is space.
 #[test]
