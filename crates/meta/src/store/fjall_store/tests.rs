@@ -141,7 +141,11 @@ fn no_sync_succeeds_after_a_failed_one() {
     store.commit(&batch(3)).expect("a commit");
     stop_worker(&store, directory.path());
     let failing = File::open("/proc/self/status").expect("a file that cannot be synced");
-    store.shared.with(|engine| Ok(engine.witness().file = failing)).expect("an engine");
+    let replaced = store.shared.with(|engine| {
+        engine.witness().file = failing;
+        Ok(())
+    });
+    replaced.expect("an open engine");
     assert!(store.sync().is_err(), "a failed sync became success");
     assert!(store.commit(&batch(4)).is_err(), "the store goes on after a failed sync");
     drop(store);
