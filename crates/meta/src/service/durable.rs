@@ -6,25 +6,39 @@
 
 use super::outbox::{ClientReply, Outgoing, refusal, send};
 use super::shared::Shared;
+use crate::store::Error;
 use crate::tree::Durable;
 use protocol::agent::{Push, PushAnswer};
 use protocol::client::{self, Answer, Response};
 use protocol::{DeviceId, Errno, InodeId};
-use reactor::local::Notify;
-use reactor::time::{now, sleep, timeout};
+use reactor::local::{Notify, oneshot};
+use reactor::time::{Instant, now, sleep, timeout};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
 /// Interval at which a call checks a device that is out of contact.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// Time after which a call no longer waits for a flush that may not concern it.
+const SLOW_FLUSH: Duration = Duration::from_secs(1);
+
 /// The flushes under way.
 #[derive(Debug, Default)]
 pub(super) struct Flushing {
-    running: RefCell<BTreeSet<DeviceId>>,
+    /// The devices, and when each flush began.
+    running: RefCell<BTreeMap<DeviceId, Instant>>,
     over: Notify,
+}
+
+impl Flushing {
+    /// Returns whether the flush of one of these devices has taken long so far.
+    fn is_slow(&self, devices: &[DeviceId]) -> bool {
+        let running = self.running.borrow();
+        let begun = |device| running.get(device).copied();
+        devices.iter().filter_map(begun).any(|begun| begun.elapsed() >= SLOW_FLUSH)
+    }
 }
 
 /// Returns the answer to a call that was executed, but is not durable.
@@ -53,7 +67,7 @@ impl Shared {
     fn start_flushes(self: &Rc<Self>, devices: &[DeviceId]) {
         let mut wanted = Vec::new();
         for device in devices {
-            if self.flushing.running.borrow().contains(device) {
+            if self.flushing.running.borrow().contains_key(device) {
                 continue;
             }
             let incarnation = self.core.borrow().incarnation(*device);
@@ -72,7 +86,7 @@ impl Shared {
             Err(error) => return self.fail(error),
         };
         for (device, incarnation, connection) in wanted {
-            self.flushing.running.borrow_mut().insert(device);
+            self.flushing.running.borrow_mut().insert(device, now());
             let answering =
                 connection.call(&Push::Flush(device), Some(self.times.request_deadline));
             let shared = Rc::clone(self);
@@ -135,9 +149,19 @@ impl Shared {
         }
     }
 
-    /// Returns the devices that must be flushed before an inode's data is durable.
-    fn look(self: &Rc<Self>, inode: InodeId) -> Result<Vec<DeviceId>, Errno> {
+    /// Returns the devices that are flushed before an inode's data counts as durable.
+    fn look(&self, inode: InodeId) -> Result<Vec<DeviceId>, Errno> {
         let durable = self.core.borrow_mut().durable(inode);
+        Shared::awaited(inode, durable)
+    }
+
+    /// As [`Shared::look`], but returns only devices that contain data of the inode.
+    fn look_closely(&self, inode: InodeId) -> Result<Vec<DeviceId>, Errno> {
+        let durable = self.core.borrow_mut().durable_closely(inode);
+        Shared::awaited(inode, durable)
+    }
+
+    fn awaited(inode: InodeId, durable: Result<Durable, Error>) -> Result<Vec<DeviceId>, Errno> {
         match durable {
             Ok(Durable::Yes) => Ok(Vec::new()),
             Ok(Durable::After(devices)) => Ok(devices),
@@ -150,15 +174,24 @@ impl Shared {
         }
     }
 
+    /// Waits until an inode's data is durable on its devices, and the store has the marks of their
+    /// flushes.
     async fn until_durable(self: &Rc<Self>, inode: InodeId) -> Result<(), Errno> {
         let deadline = now() + self.times.session_deadline;
+        // The devices with data of the inode, once it was searched because one is slow.
+        let mut named: Option<BTreeSet<DeviceId>> = None;
         loop {
             let over = self.flushing.over.notified();
-            let devices = self.look(inode)?;
+            let mut devices = self.look(inode)?;
+            devices.retain(|device| named.as_ref().is_none_or(|named| named.contains(device)));
+            let is_over = devices.is_empty() && named.is_some();
+            // Once these are flushed, some data may be lost, or be on others by now.
+            if is_over || (named.is_none() && self.flushing.is_slow(&devices)) {
+                devices = self.look_closely(inode)?;
+                named = Some(devices.iter().copied().collect());
+            }
             if devices.is_empty() {
-                // The marks of the flushes must be in the store before its sync.
-                self.flush();
-                return Ok(());
+                return self.until_stored(inode).await;
             }
             if now() >= deadline {
                 tracing::error!(inode = inode.0, ?devices, "data could not be flushed in time");
@@ -170,5 +203,21 @@ impl Shared {
             self.start_flushes(&devices);
             let _ = timeout(LOOK_AGAIN, over).await;
         }
+    }
+
+    /// Waits until the store has all changes up to now: the next sync must cover the marks of the
+    /// flushes. While the disk is full, the store does not take them.
+    async fn until_stored(&self, inode: InodeId) -> Result<(), Errno> {
+        let (done, is_done) = oneshot();
+        self.post(Outgoing::Then(Box::new(move |_| {
+            // The waiting task may have ended.
+            let _ = done.send(());
+        })));
+        let stored = timeout(self.times.session_deadline, is_done).await;
+        if !matches!(stored, Ok(Ok(()))) {
+            tracing::error!(inode = inode.0, "the flush of data could not be recorded in time");
+            return Err(Errno::EIO);
+        }
+        Ok(())
     }
 }

@@ -14,17 +14,21 @@
 
 mod engine;
 mod look;
+mod syncer;
+mod unsynced;
 
 use super::chain::Head;
 use super::inspect::{self, Inspection, Loss};
-use super::room::Room;
+use super::room::{self, Room};
 use super::watermark::Watermark;
 use super::{Batch, Error, Pair, Scan, Store, Syncer, privacy};
 use engine::{Engine, Workers, store_error};
 use look::{Look, Looked};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use syncer::FjallSyncer;
 use uuid::Uuid;
 
 /// How often the engine may be reopened without a full disk as the reason.
@@ -64,7 +68,6 @@ pub struct FjallStore {
     room: Room,
     /// Commits were missing, and were given up.
     has_lost: bool,
-    revivals: u32,
     /// Lets only one process have the store open at a time.
     _lock: File,
 }
@@ -82,6 +85,8 @@ struct Shared {
     watermark: Mutex<Option<Arc<Watermark>>>,
     /// Snapshots, which hold the engine's lock, too.
     looks: Mutex<Vec<Weak<Look>>>,
+    /// Number of times that the engine stopped without a full disk as the reason.
+    unexplained: AtomicU32,
 }
 
 /// The commits that an engine must contain.
@@ -139,6 +144,9 @@ impl FjallStore {
             accept(loss, opening)?;
             has_lost = true;
         }
+        if unsynced::is_marked(directory) {
+            engine = unsynced::rewrite(directory, engine)?;
+        }
         let head = match head {
             Some(head) => head,
             None => engine.begin_chain()?,
@@ -152,9 +160,10 @@ impl FjallStore {
             commits: Mutex::new(Commits { newest: head, tried: None }),
             watermark: Mutex::new(watermark.map(Arc::new)),
             looks: Mutex::default(),
+            unexplained: AtomicU32::new(0),
         };
         let room = Room::new(directory);
-        Ok(FjallStore { shared: Arc::new(shared), room, has_lost, revivals: 0, _lock: lock })
+        Ok(FjallStore { shared: Arc::new(shared), room, has_lost, _lock: lock })
     }
 
     /// Checks that nothing is missing from a store that no service has open, as opening it would.
@@ -244,7 +253,9 @@ impl Shared {
         let mut engine = self.engine.write().unwrap_or_else(PoisonError::into_inner);
         // All of them hold the engine's own lock.
         self.end_looks();
-        drop(engine.take());
+        if let Some(stopped) = engine.take() {
+            stopped.witness().check().map_err(|error| self.not_synced(error))?;
+        }
         let opened = Engine::open(&self.directory, workers)?;
         let there = opened.head()?.unwrap_or_default();
         // No commit is under way while the engine's lock is held.
@@ -255,6 +266,23 @@ impl Shared {
         }
         *engine = Some(opened);
         Ok(has_tried)
+    }
+
+    /// Marks the journal after a failed sync, and returns the error that ends the service.
+    fn not_synced<E: std::error::Error + Send + Sync + 'static>(&self, error: E) -> Error {
+        unsynced::mark(&self.directory, &error);
+        store_error("flush to disk")(error)
+    }
+
+    /// Counts a stop of the engine without a full disk as the reason; returns whether it may be
+    /// reopened.
+    fn may_revive(&self) -> bool {
+        self.unexplained.fetch_add(1, Ordering::Relaxed) < UNEXPLAINED_REVIVALS_MAX
+    }
+
+    fn has_workers(&self) -> bool {
+        let engine = self.engine.read().unwrap_or_else(PoisonError::into_inner);
+        engine.as_ref().is_some_and(Engine::has_workers)
     }
 
     /// Ends all snapshots. For them the engine keeps records that have been replaced since.
@@ -316,11 +344,11 @@ impl FjallStore {
     fn commit_again(&mut self, batch: &Batch, error: fjall::Error) -> Result<Head, Error> {
         let is_full = engine::is_no_space(&error) || self.room.is_low();
         let is_poisoned = matches!(error, fjall::Error::Poisoned);
-        if !is_full {
-            self.revivals += 1;
-            if !is_poisoned || self.revivals > UNEXPLAINED_REVIVALS_MAX {
-                return Err(store_error("commit a batch")(error));
-            }
+        if !is_full && is_poisoned && !self.shared.may_revive() {
+            return Err(self.shared.not_synced(error));
+        }
+        if !is_full && !is_poisoned {
+            return Err(store_error("commit a batch")(error));
         }
         self.room.spend();
         tracing::warn!(%error, "the metadata store's engine has stopped and is being reopened");
@@ -382,19 +410,21 @@ impl Store for FjallStore {
     }
 
     fn syncer(&self) -> Box<dyn Syncer> {
-        Box::new(FjallSyncer { shared: Arc::clone(&self.shared), synced: Mutex::new(None) })
+        Box::new(FjallSyncer::new(&self.shared))
     }
 
     fn has_room(&mut self) -> bool {
         let shared = &self.shared;
-        let has_room = self.room.has_room(|| match shared.revive(Workers::Running) {
+        let reopen = || match shared.revive(Workers::Running) {
             // A failed commit has been tried again before.
             Ok(_) => true,
             Err(error) => {
                 tracing::error!(%error, "the metadata store cannot be reopened");
                 false
             }
-        });
+        };
+        let has_workers = || shared.has_workers();
+        let has_room = self.room.has_room(has_workers, reopen);
         if !has_room {
             shared.end_looks();
         }
@@ -407,46 +437,6 @@ impl Store for FjallStore {
 
     fn has_lost(&self) -> bool {
         self.has_lost
-    }
-}
-
-struct FjallSyncer {
-    shared: Arc<Shared>,
-    /// The synced commit that is not recorded yet.
-    synced: Mutex<Option<Head>>,
-}
-
-impl FjallSyncer {
-    fn try_sync(&self) -> Result<Result<Head, fjall::Error>, Error> {
-        self.shared.with(|engine| {
-            let head = locked(&self.shared.commits).newest;
-            Ok(engine.persist().map(|()| head))
-        })
-    }
-}
-
-impl Syncer for FjallSyncer {
-    fn sync(&self) -> Result<(), Error> {
-        let head = match self.try_sync()? {
-            Ok(head) => head,
-            // The engine's own thread met a full disk. All commits are in the journal.
-            Err(error @ fjall::Error::Poisoned) => {
-                tracing::warn!(%error, "the metadata store's engine has stopped and is being reopened");
-                self.shared.revive(Workers::None)?;
-                self.try_sync()?.map_err(store_error("flush to disk"))?
-            }
-            Err(error) => return Err(store_error("flush to disk")(error)),
-        };
-        *locked(&self.synced) = Some(head);
-        Ok(())
-    }
-
-    fn remember(&self) {
-        let Some(head) = locked(&self.synced).take() else { return };
-        let Some(watermark) = locked(&self.shared.watermark).clone() else { return };
-        if let Err(error) = watermark.note_synced(head) {
-            tracing::warn!(%error, "the watermark of the metadata store cannot be written");
-        }
     }
 }
 

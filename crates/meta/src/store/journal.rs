@@ -64,9 +64,8 @@ struct Frame {
     writes: Vec<Write>,
 }
 
-/// Reads the journals of a store up to the first break of the chain. Returns the commits numbered
-/// `wanted` among its results.
-pub(super) fn read(directory: &Path, wanted: &[u64]) -> io::Result<Journals> {
+/// Returns a store's journals with their numbers, in order.
+pub(super) fn numbered(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut numbered = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
@@ -76,10 +75,18 @@ pub(super) fn read(directory: &Path, wanted: &[u64]) -> io::Result<Journals> {
         numbered.extend(number.map(|number| (number, path)));
     }
     numbered.sort();
-    let mut journals = Journals {
-        paths: numbered.into_iter().map(|(_, path)| path).collect(),
-        ..Journals::default()
-    };
+    Ok(numbered)
+}
+
+/// Returns a store's journals, in order.
+pub(super) fn paths(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(numbered(directory)?.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Reads the journals of a store up to the first break of the chain. Returns the commits numbered
+/// `wanted` among its results.
+pub(super) fn read(directory: &Path, wanted: &[u64]) -> io::Result<Journals> {
+    let mut journals = Journals { paths: paths(directory)?, ..Journals::default() };
     for path in journals.paths.clone() {
         let file = File::open(&path)?;
         let mut reader = Reader { left: file.metadata()?.len(), file: BufReader::new(file), at: 0 };

@@ -77,6 +77,11 @@ fn space(directory: &Path) -> io::Result<Space> {
     })
 }
 
+/// Returns whether little is free on a directory's file system.
+pub(super) fn is_low(directory: &Path) -> bool {
+    space(directory).is_ok_and(|space| space.free < space.low() || !space.has_inodes)
+}
+
 impl Room {
     /// Watches the file system of an open store.
     pub(super) fn new(directory: &Path) -> Room {
@@ -93,9 +98,13 @@ impl Room {
         self.written += bytes as u64;
     }
 
-    /// Returns whether the store takes changes. It calls `reopen` when there is room again after
-    /// the reserve was given back, and takes changes if that succeeds.
-    pub(super) fn has_room(&mut self, reopen: impl FnOnce() -> bool) -> bool {
+    /// Returns whether the store takes changes. When there is room and the engine has no workers,
+    /// or the reserve was given back before, it calls `reopen`, and takes changes if that succeeds.
+    pub(super) fn has_room(
+        &mut self,
+        has_workers: impl FnOnce() -> bool,
+        reopen: impl FnOnce() -> bool,
+    ) -> bool {
         let now = reactor::time::now();
         let is_fresh = self.looked.is_some_and(|looked| now.since(looked) < LOOK_EVERY);
         if is_fresh && self.written < LOOK_BYTES {
@@ -107,8 +116,8 @@ impl Room {
         let before = self.state;
         let has = |wanted: u64| space.free >= wanted && space.has_inodes;
         let is_roomy = match before {
-            State::Roomy => has(space.low()),
-            State::Low => has(2 * space.low()),
+            State::Roomy => has(space.low()) && (has_workers() || reopen()),
+            State::Low => has(2 * space.low()) && (has_workers() || reopen()),
             State::Spent => {
                 has(2 * space.low() + space.reserve()) && self.fill_reserve().is_ok() && reopen()
             }
@@ -147,9 +156,7 @@ impl Room {
 
     /// Returns whether little is free now, regardless of the last check.
     pub(super) fn is_low(&self) -> bool {
-        self.state != State::Roomy
-            || space(&self.directory)
-                .is_ok_and(|space| space.free < space.low() || !space.has_inodes)
+        self.state != State::Roomy || is_low(&self.directory)
     }
 
     /// Gives the reserve back to the file system.

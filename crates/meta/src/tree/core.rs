@@ -13,6 +13,7 @@ use crate::store::overlay::Overlay;
 use crate::store::{Error, Indexed, Store, Syncer};
 use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
 use protocol::{Errno, FileKind, FreeEpoch, InodeId, Layout, Rights, SessionId, Timestamp};
+use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// Size at which finished transactions are committed in the middle of a long call.
@@ -60,6 +61,8 @@ pub struct Core {
     /// The free epoch as of the last flush, and as of the last sync.
     pub(super) stored_free_epoch: FreeEpoch,
     pub(super) synced_free_epoch: FreeEpoch,
+    /// Inodes whose records contradict each other: background work leaves them alone.
+    pub(super) set_aside: BTreeSet<InodeId>,
 }
 
 impl std::fmt::Debug for Core {
@@ -112,6 +115,7 @@ impl Core {
             stored_free_epoch: FreeEpoch(0),
             // A dead process may have flushed changes that were not synced.
             synced_free_epoch: FreeEpoch(0),
+            set_aside: BTreeSet::new(),
         };
         if is_new {
             core.make_root(boot)?;

@@ -223,6 +223,16 @@ impl Core {
         if !devices().any(|device| waits(&device) || device.durability.has_lost_by(epoch)) {
             return Ok(Durable::Yes);
         }
+        self.durable_closely(id)
+    }
+
+    /// As [`Core::durable`], but names only devices that contain data of the inode. It walks over
+    /// all its extents.
+    pub fn durable_closely(&mut self, id: InodeId) -> Result<Durable, Error> {
+        let inode = Transaction::begin(&self.base).stored_inode(id)?;
+        let Some(inode) = inode.filter(|inode| inode.flush_epoch > 0) else {
+            return Ok(Durable::Yes);
+        };
         let durable = self.walk_durable(id)?;
         if durable == Durable::Yes {
             // The next call has nothing to search.

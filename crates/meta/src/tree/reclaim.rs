@@ -64,14 +64,10 @@ impl Core {
         let mut written = 0;
         while written < budget {
             written += match self.work() {
-                Some(Work::Truncate(inode)) => self.transact(|transaction| {
-                    transaction.truncate_step(inode)?;
-                    Ok(transaction.written())
-                })?,
-                Some(Work::Bury(inode)) => self.transact(|transaction| {
-                    transaction.bury_step(inode)?;
-                    Ok(transaction.written())
-                })?,
+                Some(Work::Truncate(inode)) => {
+                    self.work_on(inode, |step| step.truncate_step(inode).map(drop))?
+                }
+                Some(Work::Bury(inode)) => self.work_on(inode, |step| step.bury_step(inode))?,
                 Some(Work::Free(from, through)) => {
                     let (next, written) = self.transact(|transaction| {
                         let next = transaction.free_rested(from, through)?;
@@ -91,6 +87,25 @@ impl Core {
         Ok(self.work().is_some())
     }
 
+    /// Does a step of work on an inode; returns the number of records written. It sets the inode
+    /// aside for this life of the service if its records contradict each other.
+    fn work_on(
+        &mut self,
+        inode: InodeId,
+        step: impl FnOnce(&mut Transaction<'_>) -> Result<(), Error>,
+    ) -> Result<usize, Error> {
+        let worked = self.transact(|transaction| {
+            step(transaction)?;
+            Ok(transaction.written())
+        });
+        if let Err(error @ Error::Corrupt { .. }) = &worked {
+            tracing::error!(%error, inode = inode.0, "the space of a file cannot be freed: run `tsumugi check`");
+            self.set_aside.insert(inode);
+            return Ok(0);
+        }
+        worked
+    }
+
     /// Returns whether there is background work: after calls that remove or free, after
     /// [`Core::ended_through`] and after the end of a session.
     pub fn has_work(&self) -> bool {
@@ -98,10 +113,11 @@ impl Core {
     }
 
     fn work(&self) -> Option<Work> {
-        if let Some(inode) = self.base.dead.first() {
+        let is_sound = |inode: &&InodeId| !self.set_aside.contains(inode);
+        if let Some(inode) = self.base.dead.iter().find(is_sound) {
             return Some(Work::Bury(*inode));
         }
-        if let Some(inode) = self.base.truncating.first() {
+        if let Some(inode) = self.base.truncating.iter().find(is_sound) {
             return Some(Work::Truncate(*inode));
         }
         let (from, through) = (self.base.resting_from, self.rested_through());

@@ -397,11 +397,21 @@ pub(crate) struct TestAgent {
     pub(crate) devices: Vec<DeviceId>,
     /// While false, fences are not answered.
     pub(crate) answers_fences: Rc<Cell<bool>>,
+    pub(crate) flushes: Rc<Flushes>,
+}
+
+/// How an agent flushes devices: some of them, and some only when the test answers.
+#[derive(Default)]
+pub(crate) struct Flushes {
+    pub(crate) done: RefCell<Vec<DeviceId>>,
+    pub(crate) hung: RefCell<Vec<DeviceId>>,
+    pub(crate) unanswered: RefCell<Vec<Reply<Connector<Agent>>>>,
 }
 
 struct AgentHandler {
     log: Rc<RefCell<Vec<agent::Push>>>,
     answers_fences: Rc<Cell<bool>>,
+    flushes: Rc<Flushes>,
 }
 
 impl Handler<Connector<Agent>> for AgentHandler {
@@ -410,6 +420,13 @@ impl Handler<Connector<Agent>> for AgentHandler {
         let answer = match push {
             agent::Push::Fence { .. } if !self.answers_fences.get() => return,
             agent::Push::Fence { .. } => agent::PushAnswer::Fenced,
+            agent::Push::Flush(device) if self.flushes.hung.borrow().contains(&device) => {
+                self.flushes.unanswered.borrow_mut().push(reply);
+                return;
+            }
+            agent::Push::Flush(device) if self.flushes.done.borrow().contains(&device) => {
+                agent::PushAnswer::Flushed
+            }
             _ => agent::PushAnswer::Done,
         };
         reply.send(&answer).unwrap();
@@ -439,8 +456,12 @@ impl TestAgent {
     pub(crate) async fn start(address: SocketAddr, devices: Vec<DeviceInfo>) -> TestAgent {
         let log = Rc::default();
         let answers_fences = Rc::new(Cell::new(true));
-        let handler =
-            Rc::new(AgentHandler { log: Rc::clone(&log), answers_fences: answers_fences.clone() });
+        let flushes = Rc::<Flushes>::default();
+        let handler = Rc::new(AgentHandler {
+            log: Rc::clone(&log),
+            answers_fences: Rc::clone(&answers_fences),
+            flushes: Rc::clone(&flushes),
+        });
         let options = SocketOptions::default();
         let connection: Connection<Connector<Agent>> =
             Connection::connect(address, &options, &CREDENTIAL, Limits::default(), handler)
@@ -458,7 +479,7 @@ impl TestAgent {
                 reactor::time::sleep(Duration::from_millis(100)).await;
             }
         });
-        TestAgent { connection, log, devices, answers_fences }
+        TestAgent { connection, log, devices, answers_fences, flushes }
     }
 
     pub(crate) fn has_fenced(&self, host: HostId) -> bool {

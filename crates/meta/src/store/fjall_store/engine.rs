@@ -1,17 +1,33 @@
 //! The engine as the store uses it: one keyspace, written by batches with the head of the chain.
 
+use super::unsynced::{self, Witness};
 use crate::store::chain::{self, Head};
 use crate::store::memory::{is_empty_range, scan_bounds};
 use crate::store::{Batch, Direction, Error, Pair, Scan};
 use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode};
+use reactor::Sparse;
 use std::io;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Block cache, in bytes.
 const CACHE_BYTES: u64 = 64 << 20;
 
 /// Size of the memtable at which it is written out, in bytes.
 const MEMTABLE_BYTES: u64 = 16 << 20;
+
+/// Most memtables that wait to be written out. At four the engine would hold back commits.
+const SEALED_MAX: usize = 3;
+
+/// Size of the memtable at which a warning is due, in bytes.
+const LATE_BYTES: u64 = 4 * MEMTABLE_BYTES;
+
+/// Limits warnings about records that are not written out.
+static LATE: Sparse = Sparse::new();
+
+/// Interval between looks at the worker while its work is awaited.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Largest total size of the journals, in bytes (the least that fjall takes).
 const JOURNAL_BYTES: u64 = 64 << 20;
@@ -32,6 +48,9 @@ pub(super) enum Workers {
 pub(super) struct Engine {
     pub(super) database: Database,
     pub(super) records: Keyspace,
+    workers: Workers,
+    /// Reports failed syncs of the journal, also those that the engine's worker has seen.
+    witness: Mutex<Witness>,
 }
 
 /// Returns the error for a failed operation of the engine.
@@ -83,10 +102,23 @@ impl Engine {
             tries -= 1;
             opened = open();
         }
+        if let Err(fjall::Error::Io(error)) = &opened {
+            // It may be a failed sync of the journal.
+            unsynced::mark(directory, error);
+        }
         let database = opened.map_err(store_error("open"))?;
-        let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
+        // Without a limit of the engine's own: over it, each commit sends the worker a message,
+        // without end while a compaction runs. The worker then stops for good, as it waits for
+        // room in the full queue, which it alone empties.
+        let options = || KeyspaceCreateOptions::default().max_memtable_size(u64::MAX);
         let records = database.keyspace("records", options).map_err(store_error("open"))?;
-        Ok(Engine { database, records })
+        let witness = Witness::new(directory).map_err(store_error("open the journal"))?;
+        Ok(Engine { database, records, workers, witness: Mutex::new(witness) })
+    }
+
+    /// Returns whether a thread writes out memtables and compacts.
+    pub(super) fn has_workers(&self) -> bool {
+        self.workers == Workers::Running
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
@@ -114,7 +146,7 @@ impl Engine {
     /// Begins the chain of a store that has none. Its content goes into tables first, so that all
     /// of the journals belongs to the chain.
     pub(super) fn begin_chain(&mut self) -> Result<Head, Error> {
-        self.records.rotate_memtable_and_wait().map_err(store_error("write out"))?;
+        self.write_out()?;
         Ok(Head { engine: self.number_in_tables(), ..Head::default() })
     }
 
@@ -138,10 +170,56 @@ impl Engine {
             }
         }
         writes.insert(&self.records, chain::KEY.as_slice(), head.encode().as_slice());
-        writes.commit()
+        writes.commit()?;
+        self.write_out_if_large();
+        Ok(())
+    }
+
+    /// Hands a large memtable to the worker. While the worker is busy with earlier ones, for
+    /// example during a compaction, the memtable grows.
+    fn write_out_if_large(&self) {
+        let bytes = self.records.tree.active_memtable().size();
+        if bytes <= MEMTABLE_BYTES {
+            return;
+        }
+        if self.has_workers() && self.records.sealed_memtable_count() < SEALED_MAX {
+            self.witness().renew();
+            // The commit is complete; a failed worker is reported by the next one.
+            if let Err(error) = self.records.rotate_memtable() {
+                tracing::warn!(%error, "records of the metadata store cannot be written out");
+            }
+        } else if bytes > LATE_BYTES
+            && let Some(suppressed) = LATE.pass()
+        {
+            let (mib, has_workers) = (bytes >> 20, self.has_workers());
+            tracing::warn!(
+                mib,
+                has_workers,
+                suppressed,
+                "the metadata store writes its records out too slowly: its memory and its journal grow"
+            );
+        }
+    }
+
+    /// Writes all records of memtables to tables, durably. It needs a worker.
+    pub(super) fn write_out(&self) -> Result<(), Error> {
+        let failed = store_error("write out");
+        self.records.rotate_memtable().map_err(&failed)?;
+        while self.records.sealed_memtable_count() > 0 {
+            // Fails once the worker has failed.
+            self.database.persist(PersistMode::Buffer).map_err(&failed)?;
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Ok(())
     }
 
     pub(super) fn persist(&self) -> Result<(), fjall::Error> {
+        self.witness().renew();
         self.database.persist(PersistMode::SyncAll)
+    }
+
+    /// Returns the file that reports failed syncs of the journal.
+    pub(super) fn witness(&self) -> std::sync::MutexGuard<'_, Witness> {
+        self.witness.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
