@@ -1,8 +1,9 @@
 //! POSIX and flock locks.
 
+use crate::lock_owners::{Owned, Releasing};
 use crate::server::Server;
 use fuse::{LockKind, LockRequest, Request, Response};
-use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
+use protocol::lock::{Lock, LockMode, LockOwner};
 use protocol::{Errno, InodeId};
 use reactor::Either;
 use reactor::time::sleep;
@@ -19,7 +20,7 @@ const END: u64 = i64::MAX as u64;
 fn lock(id: InodeId, request: &LockRequest) -> Lock {
     Lock {
         inode: id,
-        family: if request.is_flock { LockFamily::Flock } else { LockFamily::Posix },
+        family: owned(id, request).family(),
         owner: LockOwner(request.owner.0),
         start: request.start,
         last: if request.end >= END { u64::MAX } else { request.end },
@@ -31,12 +32,16 @@ fn lock(id: InodeId, request: &LockRequest) -> Lock {
     }
 }
 
-/// Returns a lock of everything that an owner may hold of an inode by flock.
-pub(crate) fn whole_flock(id: InodeId, owner: fuse::LockOwner) -> Lock {
+fn owned(inode: InodeId, request: &LockRequest) -> Owned {
+    Owned { inode, is_flock: request.is_flock, owner: request.owner.0 }
+}
+
+/// Returns a lock of everything that an owner may hold.
+fn whole(owned: Owned) -> Lock {
     Lock {
-        inode: id,
-        family: LockFamily::Flock,
-        owner: LockOwner(owner.0),
+        inode: owned.inode,
+        family: owned.family(),
+        owner: LockOwner(owned.owner),
         start: 0,
         last: u64::MAX,
         mode: LockMode::Exclusive,
@@ -82,12 +87,14 @@ impl Server {
         }
         if !wanted.is_flock {
             self.closes.note_lock(self.file(wanted.handle)?.mode.write);
-            let mut owners = self.posix_owners.borrow_mut();
-            let handles = owners.entry((id, wanted.owner.0)).or_default();
-            if !handles.contains(&wanted.handle) {
-                handles.push(wanted.handle);
-            }
         }
+        let owned = owned(id, wanted);
+        let released = pin!(self.lock_owners.released(owned));
+        let cancelled = pin!(request.cancellation.cancelled());
+        if let Either::Second(()) = reactor::race(released, cancelled).await {
+            return Err(Errno::EINTR);
+        }
+        self.lock_owners.enter(owned, wanted.handle);
         Box::pin(self.take(request, lock(id, wanted), wait)).await?;
         Ok(Response::Done)
     }
@@ -118,27 +125,34 @@ impl Server {
     /// POSIX requires).
     pub(crate) async fn release_posix(
         self: &Rc<Self>,
-        id: InodeId,
+        inode: InodeId,
         owner: fuse::LockOwner,
     ) -> Result<(), Errno> {
-        if self.posix_owners.borrow_mut().remove(&(id, owner.0)).is_none() {
+        let owned = Owned { inode, is_flock: false, owner: owner.0 };
+        if !self.lock_owners.remove(owned) {
             return Ok(());
         }
-        let family = LockFamily::Posix;
-        Box::pin(self.client.unlock(Lock { family, ..whole_flock(id, owner) })).await
+        let releasing = self.lock_owners.begin_release(owned);
+        Box::pin(self.release_locks(whole(owned), releasing)).await
     }
 
     /// Releases the locks that belong to an open file, because the file has been released.
     pub(crate) async fn release_own(self: &Rc<Self>, id: InodeId, handle: fuse::FileHandle) {
-        let owners: Vec<u64> = {
-            let owners = self.posix_owners.borrow();
-            let of_file = owners.range((id, 0)..=(id, u64::MAX));
-            of_file.filter(|(_, all)| all.contains(&handle)).map(|((_, owner), _)| *owner).collect()
-        };
-        for owner in owners {
-            if let Err(error) = self.release_posix(id, fuse::LockOwner(owner)).await {
+        let left = self.lock_owners.leave(id, handle).into_iter();
+        // Before the first wait: the next open file may get this handle.
+        let left: Vec<_> =
+            left.map(|owned| (whole(owned), self.lock_owners.begin_release(owned))).collect();
+        for (lock, releasing) in left {
+            if let Err(error) = Box::pin(self.release_locks(lock, releasing)).await {
                 tracing::warn!(inode = id.0, %error, "a lock could not be released at close");
             }
         }
+    }
+
+    /// Releases locks that no open file has any more.
+    async fn release_locks(self: &Rc<Self>, lock: Lock, releasing: Releasing) -> Result<(), Errno> {
+        let released = self.client.unlock(lock).await;
+        drop(releasing);
+        released
     }
 }

@@ -258,9 +258,6 @@ impl Server {
             self.take_file(release.handle)?
         };
         self.release_own(id, release.handle).await;
-        if let Some(owner) = release.flock_unlock {
-            self.unlock_flock(id, owner).await;
-        }
         done(self.client.release(&file).await)
     }
 
@@ -306,7 +303,7 @@ impl Server {
             } else {
                 OpenFlags::default()
             };
-        if caching.is_none() && self.closes.go_unreported(id, &self.posix_owners.borrow()) {
+        if caching.is_none() && self.closes.go_unreported(id, &self.lock_owners) {
             flags |= OpenFlags::NOFLUSH;
         }
         Opened { handle: self.keep_file(handle, caching), flags, backing: None }
@@ -397,12 +394,6 @@ impl Server {
         let copied = Box::pin(self.client.copy(from, to, copy.length)).await;
         self.client.changed_here([destination].into_iter());
         Ok(Response::Copied(copied?))
-    }
-
-    async fn unlock_flock(&self, id: InodeId, owner: fuse::LockOwner) {
-        if let Err(error) = self.client.unlock(crate::locks::whole_flock(id, owner)).await {
-            tracing::warn!(inode = id.0, %error, "a flock could not be released at close");
-        }
     }
 }
 

@@ -1,0 +1,109 @@
+//! Scenes of a mount's server: requests in an order in which a kernel may send them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod stage;
+
+use client::Client;
+use fuse::{
+    FileHandle, FileSystem, LockKind, LockOwner, LockRequest, NodeId, Operation, Registry, Release,
+    Request, Response, Unique,
+};
+use mount::Server;
+use protocol::{Errno, InodeId};
+use stage::{make, play};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Owners of locks.
+const X: LockOwner = LockOwner(11);
+const Y: LockOwner = LockOwner(12);
+/// The end of the file in the kernel's locks.
+const END: u64 = i64::MAX as u64;
+
+/// The server of a mount, and the kernel's side of it.
+#[derive(Clone)]
+struct Mounted {
+    server: Rc<Server>,
+    requests: Registry,
+    unique: Rc<Cell<u64>>,
+    gid: u32,
+}
+
+impl Mounted {
+    fn new(client: &Rc<Client>) -> Mounted {
+        let (notices, ..) = mount::notices();
+        let (agreed, _) = reactor::local::oneshot();
+        let server = Server::new(Rc::clone(client), agreed, &notices);
+        Mounted { server, requests: Registry::default(), unique: Rc::default(), gid: 0 }
+    }
+
+    async fn ask(&self, node: NodeId, operation: Operation) -> Result<Response, Errno> {
+        self.unique.set(self.unique.get() + 2);
+        let unique = Unique(self.unique.get());
+        let cancellation = self.requests.enter(unique);
+        let key = cancellation.key();
+        let (uid, gid, pid, is_resent) = (0, self.gid, 1, false);
+        let request = Request { unique, node, uid, gid, pid, is_resent, operation, cancellation };
+        let answer = Rc::clone(&self.server).handle(request).await;
+        self.requests.leave(key);
+        match answer {
+            Response::Error(errno) => Err(Errno(errno.raw_os_error() as u16)),
+            response => Ok(response),
+        }
+    }
+
+    async fn open(&self, file: InodeId, flags: i32) -> FileHandle {
+        let open = Operation::Open { flags: flags.cast_unsigned(), kill_suid_sgid: false };
+        match self.ask(NodeId(file.0), open).await.unwrap() {
+            Response::Opened(opened) => opened.handle,
+            other => panic!("OPEN is answered with {other:?}"),
+        }
+    }
+
+    async fn set_lock(
+        &self,
+        file: InodeId,
+        (handle, owner): (FileHandle, LockOwner),
+        is_flock: bool,
+        wait: bool,
+    ) -> Result<(), Errno> {
+        let (start, end, kind, pid) = (0, END, LockKind::Write, 1);
+        let lock = LockRequest { handle, owner, start, end, kind, pid, is_flock };
+        self.ask(NodeId(file.0), Operation::SetLock { lock, wait }).await.map(drop)
+    }
+
+    async fn release(&self, file: InodeId, handle: FileHandle, flock: Option<LockOwner>) {
+        let release = Release { handle, flags: 0, flush: false, flock_unlock: flock };
+        self.ask(NodeId(file.0), Operation::Release(release)).await.unwrap();
+    }
+}
+
+/// Goal: a RELEASE that comes after the next open file has locked under the same owner number
+/// releases nothing. (The number is the address of the kernel's open file, which the kernel uses
+/// again; RELEASE is a background request.)
+#[test]
+fn a_late_release_keeps_the_next_lock() {
+    for is_flock in [true, false] {
+        play(1, async move |stage| {
+            let scene = async move |client: Rc<Client>| {
+                let file = make(&client, b"a", 1, 100).await;
+                let mount = Mounted::new(&client);
+                let unlocked = |owner| is_flock.then_some(owner);
+                let first = mount.open(file, libc::O_RDWR).await;
+                let second = mount.open(file, libc::O_RDWR).await;
+                let third = mount.open(file, libc::O_RDWR).await;
+                mount.set_lock(file, (first, X), is_flock, false).await.unwrap();
+                mount.set_lock(file, (second, X), is_flock, false).await.unwrap();
+                mount.release(file, first, unlocked(X)).await;
+                let taken = mount.set_lock(file, (third, Y), is_flock, false).await;
+                assert_eq!(taken, Err(Errno::EAGAIN), "two owners hold the lock");
+                mount.release(file, second, unlocked(X)).await;
+                mount.set_lock(file, (third, Y), is_flock, false).await.unwrap();
+                mount.release(file, third, unlocked(Y)).await;
+                assert_eq!(mount.server.kept().lock_owners, 0);
+            };
+            stage.on(0, scene).await;
+        });
+    }
+}
