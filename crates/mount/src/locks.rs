@@ -14,6 +14,9 @@ use std::time::Duration;
 /// Pause before a wait is cancelled again.
 const CANCEL_RETRY: Duration = Duration::from_millis(100);
 
+/// Pause before an unlock that has failed is sent again.
+const UNLOCK_RETRY: Duration = Duration::from_secs(1);
+
 /// The end of the file in FUSE's locks.
 const END: u64 = i64::MAX as u64;
 
@@ -95,29 +98,62 @@ impl Server {
             return Err(Errno::EINTR);
         }
         self.lock_owners.enter(owned, wanted.handle);
-        Box::pin(self.take(request, lock(id, wanted), wait)).await?;
+        Box::pin(self.take(request, (owned, lock(id, wanted)), wait)).await?;
         Ok(Response::Done)
     }
 
     /// Takes a lock. If the wait is interrupted, this ends it at the metadata service; the
     /// service's answer says whether the lock was taken in the end.
-    async fn take(self: &Rc<Self>, request: &Request, lock: Lock, wait: bool) -> Result<(), Errno> {
+    async fn take(
+        self: &Rc<Self>,
+        request: &Request,
+        (owned, lock): (Owned, Lock),
+        wait: bool,
+    ) -> Result<(), Errno> {
         if !wait {
             return self.client.lock(lock, false).await;
         }
-        let mut locking = pin!(self.client.lock(lock, true));
+        let client = Rc::clone(&self.client);
+        let mut locking = Box::pin(async move { client.lock(lock, true).await });
         let cancelled = pin!(request.cancellation.cancelled());
-        match reactor::race(locking.as_mut(), cancelled).await {
-            Either::First(result) => result,
-            Either::Second(()) => loop {
-                self.client.cancel_lock(lock.inode, lock.family, lock.owner).await?;
-                // The wait may not have begun: written data is published and locks are reported
-                // before it.
-                match reactor::race(locking.as_mut(), pin!(sleep(CANCEL_RETRY))).await {
-                    Either::First(result) => return result,
-                    Either::Second(()) => {}
+        if let Either::First(result) = reactor::race(&mut locking, cancelled).await {
+            return result;
+        }
+        while self.client.cancel_lock(lock.inode, lock.family, lock.owner).await.is_ok() {
+            // The wait may not have begun: written data is published and locks are reported before
+            // it.
+            match reactor::race(&mut locking, pin!(sleep(CANCEL_RETRY))).await {
+                Either::First(result) => return result,
+                Either::Second(()) => {}
+            }
+        }
+        let releasing = self.lock_owners.begin_release(owned);
+        reactor::spawn(Rc::clone(self).abandon(locking, lock, releasing));
+        Err(Errno::EINTR)
+    }
+
+    /// Ends a wait for a lock whose caller no longer waits. Releases the lock if it was granted all
+    /// the same.
+    async fn abandon(
+        self: Rc<Self>,
+        mut locking: impl Future<Output = Result<(), Errno>> + Unpin,
+        lock: Lock,
+        releasing: Releasing,
+    ) {
+        let taken = loop {
+            match reactor::race(&mut locking, pin!(sleep(CANCEL_RETRY))).await {
+                Either::First(taken) => break taken,
+                // Tried again after the pause.
+                Either::Second(()) => {
+                    let cancelled = self.client.cancel_lock(lock.inode, lock.family, lock.owner);
+                    let _ = cancelled.await;
                 }
-            },
+            }
+        };
+        if taken.is_ok()
+            && let Err(error) = self.release_locks(lock, releasing).await
+        {
+            tracing::warn!(inode = lock.inode.0, %error, "a lock that came late is released later");
         }
     }
 
@@ -149,10 +185,24 @@ impl Server {
         }
     }
 
-    /// Releases locks that no open file has any more.
+    /// Releases locks that no open file has any more. After a failure a task tries again until the
+    /// session with these locks has ended: no later call would release them.
     async fn release_locks(self: &Rc<Self>, lock: Lock, releasing: Releasing) -> Result<(), Errno> {
+        let session = self.client.session_id();
         let released = self.client.unlock(lock).await;
-        drop(releasing);
+        if released.is_err() {
+            let server = Rc::clone(self);
+            reactor::spawn(async move {
+                while server.client.session_id() == session {
+                    sleep(UNLOCK_RETRY).await;
+                    // ESTALE: this client or the file is gone.
+                    if matches!(server.client.unlock(lock).await, Ok(()) | Err(Errno::ESTALE)) {
+                        break;
+                    }
+                }
+                drop(releasing);
+            });
+        }
         released
     }
 }

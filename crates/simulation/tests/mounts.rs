@@ -10,16 +10,22 @@ use fuse::{
     Request, Response, Unique,
 };
 use mount::Server;
+use protocol::lock::{Lock, LockFamily, LockMode};
+use protocol::times::{HEARTBEAT, REQUEST_DEADLINE};
 use protocol::{Errno, InodeId};
+use reactor::time::{sleep, timeout};
 use stage::{make, play};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Owners of locks.
 const X: LockOwner = LockOwner(11);
 const Y: LockOwner = LockOwner(12);
 /// The end of the file in the kernel's locks.
 const END: u64 = i64::MAX as u64;
+/// Longest time for everything that follows a return of the service.
+const SETTLED: Duration = Duration::from_mins(2);
 
 /// The server of a mount, and the kernel's side of it.
 #[derive(Clone)]
@@ -79,6 +85,18 @@ impl Mounted {
     }
 }
 
+fn whole(inode: InodeId) -> Lock {
+    Lock {
+        inode,
+        family: LockFamily::Flock,
+        owner: protocol::lock::LockOwner(1),
+        start: 0,
+        last: u64::MAX,
+        mode: LockMode::Exclusive,
+        pid: 1,
+    }
+}
+
 /// Goal: a RELEASE that comes after the next open file has locked under the same owner number
 /// releases nothing. (The number is the address of the kernel's open file, which the kernel uses
 /// again; RELEASE is a background request.)
@@ -104,6 +122,42 @@ fn a_late_release_keeps_the_next_lock() {
                 assert_eq!(mount.server.kept().lock_owners, 0);
             };
             stage.on(0, scene).await;
+        });
+    }
+}
+
+/// Goal: a lock that could not be released at the close, because the service was away, is released
+/// once the service is back.
+#[test]
+fn a_failed_release_is_repeated() {
+    for is_flock in [true, false] {
+        play(2, async move |stage| {
+            let locked = async move |client: Rc<Client>| {
+                let file = make(&client, b"a", 1, 100).await;
+                let mount = Mounted::new(&client);
+                let handle = mount.open(file, libc::O_RDWR).await;
+                mount.set_lock(file, (handle, X), is_flock, false).await.unwrap();
+                (mount, file, handle)
+            };
+            let (mount, file, handle) = stage.on(0, locked).await;
+            let lock = Lock {
+                family: if is_flock { LockFamily::Flock } else { LockFamily::Posix },
+                ..whole(file)
+            };
+            let refused = async move |client: Rc<Client>| client.lock(lock, false).await;
+            assert_eq!(stage.on(1, refused).await, Err(Errno::EAGAIN));
+            let flock = is_flock.then_some(X);
+            let close = async move |_| mount.release(file, handle, flock).await;
+            stage.meta.kill();
+            // The client knows that there is no connection, and sends nothing.
+            sleep(HEARTBEAT).await;
+            let mut closed = stage.begin(0, close);
+            // Longer than a call waits.
+            sleep(REQUEST_DEADLINE + HEARTBEAT).await;
+            stage.restart_meta();
+            timeout(SETTLED, &mut closed).await.expect("the close ends").unwrap();
+            let taken = stage.begin(1, async move |client| client.lock(lock, true).await);
+            timeout(SETTLED, taken).await.expect("the lock is free").unwrap().unwrap();
         });
     }
 }
