@@ -345,23 +345,26 @@ impl Server {
     }
 
     async fn write(self: &Rc<Self>, id: InodeId, gid: u32, write: Write) -> Answer {
+        // Before the first wait: the kernel has dropped pages before it sent the write, and may read
+        // them again from now on.
+        let came = reactor::time::now();
+        let (file, caching) = self.file_and_caching(write.handle)?;
+        let is_direct = write.flags & libc::O_DIRECT.cast_unsigned() != 0;
+        // Pages of a shared mapping are written in place, independent of the flags of the open
+        // file.
+        let passes_by =
+            !write.is_from_cache && (is_direct || caching != Some(WriteCaching::Through));
+        let passing = passes_by.then(|| self.client.pass_pages_by(id));
         if write.kill_suid_sgid && !write.data.is_empty() {
             Box::pin(self.clear_of_stranger(id, gid)).await?;
         }
-        let came = reactor::time::now();
-        let (file, caching) = self.file_and_caching(write.handle)?;
         let length = write.data.len();
         let bytes = write.data;
         self.client.note_use(id, length);
         if write.is_from_cache {
-            // Pages of a shared mapping are written in place, independent of the flags of the open
-            // file.
             self.client.write_at(&file, write.offset, bytes, write.kill_suid_sgid).await?;
             return Ok(Response::Written(length as u32));
         }
-        let is_direct = write.flags & libc::O_DIRECT.cast_unsigned() != 0;
-        let passes_by = is_direct || caching != Some(WriteCaching::Through);
-        let passing = passes_by.then(|| self.client.pass_pages_by(id));
         self.client.write(&file, write.offset, bytes, write.kill_suid_sgid).await?;
         if passing.is_some() {
             self.client.written_past(id, came).await;

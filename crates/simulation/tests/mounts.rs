@@ -4,19 +4,21 @@
 
 mod stage;
 
-use client::Client;
+use client::{Change, Client, OpenMode, Setting};
 use fuse::{
-    FileHandle, FileSystem, LockKind, LockOwner, LockRequest, NodeId, Operation, Registry, Release,
-    Request, Response, Unique,
+    FileHandle, FileSystem, LockKind, LockOwner, LockRequest, NodeId, Operation, Read, Registry,
+    Release, Request, Response, Unique, Write,
 };
 use mount::Server;
 use protocol::lock::{Lock, LockFamily, LockMode};
 use protocol::times::{HEARTBEAT, REQUEST_DEADLINE};
 use protocol::{Errno, InodeId};
 use reactor::time::{sleep, timeout};
-use stage::{make, play};
+use stage::gate::Gate;
+use stage::{BLOCK_BYTES, Changes, DEVICE_BYTES, make, play, play_on_one};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Owners of locks.
@@ -160,4 +162,67 @@ fn a_failed_release_is_repeated() {
             timeout(SETTLED, taken).await.expect("the lock is free").unwrap().unwrap();
         });
     }
+}
+
+/// Goal: a read through the kernel's pages that ends before a write past them has its bytes is
+/// counted from the arrival of the write, also if the mount changes the file's mode first.
+#[test]
+fn a_write_past_the_pages_begins_when_it_arrives() {
+    let dropped: Rc<Cell<u32>> = Rc::default();
+    let counted = Rc::clone(&dropped);
+    let changes = move |_| -> Option<Changes> {
+        let counted = Rc::clone(&counted);
+        Some(Box::new(move |change| {
+            if let Change::Pages(_, done) = change {
+                counted.set(counted.get() + 1);
+                let _ = done.try_send(());
+            }
+        }))
+    };
+    let device = Arc::new(Gate::new(DEVICE_BYTES, BLOCK_BYTES));
+    play_on_one(device, 1, changes, async |stage| {
+        let direct = libc::O_DIRECT.cast_unsigned();
+        let prepare = async move |client: Rc<Client>| {
+            let setting = Setting { mode: 0o2755, uid: 0, gid: 5 };
+            let mode = OpenMode { write: true, append: false, sync: false };
+            let (made, attr) = client.create(InodeId::ROOT, b"a", setting, mode).await.unwrap();
+            client.write(&made, 0, stage::filled(1, 4096), false).await.unwrap();
+            client.release(&made).await.unwrap();
+            let mount = Mounted { gid: 6, ..Mounted::new(&client) };
+            let writer = mount.open(attr.inode, libc::O_WRONLY | libc::O_DIRECT).await;
+            let reader = mount.open(attr.inode, libc::O_RDONLY).await;
+            (mount, attr.inode, writer, reader)
+        };
+        let (mount, file, writer, reader) = stage.on(0, prepare).await;
+        let read = Read {
+            handle: reader,
+            offset: 0,
+            size: 4096,
+            lock_owner: None,
+            flags: 0,
+            destination: None,
+        };
+        let write = Write {
+            handle: writer,
+            offset: 0,
+            data: stage::filled(2, 4096),
+            lock_owner: None,
+            flags: direct,
+            is_from_cache: false,
+            kill_suid_sgid: true,
+        };
+        let slow = Duration::from_millis(150);
+        stage.network.set_latency(&stage.meta, &stage.nodes[0], Some((slow, slow)));
+        let scene = async move |_| {
+            let writing = mount.clone();
+            let node = NodeId(file.0);
+            let written =
+                reactor::spawn(async move { writing.ask(node, Operation::Write(write)).await });
+            sleep(Duration::from_millis(10)).await;
+            mount.ask(node, Operation::Read(read)).await.unwrap();
+            written.await.unwrap().unwrap();
+        };
+        stage.on(0, scene).await;
+        assert!(dropped.get() > 0, "the page that was read keeps the old bytes");
+    });
 }
