@@ -6,8 +6,8 @@ mod stage;
 
 use client::{Change, Client, OpenMode, Setting};
 use fuse::{
-    FileHandle, FileSystem, LockKind, LockOwner, LockRequest, NodeId, Operation, Read, Registry,
-    Release, Request, Response, Unique, Write,
+    Creation, Extensions, FileHandle, FileSystem, LockKind, LockOwner, LockRequest, Name, NodeId,
+    Operation, Read, ReadDirectory, Registry, Release, Request, Response, Unique, Write,
 };
 use mount::Server;
 use protocol::lock::{Lock, LockFamily, LockMode};
@@ -224,5 +224,44 @@ fn a_write_past_the_pages_begins_when_it_arrives() {
         };
         stage.on(0, scene).await;
         assert!(dropped.get() > 0, "the page that was read keeps the old bytes");
+    });
+}
+
+/// Goal: a listing gives `..` the number of the parent, also if this client knows all names of the
+/// directory.
+#[test]
+fn a_known_directory_lists_its_parent() {
+    play(1, async |stage| {
+        let scene = async |client: Rc<Client>| {
+            let mount = Mounted::new(&client);
+            let make = |name: &[u8]| Operation::MakeDirectory {
+                name: Name::new(name).unwrap(),
+                creation: Creation { mode: 0o755, umask: 0, extensions: Extensions::default() },
+            };
+            let make_in =
+                async |parent, name: &[u8]| match mount.ask(parent, make(name)).await.unwrap() {
+                    Response::Entry(entry) => entry.node,
+                    other => panic!("MKDIR is answered with {other:?}"),
+                };
+            let parent = make_in(NodeId(InodeId::ROOT.0), b"parent").await;
+            // The maker of a directory knows that it is empty.
+            let child = make_in(parent, b"child").await;
+            let Response::Opened(opened) =
+                mount.ask(child, Operation::OpenDirectory { flags: 0 }).await.unwrap()
+            else {
+                panic!("OPENDIR is answered otherwise")
+            };
+            let read = ReadDirectory { handle: opened.handle, offset: 1, size: 4096 };
+            let Response::Directory(listed) =
+                mount.ask(child, Operation::ReadDirectory(read)).await.unwrap()
+            else {
+                panic!("READDIR is answered otherwise")
+            };
+            let listed = listed.into_buffer().to_vec();
+            let number = u64::from_ne_bytes(listed[..8].try_into().unwrap());
+            let is = client.lookup(InodeId::ROOT, b"parent").await.unwrap().inode;
+            assert_eq!(number, is.0, "`..` is another directory");
+        };
+        stage.on(0, scene).await;
     });
 }
