@@ -3,6 +3,7 @@
 use crate::client::{Client, ClientConfig};
 use crate::devices::Devices;
 use crate::inode::Inode;
+use crate::locks::waits::LockWaits;
 use crate::removals::Removals;
 use crate::session::Session;
 use crate::small_pieces::Compaction;
@@ -39,6 +40,7 @@ impl Client {
             open_files: Cell::new(0),
             removals: Removals::default(),
             own_locks: RefCell::default(),
+            lock_waits: LockWaits::default(),
             locked_inodes: RefCell::default(),
             commits: Cell::new(0),
             listings: Cell::new(0),
