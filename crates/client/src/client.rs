@@ -5,6 +5,7 @@ use crate::change::Change;
 use crate::devices::{DeviceUse, Devices, LocalDevices};
 use crate::inode::Inode;
 use crate::inode::lent::{Lending, LentCounts};
+use crate::locks::waits::LockWaits;
 use crate::removals::Removals;
 use crate::session::Session;
 use crate::session::config::SessionConfig;
@@ -96,7 +97,8 @@ pub struct Client {
     pub(crate) removals: Removals,
     /// The locks that this client decides about.
     pub(crate) own_locks: RefCell<LockTable>,
-    /// The inodes with such locks.
+    pub(crate) lock_waits: LockWaits,
+    /// The inodes with locks that this client decides about.
     pub(crate) locked_inodes: RefCell<BTreeSet<InodeId>>,
     /// The number of the last commit that has ended.
     pub(crate) commits: Cell<u64>,

@@ -3,6 +3,7 @@
 use crate::client::{Client, ClientConfig};
 use crate::devices::Devices;
 use crate::inode::Inode;
+use crate::locks::waits::LockWaits;
 use crate::removals::Removals;
 use crate::session::Session;
 use crate::small_pieces::Compaction;
@@ -22,10 +23,19 @@ impl Client {
     /// # Errors
     /// A text that says what failed.
     pub async fn start(config: ClientConfig) -> Result<Rc<Client>, String> {
-        let session = Session::new(config.session.clone());
-        let client = Rc::new(Client {
+        let client = Client::new(config);
+        let session = Rc::clone(&client.session);
+        let handler: Rc<dyn crate::session::Handler> = client.clone();
+        session.start(Rc::downgrade(&handler)).await?;
+        reactor::spawn(Rc::clone(&client).write_back());
+        Ok(client)
+    }
+
+    /// Returns a client whose session has not started.
+    pub(crate) fn new(config: ClientConfig) -> Rc<Client> {
+        Rc::new(Client {
             devices: Devices::new(config.local, config.plain_data, config.session.node.clone()),
-            session: Rc::clone(&session),
+            session: Session::new(config.session),
             inodes: RefCell::default(),
             space: RefCell::default(),
             dirty_budget: Semaphore::new(DIRTY_BYTES_MAX),
@@ -39,6 +49,7 @@ impl Client {
             open_files: Cell::new(0),
             removals: Removals::default(),
             own_locks: RefCell::default(),
+            lock_waits: LockWaits::default(),
             locked_inodes: RefCell::default(),
             commits: Cell::new(0),
             listings: Cell::new(0),
@@ -49,11 +60,7 @@ impl Client {
             read_ahead: Rc::default(),
             compaction: Compaction::default(),
             closed: Cell::new(false),
-        });
-        let handler: Rc<dyn crate::session::Handler> = client.clone();
-        session.start(Rc::downgrade(&handler)).await?;
-        reactor::spawn(Rc::clone(&client).write_back());
-        Ok(client)
+        })
     }
 
     /// Commits everything, makes it durable, and ends the session.
@@ -97,5 +104,33 @@ impl Client {
             self.give_back().await;
             self.evict();
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::session::config::SessionConfig;
+    use protocol::auth::Secret;
+    use reactor::SocketOptions;
+    use rpc::Credential;
+
+    /// Returns a client without a service.
+    pub(crate) fn alone() -> Rc<Client> {
+        let session = SessionConfig {
+            meta: std::net::SocketAddr::from(([127, 0, 0, 1], 1)),
+            credential: Credential::Plain(Secret([7; 32])),
+            node: "node".into(),
+            times: protocol::times::Times::default(),
+            sockets: SocketOptions::default(),
+        };
+        Client::new(ClientConfig {
+            session,
+            local: Box::new(|_, _, _| None),
+            plain_data: true,
+            changes: None,
+            inline_bytes: 0,
+            checksum: false,
+        })
     }
 }

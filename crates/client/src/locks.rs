@@ -11,6 +11,7 @@
 //! to a recall, so a grant waits until they are ([`Client::freshen`]).
 
 mod own;
+pub(crate) mod waits;
 
 use crate::client::Client;
 use crate::inode::Inode;
@@ -35,8 +36,23 @@ impl Client {
         if !reactor::mutant!("downgrade-unpublished") {
             self.publish(&inode).await;
         }
-        while self.decides_locks(&inode).await? {
-            match self.set_own(&inode, lock) {
+        // Held until the wait ends.
+        let turn = if wait { self.turn_to_wait(&inode, lock).await? } else { None };
+        if wait && turn.is_none() {
+            return Ok(());
+        }
+        self.set_lock(&inode, lock, wait).await
+    }
+
+    /// Takes a lock, here or with the service.
+    async fn set_lock(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        lock: Lock,
+        wait: bool,
+    ) -> Result<(), Errno> {
+        while self.decides_locks(inode).await? {
+            match self.set_own(inode, lock) {
                 Wish::Granted => {
                     self.freshen(lock.inode).await;
                     return Ok(());
@@ -46,8 +62,8 @@ impl Client {
                 }
                 Wish::Conflict if wait && !reactor::mutant!("own-wait-refused") => {
                     // Only the service makes lock requests wait: it sees circles over all sessions.
-                    if self.begin_report(&inode) {
-                        self.report_locks(&inode).await;
+                    if self.begin_report(inode) {
+                        self.report_locks(inode).await;
                     }
                 }
                 Wish::Conflict => return Err(Errno::EAGAIN),
@@ -55,7 +71,7 @@ impl Client {
                 Wish::Waits | Wish::Deadlock => unreachable!("nobody waits here"),
             }
         }
-        self.call_lock(&inode, ChangeCall::SetLock { lock, wait }).await?;
+        self.call_lock(inode, ChangeCall::SetLock { lock, wait }).await?;
         inode.was_locked.set(!reactor::mutant!("lock-forgotten-with-session"));
         self.freshen(lock.inode).await;
         Ok(())
@@ -69,7 +85,7 @@ impl Client {
         }
     }
 
-    /// Ends this owner's wait for a lock, if it waits at the service by now.
+    /// Ends this owner's wait for a lock, if it waits for its turn or at the service by now.
     ///
     /// # Errors
     /// Those of a call.
@@ -79,6 +95,9 @@ impl Client {
         family: LockFamily,
         owner: LockOwner,
     ) -> Result<(), Errno> {
+        if self.lock_waits.cancel(inode, family, owner) {
+            return Ok(());
+        }
         self.session
             .call(Call::Session(SessionCall::CancelLock { inode, family, owner }))
             .await

@@ -206,10 +206,6 @@ impl Client {
                 if let Some((inode, left)) = replaced {
                     self.lost_name(inode, left.is_none());
                 }
-                self.move_lent(from, to);
-                if other.is_some() {
-                    self.move_lent(to, from);
-                }
                 Ok(Renamed { moved: moved.inode, other: other.map(|attr| attr.inode) })
             }
             _ => Err(Errno::EPROTO),

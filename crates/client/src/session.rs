@@ -26,6 +26,7 @@ use crate::session::config::SessionConfig;
 pub(crate) use crate::session::counts::CallCounts;
 pub(crate) use crate::session::handler::{Handler, Link, NoHandler};
 use crate::session::life::Life;
+pub(crate) use crate::session::slots::LOCK_WAITS_MAX;
 use crate::session::slots::Slots;
 use protocol::times::Times;
 use protocol::{Epoch, FreeEpoch, HostId, SessionId};

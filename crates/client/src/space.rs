@@ -146,7 +146,7 @@ impl Space {
 
     /// Takes out all blocks that are free and not reserved, for their return to the metadata
     /// service.
-    pub(crate) fn take_unused(&mut self) -> Vec<(DeviceId, Vec<BlockRange>)> {
+    pub(crate) fn take_unused(&mut self) -> Vec<SpaceGrant> {
         let mut unused = Vec::new();
         for (&device, lease) in &mut self.leases {
             let mut spare = lease.free_blocks.saturating_sub(lease.reserved.get());
@@ -168,10 +168,21 @@ impl Space {
             }
             if !ranges.is_empty() {
                 ranges.reverse();
-                unused.push((device, ranges));
+                unused.push(SpaceGrant { device, incarnation: lease.incarnation, free: ranges });
             }
         }
         unused
+    }
+
+    /// Puts unused blocks back whose return was not sent. The service does not take those of an
+    /// earlier incarnation in a commit.
+    pub(crate) fn put_back(&mut self, unused: &SpaceGrant) {
+        if let Some(lease) = self.leases.get_mut(&unused.device)
+            && lease.incarnation == unused.incarnation
+        {
+            let is_new = unused.free.iter().all(|range| lease.put(*range));
+            assert!(is_new, "blocks of {} were granted while leased here", unused.device);
+        }
     }
 
     /// Forgets everything, because the session was lost.
@@ -238,7 +249,11 @@ mod tests {
         assert!(space.reserve(DEVICE, 1).is_none());
         assert!(space.take_unused().is_empty());
         reserved.release(4);
-        assert_eq!(space.take_unused(), vec![(DEVICE, vec![BlockRange { start: 6, count: 4 }])]);
+        let unused = space.take_unused();
+        assert_eq!(unused, [grant(6, 4)]);
+        assert!(space.reserve(DEVICE, 1).is_none());
+        space.put_back(&unused[0]);
+        assert!(space.reserve(DEVICE, 4).is_some());
     }
 
     /// Goal: space of a device that lost writes is not used again.
@@ -294,8 +309,8 @@ mod tests {
                         let back = held.swap_remove(size as usize % held.len());
                         space.give_back(&back);
                     }
-                    3 => for (_, ranges) in space.take_unused() {
-                        returned += ranges.iter().map(|r| r.count).sum::<u64>();
+                    3 => for unused in space.take_unused() {
+                        returned += unused.free.iter().map(|r| r.count).sum::<u64>();
                     },
                     _ => {}
                 }

@@ -6,13 +6,9 @@
 //! program takes the first lock in that way. The flag is fixed at OPEN: locks through files that
 //! are already open by then are released with their RELEASE.
 
-use fuse::FileHandle;
+use crate::lock_owners::LockOwners;
 use protocol::InodeId;
 use std::cell::Cell;
-use std::collections::BTreeMap;
-
-/// The owners of record locks, with the open files through which they took the locks.
-pub(crate) type PosixOwners = BTreeMap<(InodeId, u64), Vec<FileHandle>>;
 
 /// The decision about closes of files that are open only for reading.
 #[derive(Debug, Default)]
@@ -30,9 +26,8 @@ impl Closes {
     }
 
     /// Returns whether a reader that opens the file now needs no FLUSH at its closes.
-    pub(crate) fn go_unreported(&self, id: InodeId, owners: &PosixOwners) -> bool {
-        let mut of_file = owners.range((id, 0)..=(id, u64::MAX));
-        let is_locked = of_file.next().is_some() && !reactor::mutant!("locked-file-unflushed");
+    pub(crate) fn go_unreported(&self, id: InodeId, owners: &LockOwners) -> bool {
+        let is_locked = owners.has_records(id) && !reactor::mutant!("locked-file-unflushed");
         !self.locks_readers.get() && !is_locked
     }
 }
@@ -40,6 +35,8 @@ impl Closes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock_owners::Owned;
+    use fuse::FileHandle;
 
     const FILE: InodeId = InodeId(7);
 
@@ -48,11 +45,13 @@ mod tests {
     #[test]
     fn closes_of_a_locked_file_are_reported() {
         let closes = Closes::default();
-        let mut owners = PosixOwners::default();
-        owners.insert((InodeId(6), u64::MAX), vec![FileHandle(1)]);
-        owners.insert((InodeId(8), 0), vec![FileHandle(2)]);
+        let owners = LockOwners::default();
+        let record = Owned { inode: FILE, is_flock: false, owner: 5 };
+        owners.enter(Owned { inode: InodeId(6), owner: u64::MAX, ..record }, FileHandle(1));
+        owners.enter(Owned { inode: InodeId(8), owner: 0, ..record }, FileHandle(2));
+        owners.enter(Owned { is_flock: true, ..record }, FileHandle(3));
         assert!(closes.go_unreported(FILE, &owners));
-        owners.insert((FILE, 5), vec![FileHandle(3)]);
+        owners.enter(record, FileHandle(3));
         assert!(!closes.go_unreported(FILE, &owners));
     }
 
@@ -62,8 +61,8 @@ mod tests {
     fn closes_are_reported_once_readers_lock() {
         let closes = Closes::default();
         closes.note_lock(true);
-        assert!(closes.go_unreported(FILE, &PosixOwners::default()));
+        assert!(closes.go_unreported(FILE, &LockOwners::default()));
         closes.note_lock(false);
-        assert!(!closes.go_unreported(FILE, &PosixOwners::default()));
+        assert!(!closes.go_unreported(FILE, &LockOwners::default()));
     }
 }

@@ -42,7 +42,7 @@ impl Server {
             if after >= cookie {
                 continue;
             }
-            let inode = self.own_entry(id, name).await?;
+            let inode = self.own_entry(node, name);
             let kind = file_type(FileKind::Directory);
             let listed = DirectoryEntry { inode: inode.0, offset: cookie, kind, name };
             // The kernel takes no reference for these two.
@@ -74,20 +74,12 @@ impl Server {
         }
     }
 
-    /// Returns the inode that `.` or `..` of a directory names.
-    async fn own_entry(self: &Rc<Self>, id: InodeId, name: &[u8]) -> Result<InodeId, Errno> {
-        if name == b"." || id == InodeId::ROOT {
-            return Ok(id);
-        }
-        match self.client.lookup(id, name).await {
-            Ok(attr) => {
-                self.client.forget(attr.inode, 1);
-                Ok(attr.inode)
-            }
-            // A removed directory has no parent any more.
-            Err(Errno::ENOENT | Errno::ESTALE) => Ok(id),
-            Err(errno) => Err(errno),
-        }
+    /// Returns the inode that `.` or `..` of a directory names. `..` is where the kernel knows the
+    /// directory, as in a path.
+    fn own_entry(&self, node: NodeId, name: &[u8]) -> InodeId {
+        let nodes = self.nodes.borrow();
+        let named = if name == b".." { nodes.parent(node) } else { node };
+        nodes.inode(named)
     }
 
     fn push(&self, parent: NodeId, buffer: &mut DirectoryBuffer, item: &Entry, plus: bool) -> bool {

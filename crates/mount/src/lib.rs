@@ -14,6 +14,7 @@ mod closes;
 mod convert;
 mod counts;
 mod directories;
+mod lock_owners;
 mod locks;
 mod mount;
 mod nodes;

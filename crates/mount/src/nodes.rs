@@ -85,6 +85,11 @@ impl Nodes {
         self.directories.get(&node).map_or(InodeId(node.0), |directory| directory.inode)
     }
 
+    /// Returns the directory in which the kernel knows a directory; for the root, the root itself.
+    pub(crate) fn parent(&self, node: NodeId) -> NodeId {
+        self.directories.get(&node).map_or(node, |directory| directory.parent)
+    }
+
     /// Returns the number that an answer gives to the kernel for the entry `inode` of `parent`, and
     /// counts that it was given once.
     pub(crate) fn give_number(&mut self, parent: NodeId, inode: InodeId, kind: FileKind) -> NodeId {

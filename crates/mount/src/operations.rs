@@ -258,9 +258,6 @@ impl Server {
             self.take_file(release.handle)?
         };
         self.release_own(id, release.handle).await;
-        if let Some(owner) = release.flock_unlock {
-            self.unlock_flock(id, owner).await;
-        }
         done(self.client.release(&file).await)
     }
 
@@ -306,7 +303,7 @@ impl Server {
             } else {
                 OpenFlags::default()
             };
-        if caching.is_none() && self.closes.go_unreported(id, &self.posix_owners.borrow()) {
+        if caching.is_none() && self.closes.go_unreported(id, &self.lock_owners) {
             flags |= OpenFlags::NOFLUSH;
         }
         Opened { handle: self.keep_file(handle, caching), flags, backing: None }
@@ -348,23 +345,26 @@ impl Server {
     }
 
     async fn write(self: &Rc<Self>, id: InodeId, gid: u32, write: Write) -> Answer {
+        // Before the first wait: the kernel has dropped pages before it sent the write, and may read
+        // them again from now on.
+        let came = reactor::time::now();
+        let (file, caching) = self.file_and_caching(write.handle)?;
+        let is_direct = write.flags & libc::O_DIRECT.cast_unsigned() != 0;
+        // Pages of a shared mapping are written in place, independent of the flags of the open
+        // file.
+        let passes_by =
+            !write.is_from_cache && (is_direct || caching != Some(WriteCaching::Through));
+        let passing = passes_by.then(|| self.client.pass_pages_by(id));
         if write.kill_suid_sgid && !write.data.is_empty() {
             Box::pin(self.clear_of_stranger(id, gid)).await?;
         }
-        let came = reactor::time::now();
-        let (file, caching) = self.file_and_caching(write.handle)?;
         let length = write.data.len();
         let bytes = write.data;
         self.client.note_use(id, length);
         if write.is_from_cache {
-            // Pages of a shared mapping are written in place, independent of the flags of the open
-            // file.
             self.client.write_at(&file, write.offset, bytes, write.kill_suid_sgid).await?;
             return Ok(Response::Written(length as u32));
         }
-        let is_direct = write.flags & libc::O_DIRECT.cast_unsigned() != 0;
-        let passes_by = is_direct || caching != Some(WriteCaching::Through);
-        let passing = passes_by.then(|| self.client.pass_pages_by(id));
         self.client.write(&file, write.offset, bytes, write.kill_suid_sgid).await?;
         if passing.is_some() {
             self.client.written_past(id, came).await;
@@ -397,12 +397,6 @@ impl Server {
         let copied = Box::pin(self.client.copy(from, to, copy.length)).await;
         self.client.changed_here([destination].into_iter());
         Ok(Response::Copied(copied?))
-    }
-
-    async fn unlock_flock(&self, id: InodeId, owner: fuse::LockOwner) {
-        if let Err(error) = self.client.unlock(crate::locks::whole_flock(id, owner)).await {
-            tracing::warn!(inode = id.0, %error, "a flock could not be released at close");
-        }
     }
 }
 

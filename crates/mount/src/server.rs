@@ -4,9 +4,10 @@
 //! It needs no kernel: [`crate::Mount`] serves requests of `/dev/fuse`, the simulation those of a
 //! model of the kernel.
 
-use crate::closes::{Closes, PosixOwners};
+use crate::closes::Closes;
 use crate::convert::errno;
 use crate::counts::RequestCounts;
+use crate::lock_owners::LockOwners;
 use crate::nodes::Nodes;
 use crate::notices::Notices;
 use crate::walks::Walks;
@@ -50,10 +51,8 @@ pub struct Server {
     directories: RefCell<Slab<Rc<RefCell<OpenDirectory>>>>,
     /// Receives once what was agreed with the kernel.
     agreed: RefCell<Option<OneshotSender<Negotiated>>>,
-    /// The owners of POSIX locks, with the open files through which they took them. Closes by other
-    /// owners need no unlock. The owner of an open file description's lock (`F_OFD_SETLK`) is that
-    /// open file; only its release reports its end.
-    pub(crate) posix_owners: RefCell<PosixOwners>,
+    /// Closes by other owners need no unlock.
+    pub(crate) lock_owners: LockOwners,
     pub(crate) closes: Closes,
     /// Puts bytes into the kernel's pages.
     pages: Option<Notifier>,
@@ -82,7 +81,7 @@ impl Server {
             writers: AllWriters::default(),
             directories: RefCell::default(),
             agreed: RefCell::new(Some(agreed)),
-            posix_owners: RefCell::default(),
+            lock_owners: LockOwners::default(),
             closes: Closes::default(),
             pages: notices.at_once.clone(),
             walks: Walks::default(),
@@ -104,7 +103,7 @@ pub struct Kept {
     pub written: usize,
     /// Open directories.
     pub directories: usize,
-    /// Owners of POSIX locks.
+    /// Owners of locks.
     pub lock_owners: usize,
 }
 
@@ -118,7 +117,7 @@ impl Server {
             files: self.files.borrow().len(),
             written: self.writers.len(),
             directories: self.directories.borrow().len(),
-            lock_owners: self.posix_owners.borrow().len(),
+            lock_owners: self.lock_owners.len(),
         }
     }
 }

@@ -139,3 +139,72 @@ fn the_locks_of_an_ended_session_are_free() {
         lock(&stage, 1, inode, LockMode::Exclusive).await;
     });
 }
+
+/// Goal: any number of waits leaves room for the call that ends them: the holder's unlock, and
+/// everything else that this client changes.
+#[test]
+fn waits_leave_room_for_the_unlock() {
+    const WAITS: u64 = 300;
+    play(1, async |stage| {
+        let inode = stage.on(0, async |client| make(&client, b"a", 1, 100).await).await;
+        let of = move |owner| Lock {
+            owner: LockOwner(owner),
+            pid: owner as u32,
+            ..lock_on(inode, LockMode::Exclusive)
+        };
+        lock(&stage, 0, inode, LockMode::Exclusive).await;
+        let begin = |owner| {
+            stage.begin(0, async move |client| {
+                client.lock(of(owner), true).await?;
+                client.unlock(of(owner)).await
+            })
+        };
+        let mut waits: Vec<_> = (2..2 + WAITS).map(begin).collect();
+        sleep(HEARTBEAT).await;
+        // The last one is interrupted.
+        let last = waits.pop().unwrap();
+        let cancel = async move |client: Rc<Client>| {
+            let owner = LockOwner(1 + WAITS);
+            client.cancel_lock(inode, LockFamily::Posix, owner).await
+        };
+        timeout(HEARTBEAT, stage.on(0, cancel)).await.expect("it is prompt").unwrap();
+        let ended = timeout(HEARTBEAT, last).await.expect("the wait ends").unwrap();
+        assert_eq!(ended, Err(Errno::EINTR));
+        let made = stage.on(0, async |client| make(&client, b"b", 1, 100).await);
+        timeout(HEARTBEAT, made).await.expect("changes have room");
+        timeout(HEARTBEAT, unlock(&stage, 0, inode)).await.expect("the unlock has room");
+        for wait in waits {
+            timeout(PATIENCE, wait).await.expect("the lock is free").unwrap().unwrap();
+        }
+    });
+}
+
+/// Goal: a wait for which there is no room ends when its lock is free, whatever the others wait
+/// for: the holder of the lock that the others want may be the one that waits.
+#[test]
+fn a_holder_waits_beside_any_number_of_waits() {
+    const WAITS: u64 = 300;
+    play(1, async |stage| {
+        let scene = async |client: Rc<Client>| {
+            (make(&client, b"a", 1, 100).await, make(&client, b"b", 1, 100).await)
+        };
+        let (a, b) = stage.on(0, scene).await;
+        let of = |inode, owner| Lock {
+            owner: LockOwner(owner),
+            pid: owner as u32,
+            ..lock_on(inode, LockMode::Exclusive)
+        };
+        lock(&stage, 0, a, LockMode::Exclusive).await;
+        let taken = stage.on(0, async move |client: Rc<Client>| client.lock(of(b, 2), true).await);
+        taken.await.unwrap();
+        let begin =
+            |owner| stage.begin(0, async move |client| client.lock(of(a, owner), true).await);
+        let waits: Vec<_> = (3..3 + WAITS).map(begin).collect();
+        sleep(HEARTBEAT).await;
+        let holder = stage.begin(0, async move |client| client.lock(of(b, 1), true).await);
+        sleep(HEARTBEAT).await;
+        stage.on(0, async move |client| client.unlock(of(b, 2)).await.unwrap()).await;
+        timeout(PATIENCE, holder).await.expect("the lock is free").unwrap().unwrap();
+        drop(waits);
+    });
+}

@@ -96,12 +96,23 @@ impl Client {
         until.since(now())
     }
 
-    /// Moves a lent name, as the kernel does with the name and its validity.
-    pub(crate) fn move_lent(&self, from: (InodeId, &[u8]), to: (InodeId, &[u8])) {
-        let Some(source) = self.known_inode(from.0) else { return };
-        let of = source.lent.names.borrow().get(from.1).copied();
-        if let (Some(of), Some(target)) = (of, self.known_inode(to.0)) {
-            target.lent.lend_name(to.1, of);
+    /// Moves a lent name, as the kernel does with the name and its validity. After an exchange the
+    /// other name moves back.
+    pub(crate) fn move_lent(
+        &self,
+        from: (InodeId, &[u8]),
+        to: (InodeId, &[u8]),
+        is_exchange: bool,
+    ) {
+        let lent = |(directory, name): (InodeId, &[u8])| {
+            let directory = self.known_inode(directory)?;
+            directory.lent.names.borrow().get(name).copied()
+        };
+        let (moved, other) = (lent(from), lent(to).filter(|_| is_exchange));
+        for ((directory, name), lent) in [(to, moved), (from, other)] {
+            if let (Some(lent), Some(directory)) = (lent, self.known_inode(directory)) {
+                directory.lent.lend_name(name, lent);
+            }
         }
     }
 

@@ -62,7 +62,7 @@ impl Session {
         let deadline =
             now() + if unbounded { Duration::MAX } else { self.times().request_deadline };
         let guard = if call.changes() {
-            let slot = timeout_at(deadline, self.slots.take()).await;
+            let slot = timeout_at(deadline, self.slots.take(&call)).await;
             Some(slot.map_err(|_| Failure { errno: Errno::ETIMEDOUT, is_refusal: true })?)
         } else {
             None

@@ -117,6 +117,8 @@ impl Client {
                 let Answer::Renamed { moved, other, .. } = answer else { return };
                 self.names_change(*parent);
                 self.names_change(*new_parent);
+                // The next message in the stream may take the name back from its new place.
+                self.move_lent((*parent, name), (*new_parent, new_name), other.is_some());
                 self.note_renamed(answer, fresh);
                 self.set_entry(*parent, name, other.as_ref().map(|attr| attr.inode), fresh);
                 self.set_entry(*new_parent, new_name, Some(moved.inode), fresh);
@@ -364,6 +366,78 @@ impl Client {
             state.rights = state.rights - Rights::OPEN;
             let (inode, rights, stamp) = (inode.id, Rights::OPEN, grant.stamp);
             self.returns.borrow_mut().push(Return { inode, rights, stamp });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::inode::lent::LentEntry;
+    use crate::lifecycle::tests::alone;
+    use crate::session::Handler;
+    use protocol::attr::Layout;
+    use protocol::client::{Answer, Call, ChangeCall, OpenTold, RenameMode, Response};
+    use protocol::{Attr, FileKind, Generation, InodeId, Timestamp};
+    use reactor::time::now;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    const ROOT: InodeId = InodeId::ROOT;
+
+    /// Goal: names that the kernel moves are lent in their new places once the answer is read from
+    /// the stream. The service's next message may already take them back.
+    #[test]
+    fn moved_names_are_lent_in_the_order_of_the_stream() {
+        for is_exchange in [false, true] {
+            let scene = async move {
+                let client = alone();
+                let lent = |is_directory| LentEntry {
+                    until: now() + Duration::from_secs(5),
+                    lent_at: now(),
+                    is_directory,
+                };
+                let root = client.inode(ROOT);
+                root.lent.lend_name(b"a", lent(true));
+                if is_exchange {
+                    root.lent.lend_name(b"z", lent(false));
+                }
+                let attr = |inode| Attr {
+                    inode: InodeId(inode),
+                    kind: FileKind::File,
+                    mode: 0o644,
+                    nlink: 1,
+                    uid: 0,
+                    gid: 0,
+                    rdev: 0,
+                    size: 0,
+                    allocated_bytes: 0,
+                    atime: Timestamp(0),
+                    mtime: Timestamp(0),
+                    ctime: Timestamp(0),
+                    version: 1,
+                    data_version: 1,
+                    generation: Generation(0),
+                    layout: Layout { stripe_size_bytes: 1 << 20, stripe_count: 0 },
+                };
+                let call = Call::Change(ChangeCall::Rename {
+                    parent: ROOT,
+                    name: b"a".to_vec(),
+                    new_parent: ROOT,
+                    new_name: b"z".to_vec(),
+                    mode: if is_exchange { RenameMode::Exchange } else { RenameMode::Replace },
+                    told: OpenTold::OfNone,
+                });
+                let other = is_exchange.then(|| attr(8));
+                let result = Ok(Answer::Renamed { moved: attr(7), other, replaced: None });
+                let (grants, changed) = (Vec::new(), Vec::new());
+                let response = Response { result, grants, changed };
+                Rc::clone(&client).answered(&call, &response, true);
+                let names = root.lent.names.borrow();
+                let is_directory = |name: &[u8]| names.get(name).map(|lent| lent.is_directory);
+                assert_eq!(is_directory(b"z"), Some(true));
+                assert_eq!(is_directory(b"a"), Some(!is_exchange));
+            };
+            reactor::sim::Simulation::new(1).run(scene).unwrap();
         }
     }
 }
