@@ -10,7 +10,7 @@ use protocol::agent::{Answer, Call, Push, PushAnswer};
 use protocol::space::DeviceInfo;
 use protocol::{DataKey, DeviceId, Errno, HostId, client};
 use reactor::time::{now, timeout_at};
-use rpc::{Acceptor, Agent, Authenticated, Handler, Reply, Standing};
+use rpc::{Acceptor, Agent, Authenticated, Handler, Reply, RpcError, Standing};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use tls::DataKeyUse;
@@ -188,13 +188,18 @@ impl Shared {
         }
     }
 
-    /// Sends all sessions a message that needs no answer.
+    /// Sends all sessions a message whose answer does not matter. A session that cannot get it loses
+    /// its connection: when it resumes, it asks for what the message says, and has no cached data.
     pub(super) fn send_to_sessions(&self, push: &client::Push) {
         for session in self.sessions.borrow().all() {
-            if let Some(connection) = session.connection() {
-                // A session that does not get it asks when it starts or resumes.
-                drop(connection.call(push, None));
-            }
+            let Some(connection) = session.connection() else { continue };
+            connection.call_then(push, move |answer| {
+                if let (Err(RpcError::Protocol(error)), Some(connection)) =
+                    (answer, session.connection())
+                {
+                    connection.close(&error.to_string());
+                }
+            });
         }
     }
 

@@ -81,6 +81,7 @@ impl ClientPeer {
         if let Some(before) = before {
             before.close("the session goes on over another connection");
         }
+        session.recalls.borrow_mut().drop_waiting();
         *self.session.borrow_mut() = Some(Rc::clone(&session));
         // `Welcome` contains all devices.
         session.news.take();
