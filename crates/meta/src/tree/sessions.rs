@@ -432,6 +432,14 @@ impl Core {
         self.base.counters.file_system
     }
 
+    /// Returns the session that made an inode and may hold back changes of it, if there is one;
+    /// ESTALE if there is no such inode.
+    pub fn maker(&self, inode: InodeId) -> Result<Option<SessionId>, Errno> {
+        let transaction = Transaction::begin(&self.base);
+        let inode = transaction.inode(inode).map_err(|error| error.to_errno())?;
+        Ok(inode.sole)
+    }
+
     /// Returns an inode's attributes; ESTALE if there is none.
     pub fn attr(&self, inode: InodeId) -> Result<Attr, Errno> {
         let transaction = Transaction::begin(&self.base);
