@@ -36,7 +36,7 @@ impl Handler<Acceptor<Agent>> for AgentPeer {
         match call {
             Call::Register { node, devices, beat, takes_tls } => {
                 self.state.heard(beat);
-                self.register(&node, &devices, takes_tls, reply);
+                self.register(&node, devices, takes_tls, reply);
             }
             Call::Heartbeat { beat, counts } => {
                 self.state.heard(beat);
@@ -75,7 +75,7 @@ fn send(reply: AgentReply, answer: &Answer) {
 }
 
 impl AgentPeer {
-    fn register(&self, node: &str, devices: &[DeviceInfo], takes_tls: bool, reply: AgentReply) {
+    fn register(&self, node: &str, devices: Vec<DeviceInfo>, takes_tls: bool, reply: AgentReply) {
         if devices.len() > DEVICES_MAX || node.len() > super::client::NODE_MAX_BYTES {
             return send(reply, &Answer::Refused("too many devices, or too long a name".into()));
         }
@@ -87,15 +87,21 @@ impl AgentPeer {
             let reason = "the metadata service has no keys for targets: it runs with --plain";
             return send(reply, &Answer::Refused(reason.into()));
         }
+        let of_node =
+            |device: DeviceInfo| DeviceInfo { node: node.to_owned(), online: true, ..device };
+        let infos: Vec<DeviceInfo> = devices.into_iter().map(of_node).collect();
+        if let Some(fault) = self.shared.core.borrow().registration_fault(&infos) {
+            tracing::warn!(node, fault, "an agent is refused");
+            return send(reply, &Answer::Refused(fault));
+        }
         *self.state.target.borrow_mut() = NodeTarget { node: node.to_owned(), takes_tls };
         let mut ids = Vec::new();
-        for device in devices {
-            let info = DeviceInfo { node: node.to_owned(), online: true, ..device.clone() };
-            let registered = self.shared.core.borrow_mut().register_device(&info);
+        for info in &infos {
+            let registered = self.shared.core.borrow_mut().register_device(info);
             match registered {
                 Ok(id) => ids.push(id),
                 Err(error) => {
-                    let reason = format!("device {}: {error}", device.uuid);
+                    let reason = format!("device {}: {error}", info.uuid);
                     self.shared.offline_unserved();
                     return send(reply, &Answer::Refused(reason));
                 }
