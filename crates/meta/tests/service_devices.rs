@@ -5,6 +5,7 @@
 mod support;
 
 use meta::service::Times;
+use protocol::client::Push;
 use protocol::space::DeviceInfo;
 use protocol::{Incarnation, InodeId, agent};
 use reactor::SocketOptions;
@@ -69,5 +70,46 @@ fn no_node_takes_the_device_of_another() {
         let again = TestClient::start(service.address()).await;
         assert_eq!(again.devices, client.devices, "a refused registration changes nothing");
         client.lease(agent.devices[0]).await.unwrap();
+    });
+}
+
+/// Goal: whatever nodes register, the list of all devices fits a message: clients keep their
+/// connections, and further ones start.
+#[test]
+fn the_list_of_devices_always_fits_a_message() {
+    run(async {
+        let service = service(Times::default());
+        let client = TestClient::start(service.address()).await;
+        let with = |uuid: u128, traddr: usize, subnqn: usize| {
+            let mut info = device(uuid, 65536);
+            info.address.traddr = "a".repeat(traddr);
+            info.address.subnqn = "n".repeat(subnqn);
+            info
+        };
+        for (uuid, traddr, subnqn) in [(1, 9, 600_000), (2, 600_000, 9), (3, 257, 9), (4, 9, 224)] {
+            let long = vec![with(uuid, traddr, subnqn)];
+            let (_connection, answer) = register(service.address(), "node1", long).await;
+            let agent::Answer::Refused(why) = answer else { panic!("{answer:?}") };
+            assert!(why.contains("longer than"), "{why}");
+        }
+        let mut registered = Vec::new();
+        let mut refused = None;
+        for node in 0..8 {
+            let first = 1 + 1000 * node;
+            let devices = (first..first + 1000).map(|uuid| with(uuid, 256, 223)).collect();
+            let (connection, answer) =
+                register(service.address(), &format!("node{node}"), devices).await;
+            registered.push(connection);
+            if let agent::Answer::Refused(why) = answer {
+                refused = Some(why);
+                break;
+            }
+        }
+        assert!(refused.is_some_and(|why| why.contains("too many devices")));
+        assert!(registered.len() > 1, "a node with many devices is welcome");
+        until(|| client.state.pushes.borrow().iter().any(|p| matches!(p, Push::Devices(_)))).await;
+        assert!(client.connection.closed_reason().is_none());
+        let again = TestClient::start(service.address()).await;
+        assert_eq!(again.devices.len(), 1000 * (registered.len() - 1));
     });
 }

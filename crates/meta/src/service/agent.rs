@@ -15,9 +15,6 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use tls::DataKeyUse;
 
-/// Most devices that one agent may register.
-const DEVICES_MAX: usize = 1024;
-
 /// Most messages about changed devices that a session without traffic gets in one heartbeat
 /// interval.
 const NEWS_PER_HEARTBEAT: u32 = 10;
@@ -76,8 +73,8 @@ fn send(reply: AgentReply, answer: &Answer) {
 
 impl AgentPeer {
     fn register(&self, node: &str, devices: Vec<DeviceInfo>, takes_tls: bool, reply: AgentReply) {
-        if devices.len() > DEVICES_MAX || node.len() > super::client::NODE_MAX_BYTES {
-            return send(reply, &Answer::Refused("too many devices, or too long a name".into()));
+        if node.len() > super::client::NODE_MAX_BYTES {
+            return send(reply, &Answer::Refused("the node's name is too long".into()));
         }
         if !self.standing.is_node(node) {
             tracing::warn!(node, "an agent is refused: its key is that of another node");

@@ -4,10 +4,32 @@ use super::core::Core;
 use crate::records::{Device, Key};
 use crate::space::{DeviceSpace, DeviceUse, is_sound};
 use crate::store::Error;
+use protocol::frame::BODY_MAX_BYTES;
 use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Errno};
 use std::collections::BTreeSet;
 use uuid::Uuid;
+
+/// Most devices of one node.
+const DEVICES_PER_NODE_MAX: usize = 1024;
+
+/// Longest address of a target, in bytes.
+const ADDRESS_MAX_BYTES: usize = 256;
+
+/// Longest NVMe qualified name, in bytes (NVM Express Base Specification, 4.7).
+const NQN_MAX_BYTES: usize = 223;
+
+/// Most bytes of all devices in a message; the rest of its frame is for what comes with them.
+const LIST_MAX_BYTES: usize = BODY_MAX_BYTES - 4096;
+
+/// Most encoded bytes of a device, without its node, address and NQN.
+const ENTRY_MAX_BYTES: usize = 80;
+
+/// Returns the most bytes that a device takes in a message.
+fn encoded_max(info: &DeviceInfo) -> usize {
+    let address = &info.address;
+    ENTRY_MAX_BYTES + info.node.len() + address.traddr.len() + address.subnqn.len()
+}
 
 impl Core {
     /// Returns the reason why devices cannot be registered like this, for the administrator of
@@ -17,12 +39,44 @@ impl Core {
             let fault = self.fault_of(info)?;
             Some(format!("device {}: {fault}", info.uuid))
         };
-        infos.iter().find_map(fault)
+        infos.iter().find_map(fault).or_else(|| self.excess_of(infos))
+    }
+
+    /// Returns why there would be too many devices. Clients get all devices in one message.
+    fn excess_of(&self, infos: &[DeviceInfo]) -> Option<String> {
+        let mut uuids: BTreeSet<Uuid> = BTreeSet::new();
+        let others = self.base.space.devices.values().map(|device| &device.info);
+        let all: Vec<&DeviceInfo> =
+            infos.iter().chain(others).filter(|info| uuids.insert(info.uuid)).collect();
+        let node = &infos.first()?.node;
+        if all.iter().filter(|info| info.node == *node).count() > DEVICES_PER_NODE_MAX {
+            return Some(format!(
+                "too many devices: node {node} may have {DEVICES_PER_NODE_MAX}, with those that it \
+                 had earlier"
+            ));
+        }
+        let bytes: usize = all.iter().map(|info| encoded_max(info)).sum();
+        let known = self.base.space.devices.values();
+        let bytes_before: usize = known.map(|device| encoded_max(&device.info)).sum();
+        // Known devices come back even if there are very many: the estimate is a high one.
+        (bytes > LIST_MAX_BYTES.max(bytes_before)).then(|| {
+            format!(
+                "too many devices: the list of all {} would take {bytes} bytes, more than \
+                 {LIST_MAX_BYTES}",
+                all.len()
+            )
+        })
     }
 
     fn fault_of(&self, info: &DeviceInfo) -> Option<String> {
         if !is_sound(info) {
             return Some("its geometry makes no sense".into());
+        }
+        if info.address.traddr.len() > ADDRESS_MAX_BYTES {
+            return Some(format!("its address is longer than {ADDRESS_MAX_BYTES} bytes"));
+        }
+        if info.address.subnqn.len() > NQN_MAX_BYTES {
+            return Some(format!("its NQN is longer than {NQN_MAX_BYTES} bytes"));
         }
         let known = &self.known_device(info.uuid)?.info;
         if known.node != info.node {
@@ -96,5 +150,38 @@ impl Core {
     /// Returns the number of a device's blocks in each state.
     pub fn device_use(&self, device: DeviceId) -> Option<DeviceUse> {
         self.base.space.usage(device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ENTRY_MAX_BYTES, encoded_max};
+    use protocol::frame::{HEADER_BYTES, Kind, encode};
+    use protocol::space::{DeviceAddress, DeviceInfo};
+    use protocol::{DeviceId, Incarnation};
+    use uuid::Uuid;
+
+    /// Goal: no device takes more bytes in a message than is counted for it, whatever its numbers.
+    #[test]
+    fn a_device_takes_no_more_than_is_counted() {
+        let info = DeviceInfo {
+            device: DeviceId(u32::MAX),
+            uuid: Uuid::max(),
+            node: "n".repeat(255),
+            address: DeviceAddress {
+                traddr: "a".repeat(256),
+                subnqn: "q".repeat(223),
+                nsid: u32::MAX,
+            },
+            block_size: u32::MAX,
+            blocks: u64::MAX,
+            incarnation: Incarnation(u128::MAX),
+            is_volatile: true,
+            online: true,
+        };
+        let mut frame = Vec::new();
+        encode(Kind::Call, 0, &info, &mut frame).unwrap();
+        let bytes = frame.len() - HEADER_BYTES;
+        assert!((encoded_max(&info) - ENTRY_MAX_BYTES..=encoded_max(&info)).contains(&bytes));
     }
 }
