@@ -4,16 +4,21 @@
 //! State that survives a restart (identifier, host, epoch, admissions, slots, locks) belongs to the
 //! core; this is the state that a restart forgets.
 
+use crate::leases::AskId;
 use crate::service::WorkRef;
-use protocol::client::Slot;
+use protocol::client::{Push, Slot};
 use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Epoch, HostId, SessionId};
 use reactor::local::Notify;
 use reactor::time::Instant;
 use rpc::{Acceptor, Client, Connection};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
+
+/// Most recalls that a client may have unanswered; further ones wait. It is less than the calls
+/// that a connection allows, so that other messages have room beside them.
+pub(crate) const RECALLS_MAX: usize = 1024;
 
 /// The metadata service's end of a client's connection.
 pub(crate) type ClientConnection = Connection<Acceptor<Client>>;
@@ -29,6 +34,44 @@ pub(crate) enum Life {
     Ended,
 }
 
+/// The recalls of a session over its present connection.
+#[derive(Debug, Default)]
+pub(crate) struct Recalls {
+    /// Number of those that were sent and have no answer yet.
+    unanswered: usize,
+    /// Those that are sent when earlier ones are answered, in their order.
+    waiting: VecDeque<(AskId, Push)>,
+}
+
+impl Recalls {
+    /// Adds a recall behind all others.
+    pub(crate) fn add(&mut self, id: AskId, push: Push) {
+        self.waiting.push_back((id, push));
+    }
+
+    /// Takes the next recall to send, unless the client must answer others first.
+    pub(crate) fn next_to_send(&mut self) -> Option<(AskId, Push)> {
+        if self.unanswered >= RECALLS_MAX {
+            return None;
+        }
+        let next = self.waiting.pop_front()?;
+        self.unanswered += 1;
+        Some(next)
+    }
+
+    /// Records that a recall was answered, or that its connection is gone.
+    pub(crate) fn answered(&mut self) {
+        assert!(self.unanswered > 0, "a recall is answered that was not sent: {self:?}");
+        self.unanswered -= 1;
+    }
+
+    /// Drops the recalls that were not sent: their connection is gone, and the lease table repeats
+    /// those that still matter when the session has resumed.
+    pub(crate) fn drop_waiting(&mut self) {
+        self.waiting.clear();
+    }
+}
+
 /// A session.
 pub(crate) struct Session {
     pub(crate) id: SessionId,
@@ -36,6 +79,8 @@ pub(crate) struct Session {
     pub(crate) node: String,
     pub(crate) epoch: Epoch,
     pub(crate) connection: RefCell<Option<ClientConnection>>,
+    /// Its recalls that are not answered yet.
+    pub(crate) recalls: RefCell<Recalls>,
     /// Changed devices that its client does not know yet.
     pub(crate) news: RefCell<BTreeMap<DeviceId, Rc<DeviceInfo>>>,
     /// Time of the last answer to a heartbeat or pulse.
@@ -73,6 +118,7 @@ impl Session {
             node,
             epoch,
             connection: RefCell::new(None),
+            recalls: RefCell::default(),
             news: RefCell::default(),
             last_heartbeat: Cell::new(reactor::time::now()),
             life: Cell::new(Life::Live),

@@ -15,6 +15,7 @@ mod compact;
 mod conflicts;
 mod core;
 mod data;
+mod devices;
 mod durability;
 mod extents;
 mod files;

@@ -16,10 +16,10 @@ use protocol::{DeviceId, Errno, Extent, Incarnation, InodeId, Place};
 const DEVICE: DeviceId = DeviceId(0);
 
 /// Registers the device again after its node lost power.
-fn lose_power(fixture: &mut Fixture, incarnation: u128, is_volatile: bool) {
+fn lose_power(fixture: &mut Fixture, incarnation: u128) {
     let known = fixture.core.devices().remove(0);
     let incarnation = Incarnation(incarnation);
-    let info = DeviceInfo { incarnation, is_volatile, ..known };
+    let info = DeviceInfo { incarnation, ..known };
     assert_eq!(fixture.core.register_device(&info).unwrap(), DEVICE);
 }
 
@@ -64,7 +64,7 @@ fn only_unflushed_data_is_lost() {
     write(&mut fixture, inode, 2000, false);
     fixture.core.flush().unwrap();
     fixture.reopen(CrashPoint::Process);
-    lose_power(&mut fixture, 8, false);
+    lose_power(&mut fixture, 8);
     write(&mut fixture, inode, 3000, false);
     let after = [(0, false), (1000, false), (2000, true), (3000, false)];
     assert_eq!(lost(&mut fixture, inode), after);
@@ -72,7 +72,7 @@ fn only_unflushed_data_is_lost() {
     fixture.reopen(CrashPoint::Process);
     assert_eq!(lost(&mut fixture, inode), after);
     // The same incarnation again loses nothing.
-    lose_power(&mut fixture, 8, false);
+    lose_power(&mut fixture, 8);
     assert_eq!(lost(&mut fixture, inode), after);
     fixture.check();
 }
@@ -89,7 +89,7 @@ fn a_flush_covers_what_came_before_it() {
     fixture.core.flushed(DEVICE, Incarnation(7), through, true).unwrap();
     assert_eq!(fixture.core.unflushed_devices(), [DEVICE]);
     let late = fixture.core.end_flush_epoch().unwrap();
-    lose_power(&mut fixture, 8, false);
+    lose_power(&mut fixture, 8);
     fixture.core.flushed(DEVICE, Incarnation(7), late, true).unwrap();
     assert_eq!(lost(&mut fixture, inode), [(0, false), (1000, true)]);
     // A failed flush is as bad as a power loss.
@@ -110,7 +110,7 @@ fn lost_data_is_not_compacted() {
     write(&mut fixture, inode, 100, false);
     let call = Call::Read(ReadCall::ReadExtents { inode, offset: 0, length: 1 << 20 });
     let Ok(Answer::Extents { extents: old, .. }) = fixture.call(&call) else { panic!() };
-    lose_power(&mut fixture, 8, false);
+    lose_power(&mut fixture, 8);
     let allocation = fixture.take_block();
     let incarnation = fixture.core.incarnation(DEVICE).unwrap();
     let new = NewAllocation { allocation, blocks: 1, incarnation, is_flushed: true };
@@ -138,7 +138,7 @@ fn lost_ranges_heal() {
     for offset in [0, 1000, 2000] {
         write(&mut fixture, inode, offset, false);
     }
-    lose_power(&mut fixture, 8, false);
+    lose_power(&mut fixture, 8);
     let copied = Call::Change(ChangeCall::CopyRange {
         source: inode,
         source_offset: 0,
@@ -190,14 +190,14 @@ fn fsync_knows_what_to_wait_for() {
 /// Goal: no data of a memory device outlives its process, flushed or not.
 #[test]
 fn memory_loses_everything() {
-    let mut fixture = Fixture::new();
-    lose_power(&mut fixture, 8, true);
+    let mut fixture = Fixture::with(true);
+    lose_power(&mut fixture, 8);
     let inode = fixture.file("a");
     write(&mut fixture, inode, 0, true);
     write(&mut fixture, inode, 1000, false);
     assert!(fixture.core.unflushed_devices().is_empty(), "memory needs no flush");
     assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Yes);
-    lose_power(&mut fixture, 9, true);
+    lose_power(&mut fixture, 9);
     write(&mut fixture, inode, 2000, true);
     assert_eq!(lost(&mut fixture, inode), [(0, true), (1000, true), (2000, false)]);
     let wrong = NewAllocation {

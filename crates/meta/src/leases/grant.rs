@@ -1,6 +1,6 @@
 //! Granting rights, giving them back, and the end of a session.
 
-use super::{CallId, EVICTION_LOOK_MAX, EVICTIONS_MAX, Holder, Leases};
+use super::{CallId, EVICTION_LOOK_MAX, EVICTIONS_MAX, Holder, Holders, Leases};
 use protocol::lease::{Grant, Return};
 use protocol::{InodeId, Rights, SessionId};
 
@@ -23,22 +23,17 @@ const EACH: [Rights; 6] =
 impl Leases {
     /// Grants the available part of `rights`, and returns all rights that the session then holds;
     /// `None` if none of `rights` is available. A right is not available while another session's
-    /// call bars it, or another session holds SIZE.
+    /// call bars it, or another session holds SIZE; READ is not while another session holds SOLE.
     pub fn grant(&mut self, session: SessionId, inode: InodeId, rights: Rights) -> Option<Grant> {
         let mut granted = Rights::NONE;
         for right in EACH {
-            let has_room = right != Rights::SOLE || self.soles.len() < SOLES_MAX;
-            if rights.contains(right) && has_room && self.may_grant(session, inode, right) {
+            if rights.contains(right) && self.may_grant(session, inode, right) {
                 granted |= right;
             }
         }
         if granted.is_empty() {
             return None;
         }
-        assert!(
-            !granted.contains(Rights::READ) || !self.is_sole(session, inode),
-            "{session} gets READ over {inode} while another session holds changes of it back"
-        );
         // A right that is being recalled is on its way back: the answer does not name it as held,
         // unless it is granted anew. The same is true of READ while a call bars it, because the
         // client must not cache the data of this answer.
@@ -92,11 +87,11 @@ impl Leases {
             self.sessions.get(&session).is_some_and(|h| h.by_stamp.len() >= 2 * self.holdings_max)
         };
         match right {
-            Rights::READ => !is_full(),
-            Rights::SOLE => self
-                .holders
-                .get(&inode)
-                .is_none_or(|holders| holders.iter().all(|h| h.session == session)),
+            Rights::READ => !is_full() && !self.is_sole(session, inode),
+            Rights::SOLE => {
+                let is_only = |holders: &Holders| holders.iter().all(|h| h.session == session);
+                self.soles.len() < SOLES_MAX && self.holders.get(&inode).is_none_or(is_only)
+            }
             Rights::SIZE => self.holders.get(&inode).is_none_or(|holders| {
                 let others = || holders.iter().filter(|h| h.session != session);
                 reactor::mutant!("size-shared")

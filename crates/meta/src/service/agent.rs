@@ -10,13 +10,10 @@ use protocol::agent::{Answer, Call, Push, PushAnswer};
 use protocol::space::DeviceInfo;
 use protocol::{DataKey, DeviceId, Errno, HostId, client};
 use reactor::time::{now, timeout_at};
-use rpc::{Acceptor, Agent, Authenticated, Handler, Reply, Standing};
+use rpc::{Acceptor, Agent, Authenticated, Handler, Reply, RpcError, Standing};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use tls::DataKeyUse;
-
-/// Most devices that one agent may register.
-const DEVICES_MAX: usize = 1024;
 
 /// Most messages about changed devices that a session without traffic gets in one heartbeat
 /// interval.
@@ -36,7 +33,7 @@ impl Handler<Acceptor<Agent>> for AgentPeer {
         match call {
             Call::Register { node, devices, beat, takes_tls } => {
                 self.state.heard(beat);
-                self.register(&node, &devices, takes_tls, reply);
+                self.register(&node, devices, takes_tls, reply);
             }
             Call::Heartbeat { beat, counts } => {
                 self.state.heard(beat);
@@ -75,9 +72,9 @@ fn send(reply: AgentReply, answer: &Answer) {
 }
 
 impl AgentPeer {
-    fn register(&self, node: &str, devices: &[DeviceInfo], takes_tls: bool, reply: AgentReply) {
-        if devices.len() > DEVICES_MAX || node.len() > super::client::NODE_MAX_BYTES {
-            return send(reply, &Answer::Refused("too many devices, or too long a name".into()));
+    fn register(&self, node: &str, devices: Vec<DeviceInfo>, takes_tls: bool, reply: AgentReply) {
+        if node.len() > super::client::NODE_MAX_BYTES {
+            return send(reply, &Answer::Refused("the node's name is too long".into()));
         }
         if !self.standing.is_node(node) {
             tracing::warn!(node, "an agent is refused: its key is that of another node");
@@ -87,15 +84,21 @@ impl AgentPeer {
             let reason = "the metadata service has no keys for targets: it runs with --plain";
             return send(reply, &Answer::Refused(reason.into()));
         }
+        let of_node =
+            |device: DeviceInfo| DeviceInfo { node: node.to_owned(), online: true, ..device };
+        let infos: Vec<DeviceInfo> = devices.into_iter().map(of_node).collect();
+        if let Some(fault) = self.shared.core.borrow().registration_fault(&infos) {
+            tracing::warn!(node, fault, "an agent is refused");
+            return send(reply, &Answer::Refused(fault));
+        }
         *self.state.target.borrow_mut() = NodeTarget { node: node.to_owned(), takes_tls };
         let mut ids = Vec::new();
-        for device in devices {
-            let info = DeviceInfo { node: node.to_owned(), online: true, ..device.clone() };
-            let registered = self.shared.core.borrow_mut().register_device(&info);
+        for info in &infos {
+            let registered = self.shared.core.borrow_mut().register_device(info);
             match registered {
                 Ok(id) => ids.push(id),
                 Err(error) => {
-                    let reason = format!("device {}: {error}", device.uuid);
+                    let reason = format!("device {}: {error}", info.uuid);
                     self.shared.offline_unserved();
                     return send(reply, &Answer::Refused(reason));
                 }
@@ -188,13 +191,18 @@ impl Shared {
         }
     }
 
-    /// Sends all sessions a message that needs no answer.
+    /// Sends all sessions a message whose answer does not matter. A session that cannot get it loses
+    /// its connection: when it resumes, it asks for what the message says, and has no cached data.
     pub(super) fn send_to_sessions(&self, push: &client::Push) {
         for session in self.sessions.borrow().all() {
-            if let Some(connection) = session.connection() {
-                // A session that does not get it asks when it starts or resumes.
-                drop(connection.call(push, None));
-            }
+            let Some(connection) = session.connection() else { continue };
+            connection.call_then(push, move |answer| {
+                if let (Err(RpcError::Protocol(error)), Some(connection)) =
+                    (answer, session.connection())
+                {
+                    connection.close(&error.to_string());
+                }
+            });
         }
     }
 

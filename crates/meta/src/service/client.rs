@@ -81,6 +81,7 @@ impl ClientPeer {
         if let Some(before) = before {
             before.close("the session goes on over another connection");
         }
+        session.recalls.borrow_mut().drop_waiting();
         *self.session.borrow_mut() = Some(Rc::clone(&session));
         // `Welcome` contains all devices.
         session.news.take();
@@ -184,11 +185,15 @@ impl Shared {
         for (inode, rights) in held {
             // A missing inode cannot be held; an inode without a name stays because of its stored
             // opens.
-            if self.core.borrow().attr(*inode).is_err() {
-                continue;
+            let Ok(maker) = self.core.borrow().maker(*inode) else { continue };
+            let mut rights = *rights;
+            if self.locks.borrow().is_shared(session.id, *inode) {
+                rights = rights - Rights::LOCKS;
             }
-            let is_shared = self.locks.borrow().is_shared(session.id, *inode);
-            let rights = if is_shared { *rights - Rights::LOCKS } else { *rights };
+            // SOLE ends with the first commit, which the client may not know to be executed.
+            if maker != Some(session.id) {
+                rights = rights - Rights::SOLE;
+            }
             let grant = self.leases.borrow_mut().reclaim(session.id, *inode, rights);
             if grant.is_some_and(|grant| grant.rights.contains(Rights::OPEN)) {
                 self.note_open(session.id, *inode);

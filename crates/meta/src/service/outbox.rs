@@ -6,6 +6,7 @@ use crate::sessions::Session;
 use crate::store::Error;
 use metrics::{Family, Point};
 use protocol::client::{Push, PushAnswer, Response};
+use protocol::connection::ConnectionError;
 use protocol::{Errno, InodeId, Rights};
 use reactor::local::oneshot;
 use reactor::time::timeout;
@@ -113,7 +114,7 @@ impl Shared {
                 Outgoing::Durable(reply, response, inode) => {
                     self.answer_durable(reply, response, inode);
                 }
-                Outgoing::Ask(session, id, push) => self.send_ask(session, id, &push),
+                Outgoing::Ask(session, id, push) => self.send_ask(&session, id, push),
                 Outgoing::Then(then) => then(self),
             }
         }
@@ -128,22 +129,46 @@ impl Shared {
         });
     }
 
-    /// Sends a recall. If the connection is lost, the ask stays open until the session has resumed
-    /// or ended. If there is no answer in time, the service ends the session.
-    fn send_ask(self: &Rc<Self>, session: Rc<Session>, id: AskId, push: &Push) {
-        let Some(connection) = session.connection() else { return };
+    /// Sends a recall, after earlier ones if the client has too many to answer. If the connection
+    /// is lost, the ask stays open until the session has resumed or ended.
+    fn send_ask(self: &Rc<Self>, session: &Rc<Session>, id: AskId, push: Push) {
+        if session.connection().is_none() {
+            return;
+        }
+        session.recalls.borrow_mut().add(id, push);
+        self.send_recalls(session);
+    }
+
+    /// Sends as many of the waiting recalls as the client may have unanswered.
+    fn send_recalls(self: &Rc<Self>, session: &Rc<Session>) {
+        loop {
+            let next = session.recalls.borrow_mut().next_to_send();
+            let Some((id, push)) = next else { return };
+            self.send_recall(session, id, &push);
+        }
+    }
+
+    /// Sends a recall. If there is no answer in time, the service ends the session.
+    fn send_recall(self: &Rc<Self>, session: &Rc<Session>, id: AskId, push: &Push) {
+        let mut recalls = session.recalls.borrow_mut();
+        let Some(connection) = session.connection() else {
+            recalls.answered();
+            return recalls.drop_waiting();
+        };
+        drop(recalls);
         self.count(|counts| counts.recalls += 1);
         let counted = metrics::start(point_of(push), session.id.0);
         let (asker, answered) = oneshot();
-        let (shared, asked) = (Rc::clone(self), Rc::clone(&session));
+        let (shared, asked) = (Rc::clone(self), Rc::clone(session));
         // In the order of the stream: the session may give back a right right after this answer
         // keeps it, and the return must not be applied first.
         connection.call_then(push, move |answer| {
             let _ = asker.send(());
             counted.end(if answer.is_ok() { 0 } else { Errno::EIO.raw() });
+            asked.recalls.borrow_mut().answered();
             shared.take_answer(&asked, id, answer);
         });
-        let shared = Rc::clone(self);
+        let (shared, session) = (Rc::clone(self), Rc::clone(session));
         reactor::spawn(async move {
             if timeout(shared.times.session_deadline, answered).await.is_err()
                 && !reactor::mutant!("unanswered-recall-waits")
@@ -168,7 +193,15 @@ impl Shared {
         let kept = match answer {
             Ok(PushAnswer::Recalled(recalled)) => recalled.kept,
             Ok(_) => Rights::NONE,
-            Err(RpcError::Closed(_)) => return,
+            Err(RpcError::Closed(_)) => return session.recalls.borrow_mut().drop_waiting(),
+            // Other messages fill the connection. The session resumes over another one, and the
+            // recalls are repeated.
+            Err(RpcError::Protocol(error @ ConnectionError::TooManyCallsOut(_))) => {
+                if let Some(connection) = session.connection() {
+                    connection.close(&error.to_string());
+                }
+                return;
+            }
             Err(error) => {
                 tracing::warn!(session = session.id.0, %error, "a recall was not answered");
                 self.end_session(session, "it did not answer a recall");
@@ -184,5 +217,6 @@ impl Shared {
             self.note_open(session.id, inode);
         }
         self.go_on();
+        self.send_recalls(session);
     }
 }

@@ -72,6 +72,12 @@ fn losing_name(conflicts: &mut Vec<Conflict>, inode: &Inode, told: OpenTold) {
     }
 }
 
+/// Returns the end of the data that a commit brings.
+fn end_of(extents: &[Extent], inline: &[InlineRun]) -> u64 {
+    let ends = extents.iter().map(Extent::end);
+    ends.chain(inline.iter().map(InlineRun::end)).max().unwrap_or(0)
+}
+
 /// Returns the conflicts of a call about a session: SIZE has one holder.
 fn session_conflicts(call: &SessionCall) -> Vec<Conflict> {
     match call {
@@ -195,11 +201,14 @@ impl Transaction<'_> {
             ChangeCall::Commit { inode, generation, extents, inline, attributes, .. } => {
                 let file = self.inode(*inode)?;
                 let is_late = *generation != file.attr.generation;
-                if is_late && attributes.is_none() || reactor::mutant!("commit-uninformed") {
+                if reactor::mutant!("commit-uninformed") {
                     return Ok(Vec::new());
                 }
-                let ends = extents.0.iter().map(Extent::end);
-                let end = ends.chain(inline.iter().map(InlineRun::end)).max().unwrap_or(0);
+                if is_late && attributes.is_none() {
+                    // It changes nothing, but its answer shows the file.
+                    return Ok(vec![recall(*inode, Rights::SOLE)]);
+                }
+                let end = end_of(&extents.0, inline);
                 let grows = end > file.attr.size && !reactor::mutant!("growth-spares-size");
                 vec![recall(*inode, if grows { Rights::READ | Rights::SIZE } else { Rights::READ })]
             }

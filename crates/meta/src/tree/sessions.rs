@@ -1,16 +1,14 @@
-//! Sessions, their reply slots and locks, and the pool's devices.
+//! Sessions, their reply slots and locks.
 
 use super::base::Effect;
 use super::core::Core;
 use super::transaction::{Transaction, contradiction};
-use crate::records::{Device, DurableLock, Key, SessionRecord, SlotRecord, decode, key_number};
-use crate::space::{DeviceUse, is_sound};
+use crate::records::{DurableLock, Key, SessionRecord, SlotRecord, decode, key_number};
 use crate::store::{Direction, Error, Scan};
 use protocol::client::{Response, SLOTS_PER_SESSION, Slot};
 use protocol::lock::{Lock, LockFamily, LockOwner};
-use protocol::space::{DeviceInfo, PoolUse};
+use protocol::space::PoolUse;
 use protocol::{Attr, DeviceId, Epoch, Errno, FreeEpoch, HostId, InodeId, SessionId};
-use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// Most lock owners that the end of a session reads in one scan.
@@ -361,62 +359,6 @@ impl Core {
         Ok(found)
     }
 
-    /// Registers a device, or stores the new address and incarnation of a known one (identified by
-    /// its UUID). EINVAL if its geometry makes no sense or has changed.
-    pub fn register_device(&mut self, info: &DeviceInfo) -> Result<DeviceId, Error> {
-        if !is_sound(info) {
-            return Err(Errno::EINVAL.into());
-        }
-        let devices = &self.base.space.devices;
-        let known = devices.values().find(|device| device.info.uuid == info.uuid);
-        let is_same = known.is_none_or(|known| {
-            known.info.blocks == info.blocks && known.info.block_size == info.block_size
-        });
-        if !is_same {
-            return Err(Errno::EINVAL.into());
-        }
-        let durability = self.durability_of_registration(known, info);
-        let known = known.map(|known| known.info.device);
-        let (info, durability) = self.transact(|transaction| {
-            let device = known.unwrap_or(DeviceId(transaction.counters.next_device));
-            transaction.counters.next_device =
-                transaction.counters.next_device.max(device.0.saturating_add(1));
-            // Later commits are not lost with the earlier ones.
-            transaction.counters.flush_epoch +=
-                u64::from(known.is_some() && !reactor::mutant!("loss-catches-later"));
-            let info = DeviceInfo { device, ..info.clone() };
-            let record = Device { info: info.clone(), durability: durability.clone() };
-            transaction.put(&Key::Device(device), &record)?;
-            Ok((info, durability))
-        })?;
-        let device = info.device;
-        self.base.space.add_device(info, durability);
-        Ok(device)
-    }
-
-    /// Records whether a device's target is in contact; space is leased only on devices in contact.
-    pub fn set_online(&mut self, device: DeviceId, online: bool) {
-        if let Some(device) = self.base.space.devices.get_mut(&device) {
-            device.info.online = online;
-        }
-    }
-
-    /// Returns the pool's devices.
-    pub fn devices(&self) -> Vec<DeviceInfo> {
-        self.base.space.devices.values().map(|device| device.info.clone()).collect()
-    }
-
-    /// Returns the named devices of the pool.
-    pub fn devices_of(&self, ids: &BTreeSet<DeviceId>) -> Vec<DeviceInfo> {
-        let devices = ids.iter().filter_map(|id| self.base.space.devices.get(id));
-        devices.map(|device| device.info.clone()).collect()
-    }
-
-    /// Returns the number of a device's blocks in each state.
-    pub fn device_use(&self, device: DeviceId) -> Option<DeviceUse> {
-        self.base.space.usage(device)
-    }
-
     /// Returns the result of `statfs`.
     pub fn pool_use(&self) -> PoolUse {
         self.base.space.pool_use(self.base.counters.inodes)
@@ -430,6 +372,14 @@ impl Core {
     /// Returns the file system's identity.
     pub fn file_system(&self) -> Uuid {
         self.base.counters.file_system
+    }
+
+    /// Returns the session that made an inode and may hold back changes of it, if there is one;
+    /// ESTALE if there is no such inode.
+    pub fn maker(&self, inode: InodeId) -> Result<Option<SessionId>, Errno> {
+        let transaction = Transaction::begin(&self.base);
+        let inode = transaction.inode(inode).map_err(|error| error.to_errno())?;
+        Ok(inode.sole)
     }
 
     /// Returns an inode's attributes; ESTALE if there is none.

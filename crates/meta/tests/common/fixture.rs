@@ -70,6 +70,11 @@ pub(crate) fn commit(
 
 impl Fixture {
     pub(crate) fn new() -> Fixture {
+        Fixture::with(false)
+    }
+
+    /// Returns a file system with one device, which is memory or not.
+    pub(crate) fn with(is_volatile: bool) -> Fixture {
         let store = MemoryStore::new();
         let (mut core, _) = Core::open(Box::new(store.clone()), &boot(1)).unwrap();
         let device = DeviceInfo {
@@ -80,7 +85,7 @@ impl Fixture {
             block_size: BLOCK_BYTES,
             blocks: BLOCKS,
             incarnation: Incarnation(7),
-            is_volatile: false,
+            is_volatile,
             online: true,
         };
         let device = core.register_device(&device).unwrap();
