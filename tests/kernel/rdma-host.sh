@@ -78,9 +78,9 @@ serve() {
     grep -q '^listening on' /tmp/target
 }
 
-# has_written SECTORS: whether the disk of our target has that much.
+# has_written BYTES: whether so many were written to the disk of our target.
 has_written() {
-    [ "$(od -An -v -tx1 -w4096 -j 33554432 /root/disk | grep -c -v '^\( 00\)*$')" -ge "$1" ]
+    [ "$(dd if=/root/disk bs=1M skip=32 count=16 2>/dev/null | tr -d '\0' | head -c "$1" | wc -c)" = "$1" ]
 }
 
 port=$kernel_port nqn=$kernel_nqn serial=kernelpeer

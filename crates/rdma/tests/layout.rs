@@ -83,19 +83,7 @@ fn facts() -> Vec<Fact> {
             max_qp_init_rd_atom = "max_qp_init_rd_atom",
         }
     );
-    // Members of an unnamed structure, whose offsets are those in the work request.
-    let bind = offset_of!(IbvSendWr, bind_mw);
-    for (member, value) in [
-        ("mw", offset_of!(IbvSendBindMw, mw)),
-        ("rkey", offset_of!(IbvSendBindMw, rkey)),
-        ("bind_info.mr", offset_of!(IbvSendBindMw, mr)),
-        ("bind_info.addr", offset_of!(IbvSendBindMw, addr)),
-        ("bind_info.length", offset_of!(IbvSendBindMw, length)),
-        ("bind_info.mw_access_flags", offset_of!(IbvSendBindMw, mw_access_flags)),
-    ] {
-        let expression = format!("offsetof(struct ibv_send_wr, bind_mw.{member})");
-        facts.push(Fact { header: "infiniband/verbs.h", expression, value: bind + value });
-    }
+    facts.extend(window_members());
     offsets!(facts, "rdma/rdma_cma.h",
         RdmaEventChannel "rdma_event_channel" { fd = "fd", }
         RdmaAddr "rdma_addr" { src = "src_storage", dst = "dst_storage", }
@@ -111,6 +99,25 @@ fn facts() -> Vec<Fact> {
     );
     facts.extend(constants());
     facts
+}
+
+/// The members of an unnamed structure, whose offsets are those in the work request.
+fn window_members() -> Vec<Fact> {
+    let bind = offset_of!(IbvSendWr, bind_mw);
+    [
+        ("mw", offset_of!(IbvSendBindMw, mw)),
+        ("rkey", offset_of!(IbvSendBindMw, rkey)),
+        ("bind_info.mr", offset_of!(IbvSendBindMw, mr)),
+        ("bind_info.addr", offset_of!(IbvSendBindMw, addr)),
+        ("bind_info.length", offset_of!(IbvSendBindMw, length)),
+        ("bind_info.mw_access_flags", offset_of!(IbvSendBindMw, mw_access_flags)),
+    ]
+    .map(|(member, value)| Fact {
+        header: "infiniband/verbs.h",
+        expression: format!("offsetof(struct ibv_send_wr, bind_mw.{member})"),
+        value: bind + value,
+    })
+    .into()
 }
 
 /// The constants of memory windows, and of connecting.

@@ -258,7 +258,7 @@ fn a_known_directory_lists_its_parent() {
                 panic!("READDIR is answered otherwise")
             };
             let listed = listed.into_buffer().to_vec();
-            let number = u64::from_ne_bytes(listed[..8].try_into().unwrap());
+            let number = u64::from_le_bytes(listed[..8].try_into().unwrap());
             let is = client.lookup(InodeId::ROOT, b"parent").await.unwrap().inode;
             assert_eq!(number, is.0, "`..` is another directory");
         };

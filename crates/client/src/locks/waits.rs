@@ -55,8 +55,11 @@ impl LockWaits {
         let mut queued = self.queued.borrow_mut();
         let is_meant =
             |lock: &Lock| (lock.inode, lock.family, lock.owner) == (inode, family, owner);
-        let meant = queued.extract_if(.., |wait| is_meant(&wait.lock));
-        meant.filter(|wait| !wait.cancel.is_closed()).map(|wait| wait.cancel.send(())).count() > 0
+        let mut has_ended = false;
+        for wait in queued.extract_if(.., |wait| is_meant(&wait.lock)) {
+            has_ended |= wait.cancel.send(()).is_ok();
+        }
+        has_ended
     }
 }
 
