@@ -83,13 +83,13 @@ fn name_all(batch: Vec<Waiting>, synced: Vec<Result<(), Errno>>) -> Vec<Named> {
         match published {
             Ok(parents) => note_named(&mut named, waiting, parents),
             Err(errno) => {
-                durability.keep_error(errno);
+                tracing::error!(%errno, "a copied-up file could not be made durable");
                 durability.tree.note_error("making a copy durable", errno);
                 let waits = node.pending().is_some_and(|it| Rc::ptr_eq(&it, pending));
                 if result.is_ok() && waits {
                     durability.defer(Rc::clone(pending), Rc::clone(node), errno);
                 } else {
-                    // A sync that follows a failed one succeeds without the lost data.
+                    durability.keep_error(errno);
                     durability.forget_waiting(pending);
                     pending.end(Err(errno));
                 }

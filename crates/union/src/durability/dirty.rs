@@ -25,6 +25,8 @@ use crate::tree::Node;
 
 /// At this number a flush starts at once, because each noted file takes memory.
 const NOTED_MAX: usize = 4096;
+/// How long a flush waits after one that failed.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// The state of flushing changes.
 #[derive(Debug, Default)]
@@ -76,7 +78,9 @@ impl Durability {
                 let committed = durability.commit_partials().await;
                 let flushed = durability.flush_dirty().await.and(committed).and(inherited);
                 if let Err(errno) = durability.commit_ends().await.and(flushed) {
-                    durability.keep_error(errno);
+                    tracing::error!(%errno, "changed files could not be made durable");
+                    // What stays due is tried again, but not all the time.
+                    durability.pause(RETRY_PAUSE).await;
                 }
                 durability
                     .pause(start.elapsed().saturating_sub(durability.tree.options().batch_time))
@@ -118,15 +122,15 @@ impl Durability {
             let durability = Rc::clone(self);
             drop(reactor::spawn(async move {
                 if let Err(errno) = durability.flush_dirty().await {
-                    durability.keep_error(errno);
+                    tracing::error!(%errno, "changed files could not be made durable");
                 }
             }));
         }
     }
 
-    /// Keeps the error of a sync that no caller requested, for the next sync of everything.
+    /// Keeps the error of a sync for the next sync of everything: a later one of the same file would
+    /// succeed without the lost data.
     pub(super) fn keep_error(&self, errno: Errno) {
-        tracing::error!(%errno, "changed files could not be made durable");
         self.flusher.unreported.set(Some(errno));
     }
 
@@ -262,6 +266,7 @@ impl Durability {
         if !unopened.is_empty()
             && let Err(errno) = self.sync_unopened(has_data).await
         {
+            self.keep_error(errno);
             for node in unopened {
                 self.note(node);
             }
@@ -277,6 +282,7 @@ impl Durability {
                 if failed.len() < NOTED_MAX {
                     failed.insert(node.id.get(), errno);
                 }
+                self.keep_error(errno);
                 result = Err(errno);
             }
         }
