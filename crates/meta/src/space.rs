@@ -68,6 +68,8 @@ pub(crate) struct FreeIn {
 pub(crate) struct DeviceSpace {
     pub(crate) info: DeviceInfo,
     pub(crate) durability: Durability,
+    /// A flush has failed under this incarnation: no later one can succeed.
+    pub(crate) has_failed: bool,
     /// Segments below this number have a record.
     touched: u64,
     /// Free blocks of each segment that has a record and free blocks.
@@ -84,6 +86,7 @@ impl DeviceSpace {
         DeviceSpace {
             info,
             durability,
+            has_failed: false,
             touched: 0,
             free_of: BTreeMap::new(),
             by_free: BTreeSet::new(),
@@ -360,7 +363,10 @@ impl SpaceIndex {
     /// Adds a device, or updates its address and incarnation.
     pub(crate) fn add_device(&mut self, info: DeviceInfo, durability: Durability) {
         match self.devices.get_mut(&info.device) {
-            Some(known) => (known.info, known.durability) = (info, durability),
+            Some(known) => {
+                known.has_failed &= known.info.incarnation == info.incarnation;
+                (known.info, known.durability) = (info, durability);
+            }
             None => {
                 self.devices.insert(info.device, DeviceSpace::new(info, durability));
             }

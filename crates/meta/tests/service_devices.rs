@@ -7,7 +7,7 @@ mod support;
 use meta::service::Times;
 use protocol::client::Push;
 use protocol::space::DeviceInfo;
-use protocol::{Incarnation, InodeId, agent};
+use protocol::{Errno, Incarnation, InodeId, agent};
 use reactor::SocketOptions;
 use rpc::{Agent, Connection, Connector, Handler, Limits, Reply};
 use std::net::SocketAddr;
@@ -111,5 +111,41 @@ fn the_list_of_devices_always_fits_a_message() {
         assert!(client.connection.closed_reason().is_none());
         let again = TestClient::start(service.address()).await;
         assert_eq!(again.devices.len(), 1000 * (registered.len() - 1));
+    });
+}
+
+/// Goal: a device whose flush has failed gets no new data, not even of its own node's clients, until it
+/// registers with another incarnation. Sessions return what they lease there.
+#[test]
+fn a_device_that_failed_a_flush_gets_no_new_data() {
+    run(async {
+        let service = service(Times::default());
+        let devices = || vec![device(1, 65536), device(2, 65536)];
+        let agent = TestAgent::start(service.address(), devices()).await;
+        let client = TestClient::start(service.address()).await;
+        let (failed, other) = (agent.devices[0], agent.devices[1]);
+        let grant = client.lease(failed).await.unwrap();
+        let file = client.create(ROOT, "f").await.unwrap();
+        agent.flushes.fail.set(true);
+        client.call(commit(&file, &grant, grant.free[0].start, 0, 4096)).await.unwrap();
+        until(|| client.state.pushes.borrow().contains(&Push::Lost(failed))).await;
+        agent.flushes.fail.set(false);
+        assert_eq!(client.lease(failed).await.unwrap().device, other);
+        let is_reclaim = |push: &Push| matches!(push, Push::Reclaim { .. });
+        until(|| client.state.pushes.borrow().iter().any(is_reclaim)).await;
+
+        let same = TestAgent::start(service.address(), devices()).await;
+        assert_eq!(client.lease(failed).await.unwrap().device, other, "its flushes still fail");
+        same.connection.close("test");
+        // A service that has restarted learns it from the agent.
+        let mut flagged = devices();
+        flagged[1].online = false;
+        let told = TestAgent::start(service.address(), flagged).await;
+        assert_eq!(client.lease(other).await, Err(Errno::ENOSPC), "both have failed");
+        told.connection.close("test");
+        let mut reborn = devices();
+        reborn[0].incarnation = Incarnation(77);
+        let _reborn = TestAgent::start(service.address(), reborn).await;
+        assert_eq!(client.lease(failed).await.unwrap().device, failed);
     });
 }

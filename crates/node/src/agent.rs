@@ -15,6 +15,7 @@ use reactor::SocketOptions;
 use reactor::time::sleep;
 use rpc::{Connector, Credential, Limits, Reply};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -54,12 +55,15 @@ pub(crate) struct Agent {
     ids: Rc<RefCell<Vec<DeviceId>>>,
     /// The devices, as this thread flushes them.
     devices: Rc<[Rc<dyn Device>]>,
+    /// The places of devices that have failed a flush.
+    failed: Rc<RefCell<BTreeSet<usize>>>,
 }
 
 struct Pushes {
     admissions: Arc<Admissions>,
     ids: Rc<RefCell<Vec<DeviceId>>>,
     devices: Rc<[Rc<dyn Device>]>,
+    failed: Rc<RefCell<BTreeSet<usize>>>,
 }
 
 impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
@@ -97,9 +101,8 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
             Push::Flush(device) => {
                 let index = self.ids.borrow().iter().position(|id| *id == device);
                 // The answer to the registration is not here yet: the service will ask again.
-                let Some(flush) = index.map(|index| self.devices[index].flush()) else {
-                    return answered(reply, PushAnswer::Done);
-                };
+                let Some(index) = index else { return answered(reply, PushAnswer::Done) };
+                let (flush, failed) = (self.devices[index].flush(), Rc::clone(&self.failed));
                 if reactor::mutant!("agent-flush-noop") {
                     return answered(reply, PushAnswer::Flushed);
                 }
@@ -113,6 +116,7 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
                                 %error,
                                 "a flush failed: data written since the last one may be lost"
                             );
+                            failed.borrow_mut().insert(index);
                             PushAnswer::FlushFailed
                         }
                     };
@@ -147,12 +151,11 @@ impl Agent {
     /// Connects and registers.
     ///
     /// # Errors
-    /// # Errors
     /// The reason as text.
     pub(crate) async fn start(config: AgentConfig) -> Result<(Rc<Agent>, Connection), String> {
         let devices = config.namespaces.iter().map(|namespace| namespace.backing().attach());
         let devices = devices.collect();
-        let agent = Rc::new(Agent { config, ids: Rc::default(), devices });
+        let agent = Rc::new(Agent { config, ids: Rc::default(), devices, failed: Rc::default() });
         let mut tries = START_TRIES;
         loop {
             tries -= 1;
@@ -173,6 +176,7 @@ impl Agent {
             admissions: Arc::clone(&config.admissions),
             ids: Rc::clone(&self.ids),
             devices: Rc::clone(&self.devices),
+            failed: Rc::clone(&self.failed),
         });
         let connection = Connection::connect(
             config.meta,
@@ -183,7 +187,10 @@ impl Agent {
         )
         .await
         .map_err(|error| error.to_string())?;
-        let (node, devices) = (config.node.clone(), config.devices.clone());
+        let (node, mut devices) = (config.node.clone(), config.devices.clone());
+        for index in self.failed.borrow().iter() {
+            devices[*index].online = false;
+        }
         let takes_tls = config.takes_tls;
         let call = Call::Register { node, devices, beat: beat(&config.admissions), takes_tls };
         let answer = connection.call(&call, Some(config.times.request_deadline)).await;

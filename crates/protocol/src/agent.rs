@@ -22,7 +22,8 @@ pub struct Beat(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
     /// First call of a connection, repeated when a device's incarnation changes: the devices that
-    /// this target exports (their [`DeviceInfo::device`] is ignored) → [`Answer::Registered`].
+    /// this target exports → [`Answer::Registered`]. Their [`DeviceInfo::device`] is ignored; their
+    /// [`DeviceInfo::online`] is false after a failed flush, so that they get no new data.
     Register {
         /// The node.
         node: String,

@@ -84,6 +84,7 @@ impl AgentPeer {
             let reason = "the metadata service has no keys for targets: it runs with --plain";
             return send(reply, &Answer::Refused(reason.into()));
         }
+        let failed: Vec<bool> = devices.iter().map(|device| !device.online).collect();
         let of_node =
             |device: DeviceInfo| DeviceInfo { node: node.to_owned(), online: true, ..device };
         let infos: Vec<DeviceInfo> = devices.into_iter().map(of_node).collect();
@@ -119,6 +120,11 @@ impl AgentPeer {
         }
         for device in &ids {
             self.shared.core.borrow_mut().set_online(*device, true);
+        }
+        for ((id, info), has_failed) in ids.iter().zip(&infos).zip(failed) {
+            if has_failed {
+                self.shared.exclude_device(*id, info.incarnation);
+            }
         }
         tracing::info!(node, ?ids, "an agent registers its devices");
         self.shared.post(Outgoing::Then(Box::new(move |shared| {

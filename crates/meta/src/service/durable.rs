@@ -110,6 +110,9 @@ impl Shared {
                     if !is_durable && !reactor::mutant!("loss-untold") {
                         shared.send_to_sessions(&client::Push::Lost(device));
                     }
+                    if !is_durable {
+                        shared.exclude_device(device, incarnation);
+                    }
                     shared.post(Outgoing::Then(Box::new(|_| {})));
                 }
                 shared.flushing.over.notify();

@@ -4,7 +4,7 @@ use super::call::Work;
 use super::execute::Executed;
 use super::shared::Shared;
 use protocol::client::{Push, PushAnswer, Response};
-use protocol::{Errno, FreeEpoch};
+use protocol::{DeviceId, Errno, FreeEpoch, Incarnation};
 use reactor::local::Notify;
 use reactor::time::{Instant, now};
 use std::cell::Cell;
@@ -70,17 +70,9 @@ impl Shared {
         let mut complete = 0;
         loop {
             if self.space.is_running.get() {
-                while self.space.is_running.get() {
-                    self.space.over.notified().await;
-                }
-                self.space.over.notify();
+                self.until_no_round().await;
             } else {
-                self.space.is_running.set(true);
-                let is_complete = self.round().await;
-                self.space.is_running.set(false);
-                let ended = (now(), self.core.borrow().free_epoch());
-                self.space.ended.set(is_complete.then_some(ended));
-                self.space.over.notify();
+                self.run_round().await;
             }
             if !work.session.is_live() {
                 return super::outbox::refusal(Errno::ESTALE);
@@ -96,6 +88,38 @@ impl Shared {
             }
             reactor::time::sleep(ROUND_PAUSE).await;
         }
+    }
+
+    /// Leases no space on a device that has failed a flush, and asks all sessions to return what they
+    /// lease there: what they would write is lost with the next flush that fails.
+    pub(super) fn exclude_device(self: &Rc<Self>, device: DeviceId, incarnation: Incarnation) {
+        if !self.core.borrow_mut().exclude_device(device, incarnation) {
+            return;
+        }
+        tracing::error!(%device, "a device failed a flush: it gets no new data until its node restarts");
+        let shared = Rc::clone(self);
+        reactor::spawn(async move {
+            // The messages of a round under way may have gone out before.
+            shared.until_no_round().await;
+            shared.run_round().await;
+        });
+    }
+
+    async fn until_no_round(&self) {
+        while self.space.is_running.get() {
+            self.space.over.notified().await;
+        }
+        // Other tasks may wait too.
+        self.space.over.notify();
+    }
+
+    async fn run_round(self: &Rc<Self>) {
+        self.space.is_running.set(true);
+        let is_complete = self.round().await;
+        self.space.is_running.set(false);
+        let ended = (now(), self.core.borrow().free_epoch());
+        self.space.ended.set(is_complete.then_some(ended));
+        self.space.over.notify();
     }
 
     /// Runs one round: finishes pending frees, asks all sessions to return unused space and to

@@ -28,6 +28,13 @@ const RESTED_RANGES_PER_STEP: usize = 1024;
 /// When less than one part in this number of a device is free, grants are no larger than requested.
 const SCARCE_PARTS: u64 = 16;
 
+impl DeviceSpace {
+    /// Returns whether new data may be written to the device.
+    fn takes_data(&self) -> bool {
+        self.info.online && !self.has_failed
+    }
+}
+
 impl Transaction<'_> {
     fn device(&self, device: DeviceId) -> Result<&DeviceSpace, Error> {
         self.base.space.devices.get(&device).ok_or(Error::Refused(Errno::ENODEV))
@@ -97,8 +104,8 @@ impl Transaction<'_> {
         self.put(&key, lease)
     }
 
-    /// Leases space to a session: on the requested device, or, if that is full, on the device with
-    /// the most free space. ENOSPC if no device has any.
+    /// Leases space to a session: on the requested device, or, if that is full or takes no new data,
+    /// on the device with the most free space. ENOSPC if no device has any.
     pub(crate) fn lease_space(
         &mut self,
         session: SessionId,
@@ -111,13 +118,13 @@ impl Transaction<'_> {
             .space
             .devices
             .iter()
-            .filter(|(id, device)| **id != wished && device.info.online)
+            .filter(|(id, device)| **id != wished && device.takes_data())
             .map(|(id, device)| (device.usage.free * u64::from(device.info.block_size), *id))
             .collect();
         others.sort_unstable_by(|a, b| b.cmp(a));
         let order = std::iter::once(wished).chain(others.into_iter().map(|(_, id)| id));
         for id in order {
-            if self.device(id)?.info.online && self.device(id)?.usage.free > 0 {
+            if self.device(id)?.takes_data() && self.device(id)?.usage.free > 0 {
                 return self.lease_on(session, id, wanted_bytes);
             }
         }

@@ -6,7 +6,7 @@ use crate::space::{DeviceSpace, DeviceUse, is_sound};
 use crate::store::Error;
 use protocol::frame::BODY_MAX_BYTES;
 use protocol::space::DeviceInfo;
-use protocol::{DeviceId, Errno};
+use protocol::{DeviceId, Errno, Incarnation};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
@@ -134,6 +134,16 @@ impl Core {
         if let Some(device) = self.base.space.devices.get_mut(&device) {
             device.info.online = online;
         }
+    }
+
+    /// Records that a flush of a device has failed under an incarnation: no space is leased there
+    /// until it registers with another one. Returns whether this is news.
+    pub fn exclude_device(&mut self, device: DeviceId, incarnation: Incarnation) -> bool {
+        let known = self.base.space.devices.get_mut(&device);
+        known.is_some_and(|known| {
+            let is_present = known.info.incarnation == incarnation;
+            is_present && !std::mem::replace(&mut known.has_failed, true)
+        })
     }
 
     /// Returns the pool's devices.

@@ -405,6 +405,8 @@ pub(crate) struct TestAgent {
 pub(crate) struct Flushes {
     pub(crate) done: RefCell<Vec<DeviceId>>,
     pub(crate) hung: RefCell<Vec<DeviceId>>,
+    /// While true, flushes fail.
+    pub(crate) fail: Cell<bool>,
     pub(crate) unanswered: RefCell<Vec<Reply<Connector<Agent>>>>,
 }
 
@@ -420,6 +422,7 @@ impl Handler<Connector<Agent>> for AgentHandler {
         let answer = match push {
             agent::Push::Fence { .. } if !self.answers_fences.get() => return,
             agent::Push::Fence { .. } => agent::PushAnswer::Fenced,
+            agent::Push::Flush(_) if self.flushes.fail.get() => agent::PushAnswer::FlushFailed,
             agent::Push::Flush(device) if self.flushes.hung.borrow().contains(&device) => {
                 self.flushes.unanswered.borrow_mut().push(reply);
                 return;
