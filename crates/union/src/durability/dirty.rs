@@ -252,7 +252,7 @@ impl Durability {
             match self.tree.backing_to_sync(node) {
                 Ok(Some(backing)) => backings.push((node, backing)),
                 Ok(None) => {
-                    has_data |= node.file().is_some();
+                    has_data |= node.file().is_some() && !node.has_data_apart();
                     unopened.push(node);
                 }
                 Err(Errno::NOENT | Errno::STALE) => {}

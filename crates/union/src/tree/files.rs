@@ -100,10 +100,10 @@ impl Tree {
     }
 
     /// Returns a backing file by which a node's file can be synced; `None` if it has none, because
-    /// it is no regular file or an ordinary user's file may be neither read nor written. A sync of
-    /// the file system makes such a file durable.
+    /// it is no regular file, its upper part has attributes only, or an ordinary user's file may be
+    /// neither read nor written. A sync of the file system makes such a file durable.
     pub(crate) fn backing_to_sync(&self, node: &Rc<Node>) -> Result<Option<Rc<Backing>>, Errno> {
-        if node.file().is_none() {
+        if node.file().is_none() || node.has_data_apart() {
             return Ok(None);
         }
         match self.backing(node, false) {
