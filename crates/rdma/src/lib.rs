@@ -54,8 +54,8 @@ pub enum Error {
     Library(String),
     /// The connection manager cannot be opened.
     #[error(
-        "not available: the RDMA connection manager cannot be opened ({0}); load its kernel module (modprobe rdma_ucm) \
-         and allow access to /dev/infiniband/rdma_cm"
+        "not available: the RDMA connection manager cannot be opened ({0}); load its kernel module (modprobe rdma_ucm), \
+         allow access to /dev/infiniband/rdma_cm, and see whether the machine has an RDMA device (rdma link)"
     )]
     ConnectionManager(io::Error),
     /// The address does not belong to an RDMA device.
