@@ -24,7 +24,7 @@ fn sync(file: &Attr) -> Call {
 }
 
 /// Goal: a device whose flush hangs delays fsync of files on other devices by about a second, and
-/// fails none of them. Input: a file on each of two devices, one of which answers no flush.
+/// fails none of them. Input: two devices with a file each; one device answers no flush.
 /// Expected: fsync of the other's file succeeds; that of its own file waits.
 #[test]
 fn a_hanging_device_fails_its_own_files_only() {

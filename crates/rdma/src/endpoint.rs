@@ -72,7 +72,7 @@ struct Reading {
     bytes: usize,
 }
 
-/// A message under way, with the memory of its data, and of what was written before it.
+/// A message under way. It holds its own data and the data that was written before it.
 struct Sending {
     token: u64,
     /// Held until the send completes.

@@ -212,8 +212,8 @@ impl Shared {
         self.block().attachment.get_or_init(|| attachment)
     }
 
-    /// Returns the address of the whole memory, of which this view is a part, and its bytes, for
-    /// devices that only read it. Using it needs `unsafe` code.
+    /// Returns the address and the size in bytes of the whole memory, not only of this view. Devices
+    /// that register it only read it. Using it needs `unsafe` code.
     pub fn memory(&self) -> (*mut u8, usize) {
         let block = self.block();
         (block.memory.as_ptr(), block.capacity)

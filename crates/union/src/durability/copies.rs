@@ -19,10 +19,11 @@ impl Durability {
             }
             None => path_of(node),
         };
-        self.marks.note(self.tree.upper()?, pending.name(), &path)?;
+        // First, because this copy is not among those that wait yet.
         if self.marks.is_long() {
             self.note_live_marks()?;
         }
+        self.marks.note(self.tree.upper()?, pending.name(), &path)?;
         let pending = Rc::new(pending);
         assert!(
             node.pending().is_none() && !node.is_in_upper(),

@@ -1,4 +1,4 @@
-//! Damage of what was durable, at random from seeds (`rot.rs`).
+//! Seeds damage durable bytes at random (`rot.rs`).
 
 use union::journal::{Journal, JournalError, SegmentId, Storage};
 

@@ -1,5 +1,5 @@
-//! Damage of what was durable, at random from seeds: a flipped bit, a zeroed or cut part, a missing
-//! file, of the segments and of the file of marks. A store either refuses, or shows for each byte
+//! Seeds damage the durable segments and the file of marks at random: they flip a bit, zero or cut a
+//! part, or remove a file. A store either refuses, or shows for each byte
 //! what was written or an error.
 
 use union::journal::{Journal, JournalError, Options, Storage, Time};
