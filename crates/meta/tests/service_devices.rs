@@ -141,7 +141,7 @@ fn a_device_that_failed_a_flush_gets_no_new_data() {
         let mut flagged = devices();
         flagged[1].online = false;
         let told = TestAgent::start(service.address(), flagged).await;
-        assert_eq!(client.lease(other).await, Err(Errno::ENOSPC), "both have failed");
+        assert_eq!(client.lease(other).await, Err(Errno::EIO), "both have failed");
         told.connection.close("test");
         let mut reborn = devices();
         reborn[0].incarnation = Incarnation(77);

@@ -18,12 +18,12 @@ const ROOT: InodeId = InodeId::ROOT;
 const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
 const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
 
-/// Runs a scene on the client of one node, with control over the failures of its device.
+/// Runs a scene on the client of one of two nodes, with control over the failures of its device.
 fn on_a_faulty_node<F>(scene: impl FnOnce(Rc<Client>, Fault) -> F)
 where
     F: Future<Output = ()> + 'static,
 {
-    play(1, async |stage| {
+    play(2, async |stage| {
         let device = stage.device.clone();
         stage.on(0, |client| scene(client, device)).await;
     });
@@ -39,7 +39,7 @@ fn all_are(chunks: &[Chunk], byte: u8) -> bool {
 
 /// Goal: when a device cannot flush committed data, clients with the file's extents in their cache
 /// read EIO like all others. A later durable commit fails but is carried out: its writer sees the
-/// new size and reads what was written. Data that is written again can be read.
+/// new size and reads what was written, on another device. Data that is written again can be read.
 #[test]
 fn who_cached_what_a_device_has_lost_reads_none_of_it() {
     on_a_faulty_node(async |client, backing| {

@@ -105,7 +105,8 @@ impl Transaction<'_> {
     }
 
     /// Leases space to a session: on the requested device, or, if that is full or takes no new data,
-    /// on the device with the most free space. ENOSPC if no device has any.
+    /// on the device with the most free space. ENOSPC if no device has any, EIO if all that are online
+    /// have failed.
     pub(crate) fn lease_space(
         &mut self,
         session: SessionId,
@@ -128,7 +129,10 @@ impl Transaction<'_> {
                 return self.lease_on(session, id, wanted_bytes);
             }
         }
-        Err(Errno::ENOSPC.into())
+        let mut online =
+            self.base.space.devices.values().filter(|device| device.info.online).peekable();
+        let have_failed = online.peek().is_some() && online.all(|device| device.has_failed);
+        Err(if have_failed { Errno::EIO } else { Errno::ENOSPC }.into())
     }
 
     fn lease_on(
