@@ -279,30 +279,30 @@ impl Server {
     }
 
     /// Returns the answer to an open. A file that is open only for reading uses the kernel's pages;
-    /// one that is open for writing uses them or not, as [`crate::writers`] chooses. The kernel
-    /// keeps the present pages if the data is still the same. With `O_DIRECT` the kernel bypasses
-    /// them in any case, and sends the requests of one read at once; with `DIRECT_IO` it would send
-    /// them one after the other.
+    /// one that is open for writing uses them or not, as [`crate::writers`] chooses, and so does a
+    /// reader meanwhile. The kernel keeps the present pages if the data is still the same. With
+    /// `O_DIRECT` the kernel bypasses them in any case, and sends the requests of one read at once;
+    /// with `DIRECT_IO` it would send them one after the other.
     fn opened(&self, handle: client::Handle, attr: &Attr, flags: u32) -> Opened {
         let id = handle.inode();
         let habit = self.client.habit(id);
         let knows_end = self.client.kernel_knows_end(id);
         let size = knows_end.then_some(attr.size);
+        let is_written = self.writers.has_writers(id);
         let caching = handle.mode.write.then(|| self.writers.enter(id, flags, size, habit));
-        let mut flags =
-            if caching.is_none() && !knows_end && self.client.is_written_through_pages(id) {
-                OpenFlags::DIRECT_IO | OpenFlags::KEEP_CACHE
-            } else if caching == Some(WriteCaching::Past) {
-                self.client.opened_past_pages(id);
-                OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
-            } else if self.client.keeps_cache(attr)
-                || reactor::mutant!("pages-always-kept")
-                || caching.is_none() && flags & O_DIRECT == 0 && self.fill_pages(attr)
-            {
-                OpenFlags::KEEP_CACHE
-            } else {
-                OpenFlags::default()
-            };
+        let mut flags = if caching.is_none() && !knows_end && is_written {
+            OpenFlags::DIRECT_IO | OpenFlags::KEEP_CACHE
+        } else if caching == Some(WriteCaching::Past) {
+            self.client.opened_past_pages(id);
+            OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
+        } else if self.client.keeps_cache(attr)
+            || reactor::mutant!("pages-always-kept")
+            || caching.is_none() && flags & O_DIRECT == 0 && self.fill_pages(attr)
+        {
+            OpenFlags::KEEP_CACHE
+        } else {
+            OpenFlags::default()
+        };
         if caching.is_none() && self.closes.go_unreported(id, &self.lock_owners) {
             flags |= OpenFlags::NOFLUSH;
         }

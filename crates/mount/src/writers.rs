@@ -9,9 +9,10 @@
 //! The choice is made at OPEN and stays. All writers of a file on this node get the same: with both
 //! kinds at once, a page that is read while a WRITE bypasses it would keep its old content unless
 //! it were dropped once more. There is one exception: if others change a file that is written
-//! through pages here, new writers go past them, and new readers too. The kernel takes no size from
-//! answers while a write is under way that goes beyond the end that it knows
-//! (`FUSE_I_SIZE_UNSTABLE`).
+//! through pages here, new writers go past them. The kernel takes no size from answers while a write
+//! is under way that goes beyond the end that it knows (`FUSE_I_SIZE_UNSTABLE`), and drops an answer
+//! with a size if a write ended meanwhile. So readers that open a file that is written here in either
+//! way go past the pages if the kernel does not know its end.
 
 use client::Habit;
 use protocol::InodeId;
@@ -74,6 +75,11 @@ impl AllWriters {
         if writers.through + writers.past == 0 {
             all.remove(&id);
         }
+    }
+
+    /// Returns whether a file is open for writing.
+    pub(crate) fn has_writers(&self, id: InodeId) -> bool {
+        self.0.borrow().contains_key(&id)
     }
 
     /// Returns the number of files that are open for writing.

@@ -4,10 +4,11 @@
 
 mod stage;
 
-use client::{Change, Client, OpenMode, Setting};
+use client::{Change, Client, Lending, OpenMode, Setting};
 use fuse::{
     Creation, Extensions, FileHandle, FileSystem, LockKind, LockOwner, LockRequest, Name, NodeId,
-    Operation, Read, ReadDirectory, Registry, Release, Request, Response, Unique, Write,
+    OpenFlags, Opened, Operation, Read, ReadDirectory, Registry, Release, Request, Response,
+    Unique, Write,
 };
 use mount::Server;
 use protocol::lock::{Lock, LockFamily, LockMode};
@@ -62,9 +63,13 @@ impl Mounted {
     }
 
     async fn open(&self, file: InodeId, flags: i32) -> FileHandle {
+        self.opened(file, flags).await.handle
+    }
+
+    async fn opened(&self, file: InodeId, flags: i32) -> Opened {
         let open = Operation::Open { flags: flags.cast_unsigned(), kill_suid_sgid: false };
         match self.ask(NodeId(file.0), open).await.unwrap() {
-            Response::Opened(opened) => opened.handle,
+            Response::Opened(opened) => opened,
             other => panic!("OPEN is answered with {other:?}"),
         }
     }
@@ -162,6 +167,43 @@ fn a_failed_release_is_repeated() {
             timeout(SETTLED, taken).await.expect("the lock is free").unwrap().unwrap();
         });
     }
+}
+
+/// Goal: a reader that opens a file that is written here and has grown on another node goes past the
+/// kernel's pages: the kernel drops an answer with a size if a write ends meanwhile, and would end
+/// reads at the old size. Readers of a file whose end the kernel knows, or that only others write,
+/// use the pages.
+#[test]
+fn who_reads_a_file_that_grows_here_and_elsewhere_goes_past_the_pages() {
+    play(2, async move |stage| {
+        let prepare = async move |client: Rc<Client>| {
+            client.set_lending(Lending { attributes: SETTLED, names: SETTLED });
+            let file = make(&client, b"a", 1, 100).await;
+            let mount = Mounted::new(&client);
+            let writer = mount.open(file, libc::O_WRONLY).await;
+            mount.ask(NodeId(file.0), Operation::GetAttributes { handle: None }).await.unwrap();
+            (mount, file, writer)
+        };
+        let (mount, file, writer) = stage.on(0, prepare).await;
+        let read = |mount: Mounted| {
+            stage.on(0, async move |_| {
+                let reader = mount.opened(file, libc::O_RDONLY).await;
+                mount.release(file, reader.handle, None).await;
+                reader.flags.contains(OpenFlags::DIRECT_IO)
+            })
+        };
+        assert!(!read(mount.clone()).await, "the kernel knows the end");
+        let grow = async move |client: Rc<Client>| {
+            let (handle, _) = client.open(file, stage::WRITE).await.unwrap();
+            client.write(&handle, 100, stage::filled(2, 8192), false).await.unwrap();
+            client.release(&handle).await.unwrap();
+        };
+        stage.on(1, grow).await;
+        assert!(read(mount.clone()).await, "the file has grown");
+        let ended = mount.clone();
+        stage.on(0, async move |_| ended.release(file, writer, None).await).await;
+        assert!(!read(mount).await, "no writer is left here");
+    });
 }
 
 /// Goal: a read through the kernel's pages that ends before a write past them has its bytes is

@@ -114,11 +114,6 @@ impl Client {
         self.inode(id).pages.drop_requested.set(Some(now()));
     }
 
-    /// Returns whether a file is open for writing through the kernel's pages.
-    pub fn is_written_through_pages(&self, id: InodeId) -> bool {
-        self.known_inode(id).is_some_and(|inode| inode.pages.have_writers())
-    }
-
     /// Returns whether the kernel knows the end of a file that it uses through its pages. During a
     /// write that goes further, it takes no size from answers.
     pub fn kernel_knows_end(&self, id: InodeId) -> bool {
