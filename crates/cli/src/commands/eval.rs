@@ -150,6 +150,7 @@ Examples:
   ssh -L 8080:127.0.0.1:8080 NODE             # from another machine, then http://127.0.0.1:8080/
 
 It listens on loopback unless --listen names another address, changes nothing, and ends with Ctrl-C. \
+At another address it answers only requests that have the token of the address that it prints. \
 Viewing a running experiment costs CPU time on the machine that it measures.")]
     Serve(serve::ServeArgs),
     /// Print the verdicts of a result, or the changes between two.
