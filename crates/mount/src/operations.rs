@@ -288,7 +288,7 @@ impl Server {
         let habit = self.client.habit(id);
         let knows_end = self.client.kernel_knows_end(id);
         let size = knows_end.then_some(attr.size);
-        let is_written = self.writers.has_writers(id);
+        let is_written = self.writers.has_writers(id) && !reactor::mutant!("growing-read-by-pages");
         let caching = handle.mode.write.then(|| self.writers.enter(id, flags, size, habit));
         let mut flags = if caching.is_none() && !knows_end && is_written {
             OpenFlags::DIRECT_IO | OpenFlags::KEEP_CACHE
