@@ -51,6 +51,9 @@ struct Inner {
     transfer_bytes_max: u32,
     limits: NvmLimits,
     is_write_zeroes_supported: bool,
+    /// Whether a flush is sent. Once true it stays true: another life of the target may cache writes
+    /// that were durable at once before.
+    must_flush: Cell<bool>,
     /// Number of the link on which the namespace was last verified.
     checked: Cell<Sight>,
     check_turn: Semaphore,
@@ -162,9 +165,12 @@ impl Namespace {
     pub async fn flush(&self) -> Result<(), Error> {
         let sqe = SubmissionQueueEntry::flush(self.0.nsid);
         let request = Request { command: "Flush", sqe, start_lba: 0, blocks: 0, is_write: false };
-        if !self.0.geometry.has_volatile_cache {
-            // There is nothing to flush, but the handle may have failed.
-            return self.route(self.deadline(), &mut Trouble::default()).await.map(drop);
+        if !self.0.must_flush.get() {
+            // There is nothing to flush, unless the handle has failed or a new link shows a cache.
+            self.route(self.deadline(), &mut Trouble::default()).await?;
+            if !self.0.must_flush.get() {
+                return Ok(());
+            }
         }
         self.run(&request, Data::None, self.lane()).await.map(drop)
     }
@@ -249,10 +255,7 @@ impl Namespace {
         if self.0.checked.get() == sight {
             return Ok(());
         }
-        let found = async {
-            let identify = link.identify_namespace(self.0.nsid).await?;
-            link.namespace_identity(self.0.nsid, &identify).await
-        };
+        let found = Found::look(link, self.0.nsid);
         let found = match deadline {
             None => found.await,
             Some(deadline) => time::timeout_at(deadline, found).await.map_err(|_| {
@@ -279,14 +282,17 @@ impl Namespace {
         }
     }
 
-    fn compare(&self, found: &NamespaceIdentity) -> Result<(), Error> {
-        let known = &self.0.identity;
-        let is_same =
-            (known.uuid, known.nguid, known.eui64) == (found.uuid, found.nguid, found.eui64);
-        if !is_same {
+    /// Compares what a link shows with what the handle relies on. The block size may change under
+    /// the same UUID, if the target's configuration does; commands with ranges of blocks would then
+    /// hit other bytes.
+    fn compare(&self, found: &Found) -> Result<(), Error> {
+        self.0.must_flush.set(self.0.must_flush.get() || found.geometry.has_volatile_cache);
+        let (known, now) = (&self.0.identity, &found.identity);
+        let is_same = (known.uuid, known.nguid, known.eui64) == (now.uuid, now.nguid, now.eui64);
+        if !is_same || found.block_shift != self.0.block_shift {
             return Err(Error::NamespaceReplaced(self.0.nsid));
         }
-        match (self.0.incarnation.get(), found.incarnation) {
+        match (self.0.incarnation.get(), now.incarnation) {
             (Some(was), Some(now)) if was != now => Err(Error::WritesLost {
                 was: uuid::Uuid::from_u128(was),
                 now: uuid::Uuid::from_u128(now),
@@ -358,6 +364,7 @@ impl Inner {
             transfer_bytes_max: found.transfer_bytes_max,
             limits: found.limits,
             is_write_zeroes_supported: found.is_write_zeroes_supported,
+            must_flush: Cell::new(found.geometry.has_volatile_cache),
             checked: Cell::new(sight),
             check_turn: Semaphore::new(1),
             failed: RefCell::new(None),

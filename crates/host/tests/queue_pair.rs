@@ -270,6 +270,21 @@ proptest! {
     }
 }
 
+/// Goal: a target that requests a write's data in crumbs, and reads none of it, costs little memory.
+#[test]
+fn requests_for_crumbs_are_refused() {
+    let mut pair = initialized(1);
+    let write = Data::Write(Buffer::zeroed(1 << 20).freeze());
+    let sqe = SubmissionQueueEntry::nvm(NvmOpcode::WRITE, Nsid(1));
+    let cid = pair.submit(&sqe, write, true).unwrap();
+    let refused = (0..1 << 18).find(|crumb| {
+        let mut out = [0; 64];
+        let n = Encoder::INITIAL.r2t(&mut out, cid, TransferTag(7), crumb * 4, 4).unwrap();
+        pair.receive(&out[..n]).is_err()
+    });
+    assert_eq!(refused, Some(1 + (1 << 20) / 512));
+}
+
 /// Goal: an answer to a command that is over is not taken for an answer to its successor.
 #[test]
 fn stale_answers_are_distinguished() {

@@ -241,6 +241,22 @@ fn an_answer_waits_for_the_memory() {
     assert_eq!(pair.receive_response(&[0; 15]), Err(ProtocolError::ShortResponse(15)));
 }
 
+/// Goal: an answer to a command that was not sent yet is a violation. It would free the slot while the
+/// capsule waits, and the next command would use it too.
+#[test]
+fn an_answer_before_its_command_is_refused() {
+    let mut pair = pair(2, 0);
+    let cid = pair.submit(&sqe(NvmOpcode::READ, 0, 1), read_of(1), true).unwrap();
+    let early = pair.receive_response(answer(cid, Status::SUCCESS).bytes());
+    assert_eq!(early, Err(ProtocolError::UnknownCommand(cid)));
+    let capsule = pair.take_capsule().unwrap();
+    let Transfer::Sink(buffer, _) = capsule.transfer else { panic!() };
+    pair.receive_response(answer(cid, Status::SUCCESS).bytes()).unwrap();
+    pair.returned(pair.index_of(cid), Some(buffer));
+    assert_eq!(pair.next_finished(), Some(cid));
+    pair.take(cid).unwrap();
+}
+
 /// Goal: at the end of a connection each command has its memory again: those that were not sent,
 /// those under way, and those that were answered, which succeed.
 #[test]

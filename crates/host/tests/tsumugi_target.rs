@@ -216,6 +216,36 @@ fn a_replaced_namespace_is_noticed_on_a_living_connection() {
     });
 }
 
+/// Goal: a handle does not discard or zero other bytes than asked for, after the namespace has got
+/// other blocks under the same identifiers.
+#[test]
+fn a_namespace_with_other_blocks_is_not_the_one_that_was_opened() {
+    run(async {
+        let (target, server) = start(&memory(), any_port());
+        let subsystem = target.subsystem(&nqn()).unwrap();
+        let small: Arc<dyn Backing> = Arc::new(MemoryBacking::new(BYTES, 512).unwrap());
+        let exchange = |backing: &Arc<dyn Backing>| {
+            drop(subsystem.remove_namespace(Nsid(1)));
+            let same = target::Namespace::new(Nsid(1), [7; 16], Arc::clone(backing), false);
+            subsystem.add_namespace(same).unwrap();
+            target.notify_controllers();
+        };
+        exchange(&small);
+        let controller = Controller::connect(options(server.addresses()[0])).await.unwrap();
+        let namespace = Namespace::open(&controller, Nsid(1)).await.unwrap();
+        namespace.write(65536, pattern(1, 65536).freeze()).await.unwrap();
+
+        let large = memory();
+        large.attach().write(0, Chunk::from(pattern(2, 1 << 20))).await.unwrap();
+        exchange(&large);
+        changed(&controller).await;
+        let error = namespace.discard(65536, 65536).await.unwrap_err();
+        assert!(matches!(error, Error::NamespaceReplaced(Nsid(1))), "{error}");
+        let bytes = large.attach().read(0, 1 << 20).await.unwrap().into_shared();
+        assert!(bytes[..] == pattern(2, 1 << 20)[..], "other bytes were discarded");
+    });
+}
+
 /// Waits until the controller has reported a change of namespaces.
 async fn changed(controller: &Controller) {
     while !matches!(controller.next_event().await, ControllerEvent::NamespacesChanged(_)) {}

@@ -18,11 +18,20 @@ pub(crate) struct Context {
     _opaque: [u8; 0],
 }
 
-/// A command.
+/// A command: the head of `struct scsi_task` (scsi-lowlevel.h), which is the same in both interface
+/// versions. The library makes and frees it.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Task {
-    _opaque: [u8; 0],
+    status: c_int,
+    cdb_size: c_int,
+    direction: c_int,
+    expected_bytes: c_int,
+    cdb: [u8; 16],
+    /// 0: the target moved as many bytes as were expected.
+    pub(crate) residual_status: c_int,
+    /// Number of bytes that were not moved, or could not be.
+    pub(crate) residual_bytes: usize,
 }
 
 /// The head of the answer to READ CAPACITY (16).

@@ -191,7 +191,11 @@ fn geometry(library: &Library, context: *mut Context, lun: c_int) -> Result<Geom
     let capacity = capacity.ok_or_else(|| why(library, context))?;
     let block_size = capacity.block_size;
     let blocks = capacity.last_block.checked_add(1);
-    match blocks.filter(|_| block_size.is_power_of_two() && block_size >= 512) {
+    let is_sound = |blocks: &u64| {
+        let is_size = block_size.is_power_of_two() && block_size >= 512;
+        is_size && blocks.checked_mul(u64::from(block_size)).is_some()
+    };
+    match blocks.filter(is_sound) {
         Some(blocks) => Ok(Geometry {
             block_size,
             blocks,
@@ -381,12 +385,22 @@ unsafe extern "C" fn ended(
     // SAFETY: guaranteed by the caller.
     let request = unsafe { Box::from_raw(private.cast::<Request>()) };
     let Request { memory, free_task, error, sender, .. } = *request;
+    let task = task.cast::<Task>();
+    let mut residual_bytes = 0;
     if !task.is_null() {
-        // SAFETY: the task has ended and no other code has it.
-        unsafe { free_task(task.cast()) };
+        // SAFETY: the task has ended and no other code has it. Only its head is read.
+        unsafe {
+            if (*task).residual_status != 0 {
+                residual_bytes = (*task).residual_bytes.max(1);
+            }
+            free_task(task);
+        }
     }
-    let answer = if status == GOOD {
+    let has_moved_all = residual_bytes == 0 || matches!(memory, Memory::None);
+    let answer = if status == GOOD && has_moved_all {
         Ok(memory)
+    } else if status == GOOD {
+        Err(io::Error::other(format!("good status, but {residual_bytes} bytes were not moved")))
     } else {
         // SAFETY: the library calls with a context that is alive.
         let why = unsafe { said(error, context) };

@@ -183,20 +183,29 @@ impl Link {
         let mut page = Vec::with_capacity(bytes);
         while page.len() < bytes {
             let piece_bytes = (bytes - page.len()).min(LOG_PAGE_BYTES_MAX).next_multiple_of(4);
-            let request = GetLogPage {
-                lid,
-                lsp,
-                dwords: (piece_bytes / 4) as u64,
-                offset: offset + page.len() as u64,
-                ..Default::default()
-            };
-            let sqe = request.encode(nsid).map_err(|source| invalid("Get Log Page", source))?;
-            let data = Data::Read(Destination::whole(Buffer::zeroed(piece_bytes)));
-            let (_, data) = self.admin("Get Log Page", sqe, data).await?;
-            page.extend_from_slice(&data.into_buffer().unwrap_or_else(|| Buffer::zeroed(0)));
+            let at = offset + page.len() as u64;
+            page.extend_from_slice(&self.log_page_piece(lid, lsp, nsid, at, piece_bytes).await?);
         }
         page.truncate(bytes);
         Ok(page)
+    }
+
+    /// Reads a log page by one command. `bytes` is a multiple of 4 and at most
+    /// [`Link::transfer_bytes_max`].
+    pub(crate) async fn log_page_piece(
+        &self,
+        lid: u8,
+        lsp: u8,
+        nsid: Nsid,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<Buffer, Error> {
+        let dwords = (bytes / 4) as u64;
+        let request = GetLogPage { lid, lsp, dwords, offset, ..Default::default() };
+        let sqe = request.encode(nsid).map_err(|source| invalid("Get Log Page", source))?;
+        let data = Data::Read(Destination::whole(Buffer::zeroed(bytes)));
+        let (_, data) = self.admin("Get Log Page", sqe, data).await?;
+        Ok(data.into_buffer().unwrap_or_else(|| Buffer::zeroed(0)))
     }
 }
 

@@ -188,10 +188,12 @@ impl Namespace {
         let start_lba = offset_bytes >> self.0.block_shift;
         let blocks = bytes >> self.0.block_shift;
         let (range_blocks, ranges_max) = self.0.limits.discard();
-        let ranges: Vec<DsmRange> = pieces(blocks, range_blocks)
+        let mut ranges = pieces(blocks, range_blocks)
             .map(|piece| DsmRange::new(start_lba + piece.start, (piece.end - piece.start) as u32))
-            .collect();
-        for ranges in ranges.chunks(ranges_max) {
+            .peekable();
+        // A controller may state limits that make this many commands: no more than one is prepared.
+        while ranges.peek().is_some() {
+            let ranges: Vec<DsmRange> = ranges.by_ref().take(ranges_max).collect();
             let fields = DatasetManagement {
                 ranges: ranges.len() as u16,
                 is_deallocate: true,

@@ -111,7 +111,11 @@ impl QueuePair {
 
     /// Returns the next command to send.
     pub fn take_capsule(&mut self) -> Option<Capsule> {
-        self.capsules.as_mut()?.waiting.pop_front()
+        let capsule = self.capsules.as_mut()?.waiting.pop_front()?;
+        if let Some(slot) = self.slots.outstanding(capsule.cid) {
+            slot.is_taken = true;
+        }
+        Some(capsule)
     }
 
     /// Returns whether a command waits to be sent.
@@ -140,7 +144,9 @@ impl QueuePair {
         let short = ProtocolError::ShortResponse(message.len());
         let cqe = CompletionQueueEntry::from_prefix(message).map_err(|_| short)?;
         let cid = cqe.command_id();
-        let slot = self.slots.outstanding(cid).filter(|slot| slot.answer.is_none());
+        // An answer that comes before its command would free the slot while its capsule waits.
+        let is_expected = |slot: &&mut Slot| slot.is_taken && slot.answer.is_none();
+        let slot = self.slots.outstanding(cid).filter(is_expected);
         let slot = slot.ok_or(ProtocolError::UnknownCommand(cid))?;
         slot.answer = Some(*cqe);
         Ok(cid)

@@ -15,6 +15,8 @@ use std::ops::Range;
 
 /// Minimum number of missing bytes for a receive directly into the destination.
 pub const DIRECT_BYTES_MIN: usize = 16 * 1024;
+/// Least mean number of bytes of a command's R2Ts.
+const R2T_BYTES_MIN: u32 = 512;
 
 /// The kind of the next received bytes.
 #[derive(Debug)]
@@ -227,6 +229,11 @@ impl QueuePair {
             return Err(PduError::out_of_range("r2to", u64::from(offset)).into());
         }
         if length > payload.len() as u32 - slot.requested_bytes {
+            return Err(PduError::out_of_range("r2tl", u64::from(length)).into());
+        }
+        // Each one costs memory until its data is sent, which the controller may put off.
+        slot.r2ts += 1;
+        if slot.r2ts > 1 + payload.len() as u32 / R2T_BYTES_MIN {
             return Err(PduError::out_of_range("r2tl", u64::from(length)).into());
         }
         slot.requested_bytes += length;

@@ -28,6 +28,10 @@ pub(super) struct Slot {
     pub(super) received_bytes: u32,
     /// Bytes to the controller that were in the capsule or requested by R2T.
     pub(super) requested_bytes: u32,
+    /// Number of R2Ts.
+    pub(super) r2ts: u32,
+    /// Whether the driver has taken the capsule to send it over RDMA.
+    pub(super) is_taken: bool,
     /// The answer of a command whose memory the adapter still has.
     pub(super) answer: Option<CompletionQueueEntry>,
     /// Whether a data digest did not match.
@@ -46,6 +50,8 @@ impl Slot {
             data,
             received_bytes: 0,
             requested_bytes,
+            r2ts: 0,
+            is_taken: false,
             answer: None,
             has_bad_digest: false,
             is_forgotten: false,

@@ -1,13 +1,14 @@
 //! Get and Set Features (base 5.1.11, 5.1.25).
 
 use super::health::Thresholds;
-use super::{Controller, Reply};
+use super::{Completion, Controller, Reply};
 use crate::queue_pair::Tag;
 use nvme::command::{Feature, FeatureSelect, SetFeatures};
 use nvme::feature::{AsyncEventConfig, QueueCounts, fid};
 use nvme::{HostId, Nsid, Status, SubmissionQueueEntry};
 use reactor::Buffer;
 use reactor::time::Instant;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The largest timestamp, 48 bits of milliseconds.
@@ -127,6 +128,9 @@ impl Controller {
             Ok(set) if set.fid == fid::RESERVATION_PERSISTENCE => {
                 self.set_persistence(tag, sqe.namespace_id(), set.dword11)
             }
+            Ok(set) if set.fid == fid::WRITE_PROTECTION => {
+                self.set_write_protection(tag, sqe.namespace_id(), set.dword11)
+            }
             Ok(set) => self.set_feature(&set, sqe.namespace_id(), data, now),
             Err(status) => status.do_not_retry().into(),
         }
@@ -169,7 +173,6 @@ impl Controller {
             fid::TIMESTAMP => self.set_timestamp(data),
             // Connect sets it once (base 5.1.25.1.28).
             fid::HOST_ID => Status::COMMAND_SEQUENCE_ERROR.do_not_retry().into(),
-            fid::WRITE_PROTECTION => self.set_write_protection(nsid, set.dword11),
             fid::RESERVATION_NOTIFICATION_MASK => self.set_notification_mask(nsid, set.dword11),
             // There is one power state; bits 7:5 only describe the coming load.
             fid::POWER_MANAGEMENT => match set.dword11 & POWER_STATE {
@@ -255,7 +258,9 @@ impl Controller {
         }
     }
 
-    fn set_write_protection(&mut self, nsid: Nsid, dword11: u32) -> Reply {
+    /// Protects a namespace, after which all that was written to it is durable (base, "Namespace
+    /// Write Protection"), or unprotects it.
+    fn set_write_protection(&mut self, tag: Tag, nsid: Nsid, dword11: u32) -> Reply {
         let Some(namespace) = self.association.namespace(nsid) else {
             return Status::INVALID_NAMESPACE.do_not_retry().into();
         };
@@ -266,12 +271,30 @@ impl Controller {
             // only).
             _ => return Status::INVALID_FIELD.do_not_retry().into(),
         };
+        let was_protected = namespace.is_write_protected();
         if !namespace.set_write_protected(is_protected) {
             return Status::FEATURE_NOT_CHANGEABLE.do_not_retry().into();
         }
         self.association.subsystem.note_changed(nsid);
         self.target.notify_controllers();
-        Reply::result(0)
+        if !is_protected || was_protected || !namespace.has_write_cache() {
+            return Reply::result(0);
+        }
+        let (later, association) = (self.later.clone(), Arc::clone(&self.association));
+        let target = Arc::clone(&self.target);
+        reactor::spawn(async move {
+            let mut status = Status::SUCCESS;
+            if let Err(error) = namespace.backing().attach().flush().await {
+                tracing::error!(%nsid, %error, "it is not write protected: the flush before it failed");
+                status = Status::INTERNAL_ERROR;
+                namespace.set_write_protected(false);
+                association.subsystem.note_changed(nsid);
+                target.notify_controllers();
+            }
+            later.ended().push_back(Completion { tag, status, result: 0 });
+            association.look_for_events();
+        });
+        Reply::Held
     }
 }
 

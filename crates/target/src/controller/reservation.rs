@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) struct Later(Arc<Mutex<VecDeque<Completion>>>);
 
 impl Later {
-    fn ended(&self) -> MutexGuard<'_, VecDeque<Completion>> {
+    pub(super) fn ended(&self) -> MutexGuard<'_, VecDeque<Completion>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -407,8 +407,9 @@ impl Connection {
             return Err(LEAVES);
         }
         let now = self.target.admissions().now();
+        let may_go_on = self.may_go_on();
         let mut is_any = match &mut self.role {
-            Role::Io(executor) => {
+            Role::Io(executor) if may_go_on => {
                 let handled = executor.handle_limited(&mut self.pair, now, cx);
                 handled.map_err(|it| note_refused(&self.target, executor.queue(), it))?
             }

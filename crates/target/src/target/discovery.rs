@@ -31,7 +31,7 @@ impl Target {
                     Transport::Rdma => DiscoveryEntry::rdma(subsystem.nqn(), kind, address, port),
                 };
                 entry.treq |= transport_requirements::SQ_FLOW_CONTROL_DISABLE;
-                if self.requires_tls() {
+                if self.requires_tls() && transport == Transport::Tcp {
                     entry.require_tls();
                 }
                 entry.asqsz = U16::new(self.limits.admin_queue_entries_max);

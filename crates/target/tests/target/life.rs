@@ -3,7 +3,7 @@
 use crate::basics::{pair, rw};
 use crate::client::{Client, HostIdentity, Transfer};
 use crate::server::{BLOCK, TestServer, nqn};
-use block::MemoryBacking;
+use block::{Backing, Fault, FaultPlan, FileBacking, FileOptions, Incarnation, MemoryBacking};
 use nvme::async_event::AsyncEvent;
 use nvme::command::{Abort, Feature, GetLogPage, SetFeatures};
 use nvme::fabrics::PropertySet;
@@ -14,7 +14,7 @@ use nvme::property::{Configuration, offset};
 use nvme::{CommandId, ControllerId, Nqn, Nsid, QueueId, Status, SubmissionQueueEntry};
 use std::sync::Arc;
 use std::time::Duration;
-use target::{HostAccess, Namespace, Subsystem};
+use target::{AdmissionMode, HostAccess, Limits, Namespace, Subsystem};
 
 fn set_feature(client: &mut Client, fid: u8, dword11: u32) -> Status {
     let sqe = SetFeatures { fid, dword11, ..SetFeatures::default() }.encode(Nsid(0));
@@ -156,6 +156,39 @@ fn write_protection_holds() {
     assert!(io.command(zeroes, None, 0).0.status().is(Status::NAMESPACE_WRITE_PROTECTED));
     assert!(admin.command(protect(0), None, 0).0.status().is_success());
     assert!(io.command(zeroes, None, 0).0.status().is_success());
+    server.stop();
+}
+
+/// What was written is durable before write protection is acknowledged (base, "Namespace Write
+/// Protection"). A flush that fails leaves the namespace writable.
+#[test]
+fn write_protection_flushes_first() {
+    let path = std::env::temp_dir().join(format!("tsumugi-protect-{}", std::process::id()));
+    std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+    let options = FileOptions {
+        block_size: Some(BLOCK),
+        direct: false,
+        preallocated: false,
+        incarnation: Incarnation(1),
+    };
+    let file = Arc::new(FileBacking::open(&path, &options).unwrap());
+    std::fs::remove_file(&path).unwrap();
+    let plan = FaultPlan { flush_error_ppm: 1_000_000, ..FaultPlan::default() };
+    let device = Fault::new(Arc::clone(&file) as Arc<dyn Backing>, 1, plan);
+    let (limits, mode) = (Limits::default(), AdmissionMode::AnyHost);
+    let server = TestServer::with_backing(limits, mode, 1, Arc::new(device.clone()));
+    let (mut admin, mut io) = pair(&server, &HostIdentity::number(1));
+    let zeroes = rw(NvmOpcode::WRITE_ZEROES, 0, 1);
+    assert!(io.command(zeroes, None, 0).0.status().is_success());
+    let fid = fid::WRITE_PROTECTION;
+    let protect = SetFeatures { fid, dword11: 1, ..SetFeatures::default() }.encode(Nsid(1));
+    assert!(admin.command(protect, None, 0).0.status().is(Status::INTERNAL_ERROR));
+    assert!(io.command(zeroes, None, 0).0.status().is_success(), "it is not protected");
+    device.set_plan(FaultPlan::default());
+    let before = file.syncs();
+    assert!(admin.command(protect, None, 0).0.status().is_success());
+    assert_eq!(file.syncs(), before + 1);
+    assert!(io.command(zeroes, None, 0).0.status().is(Status::NAMESPACE_WRITE_PROTECTED));
     server.stop();
 }
 

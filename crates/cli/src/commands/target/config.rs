@@ -111,9 +111,6 @@ impl Settings {
         if self.data_memory_max.is_some_and(|bytes| bytes < DATA_MEMORY_MIN) {
             bail!("data_memory_max must be at least 4M, which is four of the longest transfers");
         }
-        if !self.listen_rdma.is_empty() {
-            self.check_rdma()?;
-        }
         self.check_hosts()
     }
 
@@ -140,6 +137,9 @@ impl Settings {
 
     /// Checks that hosts can connect and strangers cannot; also for a change of a running target.
     pub(super) fn check_hosts(&self) -> anyhow::Result<()> {
+        if !self.listen_rdma.is_empty() {
+            self.check_rdma()?;
+        }
         self.check_tls()?;
         for subsystem in &self.subsystems {
             super::ana::states(subsystem)?;

@@ -8,12 +8,14 @@ use crate::namespace::Found;
 use nvme::Nsid;
 use nvme::identify::IdentifyController;
 use nvme::log_page::{AnaGroup, AnaHeader, AnaState, lid};
-use reactor::time;
+use reactor::{Buffer, time};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 /// Return Groups Only: no namespace identifiers.
 const GROUPS_ONLY: u8 = 1;
+/// Most bytes of the log page that one command reads.
+const PAGE_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of times that the log page is read again because it has changed meanwhile.
 const READS_MAX: usize = 10;
 /// Pause before the page is read because a command was refused.
@@ -77,8 +79,10 @@ async fn look(inner: &Weak<Inner>, index: usize) -> Option<Option<Duration>> {
             path.ana_changes_seen.set(changes);
         }
         Err(error @ Error::WritesLost { .. }) => {
-            tracing::error!(address = %path.address(), %error, "the namespace cannot be used");
-            *namespace.0.failed.borrow_mut() = Some(error);
+            // Logs once, not at each check.
+            if namespace.0.failed.replace(Some(error.clone())).is_none() {
+                tracing::error!(address = %path.address(), %error, "the namespace cannot be used");
+            }
         }
         // That link has ended: the next one will be checked.
         Err(error) if error.is_connection_error() => {}
@@ -110,6 +114,9 @@ async fn check(namespace: &Namespace, path: &Path, link: &Link) -> Result<AnaSta
         let what = "blocks, size or largest transfer differ from those of the other paths";
         return Err(Error::PathMismatch { address: path.address(), what });
     }
+    if found.geometry.has_volatile_cache {
+        namespace.0.must_flush.set(true);
+    }
     match (path.incarnation.get(), now.incarnation) {
         (Some(was), Some(now)) if was != now => Err(Error::WritesLost {
             was: uuid::Uuid::from_u128(was),
@@ -126,21 +133,25 @@ pub(super) async fn access(link: &Link, nsid: Nsid, group: u32) -> Result<AnaSta
     if identify.cmic & IdentifyController::CMIC_ANA == 0 {
         return Ok(AnaState::Optimized);
     }
-    let mut before = header(link).await?;
     for _ in 0..READS_MAX {
-        let count = before.ngrps.get();
+        let page = read_page(link, identify.nanagrpid.get()).await?;
+        let count = header(&page)?.ngrps.get();
         if u32::from(count) > identify.nanagrpid.get() {
             return Err(invalid("ngrps", u64::from(count)));
         }
         let bytes = usize::from(count) * AnaGroup::BYTES;
-        let offset = AnaHeader::BYTES as u64;
-        let page = link.log_page_of(lid::ANA, GROUPS_ONLY, Nsid(0), offset, bytes).await?;
-        let after = header(link).await?;
-        if after.chgcnt != before.chgcnt || after.ngrps != before.ngrps {
-            before = after;
-            continue;
+        let mut rest = Vec::new();
+        if page.len() < AnaHeader::BYTES + bytes {
+            // More than one command can transfer: such a target has to obey offsets.
+            let offset = AnaHeader::BYTES as u64;
+            rest = link.log_page_of(lid::ANA, GROUPS_ONLY, Nsid(0), offset, bytes).await?;
+            if header(&read_page(link, 0).await?)?.chgcnt != header(&page)?.chgcnt {
+                continue;
+            }
         }
-        for descriptor in page.chunks_exact(AnaGroup::BYTES) {
+        let whole = page.get(AnaHeader::BYTES..AnaHeader::BYTES + bytes);
+        let descriptors = whole.unwrap_or(&rest);
+        for descriptor in descriptors.chunks_exact(AnaGroup::BYTES) {
             let descriptor = AnaGroup::from_prefix(descriptor)
                 .map_err(|_| invalid("descriptor", u64::from(group)))?;
             if descriptor.agid.get() == group {
@@ -153,11 +164,17 @@ pub(super) async fn access(link: &Link, nsid: Nsid, group: u32) -> Result<AnaSta
     Err(Error::ControllerFailed("changes its ANA log page faster than it can be read"))
 }
 
-async fn header(link: &Link) -> Result<AnaHeader, Error> {
-    let page = link.log_page_of(lid::ANA, GROUPS_ONLY, Nsid(0), 0, AnaHeader::BYTES).await?;
-    let header = AnaHeader::from_prefix(&page)
-        .map_err(|fault| Error::InvalidResponse { structure: "ANA log page", fault })?;
-    Ok(*header)
+/// Reads the log page from its start, with room for this number of groups, by one command: Linux's
+/// target ignores the offset and begins with the header each time.
+async fn read_page(link: &Link, groups: u32) -> Result<Buffer, Error> {
+    let whole = AnaHeader::BYTES + groups as usize * AnaGroup::BYTES;
+    let bytes = whole.min(PAGE_BYTES_MAX).min(link.transfer_bytes_max as usize);
+    link.log_page_piece(lid::ANA, GROUPS_ONLY, Nsid(0), 0, bytes).await
+}
+
+fn header(page: &[u8]) -> Result<&AnaHeader, Error> {
+    AnaHeader::from_prefix(page)
+        .map_err(|fault| Error::InvalidResponse { structure: "ANA log page", fault })
 }
 
 fn invalid(field: &'static str, value: u64) -> Error {

@@ -107,6 +107,11 @@ impl Connection {
         self.door.as_ref().is_some_and(|door| is_authentication(sqe) || !door.is_open())
     }
 
+    /// Returns whether commands that have waited may be executed.
+    pub(super) fn may_go_on(&self) -> bool {
+        self.door.as_ref().is_none_or(|door| door.is_open())
+    }
+
     /// Executes a command for the door whose data has arrived.
     pub(super) fn at_door(&mut self, tag: Tag, sqe: &SubmissionQueueEntry) {
         let Some(door) = &mut self.door else { return };
