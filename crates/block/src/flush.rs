@@ -5,17 +5,24 @@
 //! begun, because that one may miss its writes.
 //!
 //! A failed flush fails all requests that it served and every later one, on all threads. The system
-//! reports a lost write only once, so a flush that succeeds after a failed one proves nothing.
+//! reports a lost write only once, so a flush that succeeds after a failed one proves nothing. A flush
+//! that the system does not even begin, for want of a thread, is tried again.
 
 use crate::error::{Access, Error};
 use crate::future::IoFuture;
 use reactor::File;
 use reactor::local::{OneshotSender, oneshot};
+use reactor::time::sleep;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Tries of a flush that does not begin, and the pause between them.
+const TRIES_MAX: u32 = 500;
+const TRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// The flushes of one thread's device.
 #[derive(Debug)]
@@ -54,7 +61,15 @@ impl FlushGroup {
     }
 
     async fn sync(&self) -> Result<(), Error> {
-        if let Err(source) = self.file.sync_data().await {
+        let mut result = self.file.sync_data().await;
+        for _ in 0..TRIES_MAX {
+            if !result.as_ref().is_err_and(has_not_begun) {
+                break;
+            }
+            sleep(TRY_PAUSE).await;
+            result = self.file.sync_data().await;
+        }
+        if let Err(source) = result {
             self.state.failure.get_or_init(|| failed(source));
         }
         self.state.failure.get().map_or(Ok(()), |failure| Err(failure.clone()))
@@ -75,6 +90,12 @@ impl FlushGroup {
             }
         }
     }
+}
+
+/// Returns whether the call was not carried out, for want of a thread or by a signal. Nothing is lost
+/// then.
+fn has_not_begun(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 fn failed(source: io::Error) -> Error {

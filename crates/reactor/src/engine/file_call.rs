@@ -55,11 +55,12 @@ impl FileCall {
             (_, code) if code == -libc::EAGAIN => AtOnce::WouldBlock,
             // Linux returns EINVAL for writes through the page cache until 5.x.
             (_, code) if code == -libc::EOPNOTSUPP || code == -libc::EINVAL => AtOnce::Unknown,
-            (Self::Read { vectors, count, .. }, code) if code > 0 => {
+            (Self::Read { vectors, count, .. }, code) if code >= 0 => {
                 // SAFETY: the vectors are kept until the call has ended.
                 let vectors = unsafe { std::slice::from_raw_parts(*vectors, *count) };
                 let bytes: usize = vectors.iter().map(|vector| vector.iov_len).sum();
-                // The rest may be beyond the file's end, or not be cached.
+                // The rest may be beyond the file's end, or not be cached. 0 need not be the end:
+                // Linux 5.9 and 5.10 return it for pages that are not cached (readv(2), BUGS).
                 if code as usize == bytes { AtOnce::Done(code) } else { AtOnce::WouldBlock }
             }
             (_, code) => AtOnce::Done(code),
