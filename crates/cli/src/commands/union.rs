@@ -9,6 +9,7 @@
 mod background;
 pub(super) mod bench;
 mod check;
+mod helpers;
 mod live;
 mod partial;
 mod serving;
@@ -17,7 +18,7 @@ use crate::signals;
 use ::union::{IOCTL_SYNC, Options, UnionMount};
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -172,13 +173,14 @@ pub(crate) fn run_by_name(
 ) -> Option<anyhow::Result<ExitCode>> {
     let called = PathBuf::from(args.next()?);
     match called.file_name()?.as_bytes() {
-        b"tsumugi-union"
-        | b"mount.fuse.tsumugi-union"
-        | b"mount.fuse.tsumugi"
-        | b"fuse-overlayfs" => {
+        b"tsumugi-union" | b"fuse-overlayfs" => {
             super::start_log();
             let args = [OsString::from("tsumugi-union")].into_iter().chain(args);
             Some(mount(&MountProgram::parse_from(args).mount))
+        }
+        b"mount.fuse.tsumugi-union" | b"mount.fuse.tsumugi" => {
+            super::start_log();
+            Some(helpers::mount(args))
         }
         serving::KEEPER => {
             super::start_log();
@@ -190,7 +192,7 @@ pub(crate) fn run_by_name(
         }
         b"umount.fuse.tsumugi-union" => {
             super::start_log();
-            Some(unmount(args))
+            Some(helpers::unmount(args))
         }
         _ => None,
     }
@@ -264,21 +266,4 @@ fn sync(mountpoint: &Path) -> anyhow::Result<ExitCode> {
         )
     })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// `umount.fuse.tsumugi-union MOUNTPOINT [-fnlrv] [-N NAMESPACE] [-t TYPE]`: commits, unmounts.
-fn unmount(args: impl Iterator<Item = OsString>) -> anyhow::Result<ExitCode> {
-    let is_option = |arg: &OsString| arg.as_bytes().starts_with(b"-");
-    let mountpoint = args.into_iter().find(|arg| !is_option(arg));
-    let mountpoint = PathBuf::from(mountpoint.context("the mount point to unmount is missing")?);
-    // The caller of umount may have no right to open the root: the server commits at its end
-    // anyway.
-    if let Err(error) = ::union::sync_mount(&mountpoint) {
-        tracing::debug!(%error, "no sync before unmounting");
-    }
-    let status = std::process::Command::new("umount")
-        .args([OsStr::new("-i"), mountpoint.as_os_str()])
-        .status()
-        .context("cannot run umount")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
