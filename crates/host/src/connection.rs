@@ -246,9 +246,15 @@ impl Inner {
         }
     }
 
+    /// Wakes the next caller that waits for a slot. Those that were only begun get no wake-up and take
+    /// a slot when they are polled, so they are passed over.
     fn wake_next_queued(&self) {
-        if let Some((_, waker)) = self.queued.borrow_mut().pop_front() {
+        while let Some((_, waker)) = self.queued.borrow_mut().pop_front() {
+            let is_only_begun = waker.will_wake(Waker::noop());
             waker.wake();
+            if !is_only_begun {
+                return;
+            }
         }
     }
 
