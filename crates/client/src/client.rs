@@ -13,6 +13,7 @@ use crate::session::counts::CallCounts;
 use crate::small_pieces::{CompactCounts, Compaction};
 use crate::space::Space;
 use crate::sums::mismatches::{ChecksumCounts, Mismatches};
+use crate::write_back::WriteBack;
 use locks::LockTable;
 use protocol::client::{Answer, Call, ReadCall};
 use protocol::lease::Return;
@@ -81,6 +82,8 @@ pub struct Client {
     pub(crate) dirty_budget: Semaphore,
     /// Inodes that have uncommitted data.
     pub(crate) dirty_inodes: RefCell<BTreeMap<InodeId, Rc<Inode>>>,
+    /// Those of them that the background commits.
+    pub(crate) write_back: WriteBack,
     pub(crate) changes: Option<Box<dyn Fn(Change)>>,
     /// See [`ClientConfig::inline_bytes`].
     pub(crate) inline_bytes: u64,

@@ -61,6 +61,7 @@ mod space;
 mod stream;
 mod sums;
 mod write;
+mod write_back;
 mod write_out;
 
 pub use ahead::memory::AheadCounts;
