@@ -1,5 +1,6 @@
 //! The parts of a client.
 
+use crate::absent_names::AbsentNames;
 use crate::ahead::memory::{AheadCounts, Memory};
 use crate::change::Change;
 use crate::devices::{DeviceUse, Devices, LocalDevices};
@@ -93,6 +94,8 @@ pub struct Client {
     pub(crate) mismatches: Mismatches,
     /// Inodes whose inline bytes are cached, the oldest first. Some appear more than once.
     pub(crate) heads: RefCell<VecDeque<InodeId>>,
+    /// Cached names that do not exist.
+    pub(crate) absent_names: AbsentNames,
     /// Rights of forgotten inodes, which go back to the service together.
     pub(crate) returns: RefCell<Vec<Return>>,
     /// Open handles.

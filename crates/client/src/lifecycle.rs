@@ -1,5 +1,6 @@
 //! Start and end of a client, and its write-back in the background.
 
+use crate::absent_names::AbsentNames;
 use crate::client::{Client, ClientConfig};
 use crate::devices::Devices;
 use crate::inode::Inode;
@@ -47,6 +48,7 @@ impl Client {
             checksum: config.checksum,
             mismatches: Mismatches::default(),
             heads: RefCell::default(),
+            absent_names: AbsentNames::default(),
             returns: RefCell::default(),
             open_files: Cell::new(0),
             removals: Removals::default(),
@@ -99,6 +101,7 @@ impl Client {
             self.commit_dirty_files();
             self.compact_due();
             self.return_idle_locks();
+            self.forget_expired_names();
             self.give_back().await;
             self.evict();
         }
