@@ -99,6 +99,9 @@ pub struct SessionOptions {
     /// all wait for the file system gets another one until this is reached. Pages count towards
     /// memory only once they were used.
     pub ring_payload_bytes_max: usize,
+    /// `io_uring`: most bytes of address space beyond that, for queues without a free entry for 20
+    /// ms: many requests of one CPU wait, for locks or for a device that does not answer.
+    pub ring_reserve_bytes_max: usize,
     /// `io_uring`: payload lies in huge pages, if the system offers them. Useful for file systems
     /// that read from devices straight into it: one page is one transfer. Costs 2 MiB for each CPU
     /// that sends requests, even small ones.
@@ -129,6 +132,7 @@ impl Default for SessionOptions {
             agreed: None,
             ring_entries_per_queue: 8,
             ring_payload_bytes_max: 1 << 30,
+            ring_reserve_bytes_max: 1 << 30,
             ring_payload_in_huge_pages: false,
         }
     }
