@@ -1,5 +1,6 @@
 //! The parts of a client.
 
+use crate::absent_names::AbsentNames;
 use crate::ahead::memory::{AheadCounts, Memory};
 use crate::change::Change;
 use crate::devices::{DeviceUse, Devices, LocalDevices};
@@ -13,6 +14,7 @@ use crate::session::counts::CallCounts;
 use crate::small_pieces::{CompactCounts, Compaction};
 use crate::space::Space;
 use crate::sums::mismatches::{ChecksumCounts, Mismatches};
+use crate::write_back::WriteBack;
 use locks::LockTable;
 use protocol::client::{Answer, Call, ReadCall};
 use protocol::lease::Return;
@@ -81,6 +83,8 @@ pub struct Client {
     pub(crate) dirty_budget: Semaphore,
     /// Inodes that have uncommitted data.
     pub(crate) dirty_inodes: RefCell<BTreeMap<InodeId, Rc<Inode>>>,
+    /// Those of them that the background commits.
+    pub(crate) write_back: WriteBack,
     pub(crate) changes: Option<Box<dyn Fn(Change)>>,
     /// See [`ClientConfig::inline_bytes`].
     pub(crate) inline_bytes: u64,
@@ -90,6 +94,8 @@ pub struct Client {
     pub(crate) mismatches: Mismatches,
     /// Inodes whose inline bytes are cached, the oldest first. Some appear more than once.
     pub(crate) heads: RefCell<VecDeque<InodeId>>,
+    /// Cached names that do not exist.
+    pub(crate) absent_names: AbsentNames,
     /// Rights of forgotten inodes, which go back to the service together.
     pub(crate) returns: RefCell<Vec<Return>>,
     /// Open handles.

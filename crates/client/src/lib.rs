@@ -20,11 +20,12 @@
 //! | `device_io`, `leasing` | commands to devices; leased blocks |
 //! | `kernel_cache` | names, attributes and pages that the kernel holds |
 //! | `opens`, `attributes`, `rights`, `rounds` | what many operations begin with |
-//! | `checksums`, `neighbours`, `inline_cache` | computing checksums, prefetching, a bound |
+//! | `checksums`, `neighbours`, `inline_cache`, `absent_names` | computing checksums, prefetching, two bounds |
 //! | `inodes` | the table of inodes |
 //! | `client` | the parts of a client |
 //! | `inode`, `dirty`, `ahead`, `devices`, `space`, `session`, … | the parts: state |
 
+mod absent_names;
 mod ahead;
 mod attributes;
 mod change;
@@ -61,6 +62,7 @@ mod space;
 mod stream;
 mod sums;
 mod write;
+mod write_back;
 mod write_out;
 
 pub use ahead::memory::AheadCounts;

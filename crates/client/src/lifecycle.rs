@@ -1,5 +1,6 @@
 //! Start and end of a client, and its write-back in the background.
 
+use crate::absent_names::AbsentNames;
 use crate::client::{Client, ClientConfig};
 use crate::devices::Devices;
 use crate::inode::Inode;
@@ -8,6 +9,7 @@ use crate::removals::Removals;
 use crate::session::Session;
 use crate::small_pieces::Compaction;
 use crate::sums::mismatches::Mismatches;
+use crate::write_back::WriteBack;
 use protocol::Errno;
 use reactor::local::{Semaphore, WaitGroup};
 use reactor::time::{now, sleep};
@@ -40,11 +42,13 @@ impl Client {
             space: RefCell::default(),
             dirty_budget: Semaphore::new(DIRTY_BYTES_MAX),
             dirty_inodes: RefCell::default(),
+            write_back: WriteBack::default(),
             changes: config.changes,
             inline_bytes: config.inline_bytes.min(protocol::inline::INLINE_MAX_BYTES),
             checksum: config.checksum,
             mismatches: Mismatches::default(),
             heads: RefCell::default(),
+            absent_names: AbsentNames::default(),
             returns: RefCell::default(),
             open_files: Cell::new(0),
             removals: Removals::default(),
@@ -94,15 +98,32 @@ impl Client {
         while !self.closed.get() {
             // Half of the time: the service takes the other half to have the devices flushed.
             sleep(self.session.times().writeback / 2).await;
-            let dirty: Vec<Rc<Inode>> = self.dirty_inodes.borrow().values().cloned().collect();
-            for inode in dirty {
-                // A failure stays with the inode; close or fsync reports it.
-                let _ = self.commit(&inode, false).await;
-            }
+            self.commit_dirty_files();
             self.compact_due();
             self.return_idle_locks();
+            self.forget_expired_names();
             self.give_back().await;
             self.evict();
+        }
+    }
+
+    /// Starts to commit all files that are dirty now, except those whose commit has not ended. Does
+    /// not wait, because a commit may.
+    fn commit_dirty_files(self: &Rc<Self>) {
+        for inode in self.dirty_inodes.borrow().values() {
+            self.write_back.add(inode);
+        }
+        while let Some(inode) = self.write_back.begin() {
+            reactor::spawn(Rc::clone(self).commit_in_turn(inode));
+        }
+    }
+
+    /// Commits files until none is due. A failure stays with the file; close or fsync reports it.
+    async fn commit_in_turn(self: Rc<Self>, first: Rc<Inode>) {
+        let mut next = Some(first);
+        while let Some(inode) = next {
+            let _ = self.commit(&inode, false).await;
+            next = self.write_back.end(inode.id);
         }
     }
 }

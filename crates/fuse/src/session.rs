@@ -8,6 +8,7 @@
 
 mod connection;
 mod init;
+mod write_room;
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -26,6 +27,7 @@ use crate::transport::{device, uring};
 use crate::types::{Capabilities, NodeId};
 
 pub(crate) use connection::{Connection, FetchError, Incoming, sort_fetch_error};
+pub(crate) use write_room::{Held, Kept};
 
 /// A file system that answers requests.
 pub trait FileSystem: 'static {
@@ -79,8 +81,12 @@ pub struct SessionOptions {
     /// number of tasks that may wait for one. At the limit the session reads no more requests, not
     /// even an unlock.
     pub requests_in_flight_max: usize,
-    /// Most WRITEs in flight, which bounds payload memory to this times `max_write_bytes`.
+    /// `/dev/fuse`: most WRITEs in flight that keep the buffer of `max_write_bytes` that they were
+    /// received into. The data of further ones is copied to memory of its own size.
     pub writes_in_flight_max: usize,
+    /// `/dev/fuse`: most bytes of such copies, exceeded by less than one WRITE. At this limit the
+    /// session reads no more requests.
+    pub copied_write_bytes_max: usize,
     /// The transport to use.
     pub transport: TransportChoice,
     /// What an earlier process has agreed with the kernel, if this one continues its connection.
@@ -93,6 +99,9 @@ pub struct SessionOptions {
     /// all wait for the file system gets another one until this is reached. Pages count towards
     /// memory only once they were used.
     pub ring_payload_bytes_max: usize,
+    /// `io_uring`: most bytes of address space beyond that, for queues without a free entry for 20
+    /// ms: many requests of one CPU wait, for locks or for a device that does not answer.
+    pub ring_reserve_bytes_max: usize,
     /// `io_uring`: payload lies in huge pages, if the system offers them. Useful for file systems
     /// that read from devices straight into it: one page is one transfer. Costs 2 MiB for each CPU
     /// that sends requests, even small ones.
@@ -118,10 +127,12 @@ impl Default for SessionOptions {
             max_stack_depth: 0,
             requests_in_flight_max: 4096,
             writes_in_flight_max: 64,
+            copied_write_bytes_max: 256 << 20,
             transport: TransportChoice::Auto,
             agreed: None,
             ring_entries_per_queue: 8,
             ring_payload_bytes_max: 1 << 30,
+            ring_reserve_bytes_max: 1 << 30,
             ring_payload_in_huge_pages: false,
         }
     }

@@ -1,6 +1,6 @@
 //! The mount in the kernel: its start, its end, and the agreement about capabilities.
 
-use crate::notices::{Notices, notices};
+use crate::notices::{Notices, PageQueue, notices};
 use crate::server::Server;
 use client::{Change, Client};
 use fuse::{
@@ -8,6 +8,7 @@ use fuse::{
     SessionOptions, TransportChoice, Unmounter,
 };
 use reactor::local::OneshotSender;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -135,10 +136,7 @@ fn mount_options(settings: &MountSettings) -> MountOptions {
 fn notice_threads(session: &Session) -> Result<Notices, FuseError> {
     let (notices, pages, names, prompt) = notices();
     let config = reactor::Config { entries: NOTICE_ENTRIES, ..reactor::Config::default() };
-    let notifier = session.notifier();
-    let of_pages = reactor::thread::spawn("pages", &config, move || async move {
-        pages.serve(async |node| notifier.invalidate_inode(node, 0, 0)).await;
-    });
+    let of_pages = page_thread(&config, session.notifier(), pages);
     let notifier = session.notifier();
     let of_names = reactor::thread::spawn("names", &config, move || async move {
         let drop_name = async |directory, name: &Name, expires_only| {
@@ -160,6 +158,26 @@ fn notice_threads(session: &Session) -> Result<Notices, FuseError> {
         thread.map(drop).map_err(failed)?;
     }
     Ok(notices.drop_at_once(session.notifier()))
+}
+
+/// Starts a thread that has the kernel drop pages. It starts another one if it is the last that
+/// does not wait for a file.
+fn page_thread(
+    config: &reactor::Config,
+    notifier: Notifier,
+    pages: PageQueue,
+) -> io::Result<reactor::thread::JoinHandle<()>> {
+    let next = (config.clone(), notifier.clone());
+    let start_another = move |pages| {
+        let (config, notifier) = next.clone();
+        if let Err(error) = page_thread(&config, notifier, pages) {
+            tracing::warn!(%error, "a file with locked pages may delay others: no further thread");
+        }
+    };
+    reactor::thread::spawn("pages", config, move || async move {
+        let drop_pages = async |node| notifier.invalidate_inode(node, 0, 0);
+        pages.serve(drop_pages, start_another).await;
+    })
 }
 
 /// Drops all names of the mount, unless that would detach what is mounted below it.

@@ -6,24 +6,28 @@
 //!
 //! | queue | what the kernel drops | what that may wait for |
 //! | --- | --- | --- |
-//! | [`PageQueue`] | pages of a file | reads and writes of them |
+//! | [`PageQueue`], with several threads | pages of a file | reads and writes of them |
 //! | [`NameQueue`] | names of a directory | the lock of the directory, held by each change of it |
 //! | [`PromptQueue`] | attributes; all names at once | nothing of its own |
 //!
 //! Attributes of directories need no queue: each create and removal drops those of its directory.
 
+mod pages;
+
+pub use pages::PageQueue;
+
 use crate::nodes::Numbers;
 use client::{Change, LentName};
 use fuse::{FuseError, Name, NodeId, Notifier};
+use pages::PageSender;
 use reactor::mailbox::{Receiver, Sender, channel};
+use std::sync::Arc;
 
 /// Most changes in a queue. If there are more pages to drop, the kernel keeps those of an open file
 /// until the file is opened anew, which is what mode `close` promises anyway. A sender that waits
 /// for a report learns of it, because the channel of the report closes.
 const NOTICES_MAX: usize = 65536;
 
-/// A file whose pages the kernel has to drop, and the channel that reports when it has.
-type OfPages = (NodeId, Option<Sender<()>>);
 /// A directory (all its numbers), names in it, and the channel that reports when they are dropped.
 type OfNames = (Vec<NodeId>, Vec<LentName>, Sender<()>);
 
@@ -36,17 +40,13 @@ enum Prompt {
 /// The sending ends of the queues.
 #[derive(Clone, Debug)]
 pub struct Notices {
-    pages: Sender<OfPages>,
+    pages: Arc<PageSender>,
     names: Sender<OfNames>,
     prompt: Sender<Prompt>,
     /// Makes the kernel drop attributes of directories without a queue.
     pub(crate) at_once: Option<Notifier>,
     pub(crate) numbers: Numbers,
 }
-
-/// Files whose pages the kernel has to drop.
-#[derive(Debug)]
-pub struct PageQueue(Receiver<OfPages>);
 
 /// Names that the kernel has to drop.
 #[derive(Debug)]
@@ -58,11 +58,12 @@ pub struct PromptQueue(Receiver<Prompt>);
 
 /// Makes the queues.
 pub fn notices() -> (Notices, PageQueue, NameQueue, PromptQueue) {
-    let (pages, of_pages) = channel(NOTICES_MAX);
+    let (pages, of_pages) = pages::pages();
+    let pages = Arc::new(pages);
     let (names, of_names) = channel(NOTICES_MAX);
     let (prompt, of_prompt) = channel(NOTICES_MAX);
     let notices = Notices { pages, names, prompt, at_once: None, numbers: Numbers::default() };
-    (notices, PageQueue(of_pages), NameQueue(of_names), PromptQueue(of_prompt))
+    (notices, of_pages, NameQueue(of_names), PromptQueue(of_prompt))
 }
 
 impl Notices {
@@ -86,10 +87,8 @@ impl Notices {
         let numbers = |inode| self.numbers.of(inode);
         let is_queued = match change {
             Change::Inode(_) if reactor::mutant!("kernel-uninformed") => return,
-            Change::Inode(inode) => self.pages.try_send((NodeId(inode.0), None)).is_ok(),
-            Change::Pages(inode, done) => {
-                self.pages.try_send((NodeId(inode.0), Some(done))).is_ok()
-            }
+            Change::Inode(inode) => self.pages.send(NodeId(inode.0), None),
+            Change::Pages(inode, done) => self.pages.send(NodeId(inode.0), Some(done)),
             Change::Attributes { inode, is_directory, known } => match &self.at_once {
                 Some(notifier) if is_directory => {
                     known.try_send(drop_at_once(notifier, &numbers(inode))).is_ok()
@@ -116,27 +115,6 @@ fn drop_at_once(notifier: &Notifier, nodes: &[NodeId]) -> bool {
         })
     };
     nodes.iter().filter(|node| !dropped(node)).count() == 0
-}
-
-impl PageQueue {
-    /// Makes the kernel drop the pages of each inode in the queue, one after the other, and reports
-    /// each. Returns when no sender is left.
-    pub async fn serve(mut self, drop_pages: impl AsyncFn(NodeId) -> Result<(), FuseError>) {
-        while let Some((node, mut done)) = self.0.recv().await {
-            if reactor::mutant!("dropped-too-early")
-                && let Some(done) = done.take()
-            {
-                let _ = done.try_send(());
-            }
-            // ENOENT: the kernel does not know the inode (any more).
-            if let Err(error) = drop_pages(node).await {
-                tracing::debug!(node = node.0, %error, "kernel not notified of a change");
-            }
-            if let Some(done) = done {
-                let _ = done.try_send(());
-            }
-        }
-    }
 }
 
 impl NameQueue {
@@ -212,14 +190,14 @@ mod tests {
             notices.changes()(Change::Pages(InodeId(5), done));
             drop(notices);
             let is_dropped = Cell::new(false);
-            let serve = pages.serve(async |node| {
+            let drop_pages = async |node| {
                 assert_eq!(node, NodeId(5));
                 reactor::time::sleep(Duration::from_millis(1)).await;
                 assert!(!is_reported(), "the kernel has not dropped them yet");
                 is_dropped.set(true);
                 Ok(())
-            });
-            serve.await;
+            };
+            pages.serve(drop_pages, drop).await;
             assert!(is_dropped.get());
             assert!(is_reported(), "it is reported in the end");
         };

@@ -299,6 +299,19 @@ impl MetaMachine {
     }
 }
 
+/// Has a kernel drop pages, as a thread of a mount does.
+fn serve_pages(kernel: Rc<Kernel>, pages: mount::PageQueue) {
+    let next = Rc::clone(&kernel);
+    let start_another = move |pages| serve_pages(Rc::clone(&next), pages);
+    drop(reactor::spawn(async move {
+        let drop_pages = async |node: fuse::NodeId| {
+            kernel.invalidate_inode(node.0).await;
+            Ok(())
+        };
+        pages.serve(drop_pages, start_another).await;
+    }));
+}
+
 impl Machine {
     /// Returns the name of its node.
     pub(crate) fn name(&self) -> &str {
@@ -362,12 +375,7 @@ impl Machine {
             async move |node| Ok(notified.drop_attributes(node.0).await),
             async move || all.increase_epoch().await,
         )));
-        pages
-            .serve(async |node| {
-                kernel.invalidate_inode(node.0).await;
-                Ok(())
-            })
-            .await;
+        serve_pages(kernel, pages);
         std::future::pending::<()>().await;
     }
 

@@ -301,3 +301,42 @@ fn an_open_for_writing_waits_for_no_writer() {
         closing.await.unwrap();
     });
 }
+
+/// Goal: a file whose commit waits for the right of a dead session delays no other file of its
+/// client: others see what was written to these within the usual time.
+#[test]
+fn a_commit_that_waits_delays_no_other_file() {
+    play(3, async |stage| {
+        let prepare = async |client: Rc<Client>| {
+            let mut inodes = Vec::new();
+            for name in ["a", "b", "c"] {
+                inodes.push(make(&client, name.as_bytes(), 1, 5000).await);
+            }
+            inodes
+        };
+        let inodes = stage.on(1, prepare).await;
+        let first = inodes[0];
+        stage.on(2, async move |client| bytes_of(&client, first, 0..8).await.unwrap()).await;
+        stage.network.isolate(&stage.nodes[2]);
+        let all = inodes.clone();
+        let write_all = async move |client: Rc<Client>| {
+            let mut handles = Vec::new();
+            for inode in all {
+                let (handle, _) = client.open(inode, WRITE).await.unwrap();
+                client.write(&handle, 5000, filled(2, 4000), false).await.unwrap();
+                handles.push(handle);
+            }
+            handles
+        };
+        let _open = stage.on(1, write_all).await;
+        sleep(WRITEBACK * 2).await;
+        let look = async move |client: Rc<Client>| {
+            let mut sizes = Vec::new();
+            for inode in inodes {
+                sizes.push(client.attr(inode).await.unwrap().size);
+            }
+            sizes
+        };
+        assert_eq!(stage.on(0, look).await, [5000, 9000, 9000]);
+    });
+}

@@ -7,6 +7,7 @@
 use protocol::InodeId;
 use protocol::client::Name;
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 /// Most names of a complete directory that may become unknown before it counts as incomplete.
 const UNKNOWN_NAMES_MAX: usize = 1024;
@@ -33,14 +34,17 @@ enum Coverage {
     Some,
     /// The listing of this number is fetching it from start to end.
     Listing(u64),
-    /// All names: a name that `names` has not is absent, except for those in `unknown`.
+    /// All names: a name that `names` has not is absent, except for those in `unknown`. None is in
+    /// `absent`.
     All,
 }
 
 /// The cached entries.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
-    names: HashMap<Name, Option<InodeId>>,
+    names: HashMap<Name, InodeId>,
+    /// Names that do not exist. They are bounded over all directories.
+    absent: HashSet<Rc<[u8]>>,
     extent: Coverage,
     unknown: HashSet<Name>,
     misses: u32,
@@ -50,29 +54,43 @@ impl Entries {
     /// Returns what is known of a name.
     pub(crate) fn get(&self, name: &[u8]) -> Known {
         match self.names.get(name) {
-            Some(Some(inode)) => Known::Inode(*inode),
-            Some(None) => Known::Absent,
+            Some(inode) => Known::Inode(*inode),
+            None if self.absent.contains(name) => Known::Absent,
             None if self.extent == Coverage::All && !self.unknown.contains(name) => Known::Absent,
             None => Known::Unknown,
         }
     }
 
-    /// Notes what a name names.
-    pub(crate) fn set(&mut self, name: &[u8], inode: Option<InodeId>) {
+    /// Notes what a name names. Returns an absent name that takes memory from now on.
+    #[must_use]
+    pub(crate) fn set(&mut self, name: &[u8], inode: Option<InodeId>) -> Option<Rc<[u8]>> {
         if self.extent == Coverage::All {
             self.unknown.remove(name);
-            if inode.is_none() {
-                self.names.remove(name);
-                return;
-            }
         }
-        self.names.insert(name.to_vec(), inode);
+        if let Some(inode) = inode {
+            self.absent.remove(name);
+            self.names.insert(name.to_vec(), inode);
+            return None;
+        }
+        self.names.remove(name);
+        if self.extent == Coverage::All || self.absent.contains(name) {
+            return None;
+        }
+        let name: Rc<[u8]> = name.into();
+        self.absent.insert(Rc::clone(&name));
+        Some(name)
+    }
+
+    /// Forgets that a name does not exist, to free memory.
+    pub(crate) fn forget_absent(&mut self, name: &[u8]) {
+        self.absent.remove(name);
     }
 
     /// Forgets names that another session changed.
     pub(crate) fn forget(&mut self, names: &[Name]) {
         for name in names {
             self.names.remove(name);
+            self.absent.remove(&name[..]);
             if self.extent != Coverage::Some {
                 self.unknown.insert(name.clone());
             }
@@ -86,7 +104,7 @@ impl Entries {
     /// Notes that all names are known, for a new directory or after a listing.
     pub(crate) fn set_complete(&mut self) {
         self.extent = Coverage::All;
-        self.names.retain(|_, inode| inode.is_some());
+        self.absent = HashSet::new();
     }
 
     /// Counts a name that needed a call. Returns whether the caller should list the directory now,
@@ -136,7 +154,7 @@ mod tests {
         let mut entries = Entries::default();
         assert!((1..MISSES_BEFORE_LISTING).all(|_| !entries.wants_listing(1)));
         assert!(entries.wants_listing(1));
-        entries.set(A, Some(InodeId(7)));
+        assert_eq!(entries.set(A, Some(InodeId(7))), None);
         entries.forget(&[b"late".to_vec()]);
         entries.end_listing(1, true);
         assert_eq!(entries.get(A), Known::Inode(InodeId(7)));
@@ -153,7 +171,7 @@ mod tests {
         while !entries.wants_listing(2) {}
         entries.end_listing(1, true);
         assert_eq!(entries.get(A), Known::Unknown);
-        entries.set(A, None);
+        assert_eq!(entries.set(A, None).as_deref(), Some(A));
         assert_eq!(entries.get(A), Known::Absent);
     }
 
@@ -175,7 +193,24 @@ mod tests {
         assert_eq!(entries.get(A), Known::Absent);
         entries.forget(&[A.to_vec()]);
         assert_eq!(entries.get(A), Known::Unknown);
-        entries.set(A, Some(InodeId(3)));
+        assert_eq!(entries.set(A, Some(InodeId(3))), None);
         assert_eq!(entries.get(A), Known::Inode(InodeId(3)));
+    }
+    /// Goal: a name that does not exist takes memory once, and none in a directory whose names are
+    /// all known.
+    #[test]
+    fn absent_names_take_memory_once() {
+        let mut entries = Entries::default();
+        assert!(entries.set(A, None).is_some());
+        assert_eq!(entries.set(A, None), None);
+        assert_eq!(entries.set(A, Some(InodeId(3))), None);
+        assert!(entries.set(A, None).is_some());
+        assert_eq!(entries.get(A), Known::Absent);
+        entries.forget_absent(A);
+        assert_eq!(entries.get(A), Known::Unknown);
+        assert!(entries.set(A, None).is_some());
+        entries.set_complete();
+        assert!(entries.absent.is_empty() && entries.set(A, None).is_none());
+        assert_eq!(entries.get(A), Known::Absent);
     }
 }

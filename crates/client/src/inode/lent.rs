@@ -163,8 +163,10 @@ impl Lent {
         (is_on_its_way && until > present).then_some(taken)
     }
 
-    /// Records a lent name. It stays lent for the longer of its times.
-    pub(crate) fn lend_name(&self, name: &[u8], of: LentEntry) {
+    /// Records a lent name. It stays lent for the longer of its times. Returns whether the directory
+    /// has lent so many that expired ones should be forgotten ([`Lent::sweep`]) when this one has
+    /// expired.
+    pub(crate) fn lend_name(&self, name: &[u8], of: LentEntry) -> bool {
         let mut names = self.names.borrow_mut();
         if names.len() >= NAMES_SWEPT && names.len() == names.capacity() {
             let now = now();
@@ -174,10 +176,50 @@ impl Lent {
         if let (Some(before), Some(after)) = (before, names.get_mut(name)) {
             after.until = after.until.max(before.until);
         }
+        names.len() >= NAMES_SWEPT
+    }
+
+    /// Forgets expired names. If many are left, returns when the last of them has expired.
+    pub(crate) fn sweep(&self) -> Option<Instant> {
+        let mut names = self.names.borrow_mut();
+        let present = now();
+        names.retain(|_, of| of.until > present);
+        let left = names.len();
+        names.shrink_to(2 * left);
+        let last = names.values().map(|of| of.until).max();
+        last.filter(|_| left >= NAMES_SWEPT)
     }
 
     /// Returns whether others have left the directory's names unchanged for a while.
     pub(crate) fn is_quiet(&self) -> bool {
         self.changed_by_others.get().is_none_or(|changed| changed.elapsed() >= QUIET)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a directory that has lent many names forgets those that have expired, and gives their
+    /// memory back.
+    #[test]
+    fn expired_names_take_no_memory() {
+        let scene = async {
+            let lent = Lent::default();
+            let lend = |number: usize, seconds: u64| {
+                let until = now() + Duration::from_secs(seconds);
+                let of = LentEntry { until, lent_at: now(), is_directory: false };
+                lent.lend_name(format!("{number}").as_bytes(), of)
+            };
+            assert_eq!((0..NAMES_SWEPT).filter(|number| lend(*number, 5)).count(), 1);
+            (0..10 * NAMES_SWEPT).for_each(|number| assert!(lend(number, 5)));
+            lend(0, 9);
+            assert_eq!(lent.sweep(), Some(now() + Duration::from_secs(9)));
+            reactor::time::sleep(Duration::from_secs(6)).await;
+            assert_eq!(lent.sweep(), None, "few are left");
+            assert_eq!(lent.names.borrow().len(), 1);
+            assert!(lent.names.borrow().capacity() < NAMES_SWEPT);
+        };
+        reactor::sim::Simulation::new(1).run(scene).unwrap();
     }
 }

@@ -90,7 +90,10 @@ impl Client {
             return Duration::ZERO;
         };
         let is_directory = names.is_some_and(|attr| attr.kind == FileKind::Directory);
-        directory.lent.lend_name(name, LentEntry { until, lent_at: now(), is_directory });
+        let of = LentEntry { until, lent_at: now(), is_directory };
+        if directory.lent.lend_name(name, of) {
+            self.note_many_lent(parent, until);
+        }
         self.lent_until.set(self.lent_until.get().max(until));
         self.count_lent(|counts| counts.names_lent += 1);
         until.since(now())

@@ -158,7 +158,7 @@ impl Client {
     }
 
     /// Notes what a name of a cached directory names.
-    fn set_entry(
+    pub(crate) fn set_entry(
         &self,
         parent: InodeId,
         name: &[u8],
@@ -169,7 +169,9 @@ impl Client {
         let mut state = directory.state.borrow_mut();
         let Some(entries) = state.entries_mut() else { return };
         if fresh.contains(&parent) {
-            entries.set(name, inode);
+            let absent = entries.set(name, inode);
+            drop(state);
+            absent.into_iter().for_each(|name| self.note_absent(parent, name));
         } else {
             // Another call changes the directory too: no invalidation repeats what this call did.
             entries.forget(&[name.to_vec()]);

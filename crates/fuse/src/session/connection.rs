@@ -12,12 +12,13 @@ use std::task::{Poll, Waker};
 use metrics::{Family, Point};
 use reactor::Handle;
 
+use super::write_room::WriteRoom;
 use super::{FileSystem, Negotiated, Session, SessionOptions};
 use crate::abi::{InHeader, RESENT};
 use crate::cancellation::Registry;
 use crate::error::{DecodeError, FuseError};
 use crate::reply::{Encoded, Response, encode, encode_error};
-use crate::request::{Decoder, Message, Operation, Request};
+use crate::request::{Decoder, Message, Request};
 use crate::transport::fetch_error_is_transient;
 use crate::types::{Errno, NodeId, Unique};
 
@@ -44,7 +45,7 @@ pub(crate) struct Connection<F> {
     /// The mount point.
     pub(crate) mountpoint: PathBuf,
     requests: Registry,
-    writes_in_flight: Cell<usize>,
+    pub(super) write_room: WriteRoom,
     /// Number of tasks of the session that are alive.
     tasks: Cell<usize>,
     has_ended: Cell<bool>,
@@ -69,7 +70,7 @@ impl<F: FileSystem> Connection<F> {
             options: session.options.clone(),
             mountpoint: session.mountpoint().into(),
             requests: Registry::default(),
-            writes_in_flight: Cell::new(0),
+            write_room: WriteRoom::new(&session.options),
             tasks: Cell::new(0),
             has_ended: Cell::new(false),
             error: RefCell::new(None),
@@ -121,7 +122,7 @@ impl<F: FileSystem> Connection<F> {
         }
     }
 
-    fn wake_receivers(&self) {
+    pub(super) fn wake_receivers(&self) {
         for waker in self.room_wakers.borrow_mut().drain(..) {
             waker.wake();
         }
@@ -131,7 +132,7 @@ impl<F: FileSystem> Connection<F> {
     pub(crate) async fn room(&self) {
         poll_fn(|context| {
             let has_room = self.requests.len() < self.options.requests_in_flight_max
-                && self.writes_in_flight.get() < self.options.writes_in_flight_max;
+                && self.write_room.is_left();
             if has_room || self.has_ended.get() {
                 return Poll::Ready(());
             }
@@ -184,11 +185,7 @@ impl<F: FileSystem> Connection<F> {
         when_waiting: impl FnOnce(),
     ) -> Encoded {
         let counted = count(code, &request);
-        let is_write = matches!(request.operation, Operation::Write(_));
-        let in_flight = InFlight { connection: self, key: request.cancellation.key(), is_write };
-        if is_write {
-            self.writes_in_flight.set(self.writes_in_flight.get() + 1);
-        }
+        let in_flight = InFlight { connection: self, key: request.cancellation.key() };
         let future = Rc::clone(&self.file_system).handle(request);
         let response = notice_waiting(std::pin::pin!(future), &counted, when_waiting).await;
         drop(in_flight);
@@ -216,22 +213,15 @@ fn end(mut counted: metrics::Operation, response: &Response) {
 }
 
 /// Removes a request from the registry when it is answered or its task is dropped.
-struct InFlight<'a, F> {
+struct InFlight<'a, F: FileSystem> {
     connection: &'a Connection<F>,
     key: usize,
-    is_write: bool,
 }
 
-impl<F> Drop for InFlight<'_, F> {
+impl<F: FileSystem> Drop for InFlight<'_, F> {
     fn drop(&mut self) {
-        let connection = self.connection;
-        connection.requests.leave(self.key);
-        if self.is_write {
-            connection.writes_in_flight.set(connection.writes_in_flight.get() - 1);
-        }
-        for waker in connection.room_wakers.borrow_mut().drain(..) {
-            waker.wake();
-        }
+        self.connection.requests.leave(self.key);
+        self.connection.wake_receivers();
     }
 }
 

@@ -21,7 +21,7 @@ use crate::abi::{InHeader, WriteIn, opcode};
 use crate::error::{DecodeError, FuseError};
 use crate::reply::Encoded;
 use crate::request::{Decoder, Message, decode_write};
-use crate::session::{Connection, FetchError, FileSystem, Incoming, sort_fetch_error};
+use crate::session::{Connection, FetchError, FileSystem, Held, Incoming, Kept, sort_fetch_error};
 use crate::types::Unique;
 
 /// Bytes before the data of a WRITE.
@@ -101,7 +101,7 @@ async fn receiver<F: FileSystem>(connection: Rc<Connection<F>>, turn: Rc<Turn>) 
                 }
                 continue;
             }
-            let (header, incoming) = receive(&connection, &mut segments, &mut scratch);
+            let (header, incoming, held) = receive(&connection, &mut segments, &mut scratch);
             payload = segments.pop().and_then(Segment::into_buffer);
             let mut has_turn = true;
             let encoded = match incoming {
@@ -118,6 +118,7 @@ async fn receiver<F: FileSystem>(connection: Rc<Connection<F>>, turn: Rc<Turn>) 
                     connection.answer(header.opcode, request, hand_over).await
                 }
             };
+            drop(held);
             sending = Some(send(&connection, header.unique, encoded));
             if !has_turn {
                 finish_sending(sending.take()).await;
@@ -148,13 +149,13 @@ fn segments<F: FileSystem>(connection: &Connection<F>, payload: Option<Buffer>) 
     segments
 }
 
-/// Decodes the received pieces. Leaves the payload buffer in `segments` unless it is data of a
-/// WRITE.
+/// Decodes the received pieces. Leaves the payload buffer in `segments` unless a WRITE keeps it.
+/// Returns also the memory of a WRITE, to be dropped when it is answered.
 fn receive<F: FileSystem>(
-    connection: &Connection<F>,
+    connection: &Rc<Connection<F>>,
     segments: &mut Segments,
     scratch: &mut Vec<u8>,
-) -> (InHeader, Incoming) {
+) -> (InHeader, Incoming, Option<Held<F>>) {
     let payload = segments.pop().and_then(Segment::into_buffer);
     let head = segments.pop().and_then(Segment::into_buffer);
     let (Some(head), Some(mut payload)) = (head, payload) else {
@@ -162,8 +163,9 @@ fn receive<F: FileSystem>(
     };
     let Ok((header, arguments)) = InHeader::read_from_prefix(&head) else {
         tracing::error!(bytes = head.len(), "FUSE message without a header");
-        return (InHeader::default(), Incoming::Nothing);
+        return (InHeader::default(), Incoming::Nothing, None);
     };
+    let mut held_by_write = None;
     let message = if header.opcode == opcode::WRITE {
         let (input, data) = match WriteIn::read_from_prefix(arguments) {
             Ok((input, _)) => {
@@ -172,13 +174,16 @@ fn receive<F: FileSystem>(
             }
             Err(_) => (WriteIn { size: u32::MAX, ..WriteIn::default() }, payload),
         };
+        let Kept { data, free, held } = connection.keep_write(data);
+        segments.extend(free.map(|buffer| Segment::Buffer(buffer, 0..0)));
+        held_by_write = Some(held);
         decode_write(&input, data.into()).map(Message::Operation)
     } else {
         let message = decode_joined(connection.decoder, &header, arguments, &payload, scratch);
         segments.push(Segment::Buffer(payload, 0..0));
         message
     };
-    (header, connection.receive(&header, message))
+    (header, connection.receive(&header, message), held_by_write)
 }
 
 /// Decodes arguments that lie in one or two pieces.

@@ -12,13 +12,15 @@
 //!
 //! An entry is in use while the file system works, so blocking locks could use up all entries. When
 //! the last free entry of a queue starts to wait, another is registered, up to a cap on address
-//! space. The kernel (as of Linux 6.18) uses a new entry only for the next request; a request that
+//! space, and beyond it from a reserve if all entries wait for long ([`supply`]). The kernel (as of Linux 6.18) uses a new entry only for the next request; a request that
 //! was queued before waits for the next commit. So a thread on that CPU then requests the mount's
 //! statistics: the commit of that answer fetches the queued request.
 //!
 //! The queue shows the CPU that a request comes from. A single thread that serves all queues runs
 //! on the CPU of a lone caller ([`reactor::affinity`]), since that caller blocks until it has the
 //! answer.
+
+mod supply;
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -40,6 +42,8 @@ use crate::session::{Connection, FetchError, FileSystem, Incoming, sort_fetch_er
 use crate::transport::possible_cpus;
 use crate::types::{Errno, Unique};
 
+use supply::{Free, Need, Supply};
+
 /// Bytes of the area for headers: `fuse_uring_req_header`, and behind it the two I/O vectors that
 /// REGISTER needs.
 const HEADERS_BYTES: usize = 4096;
@@ -59,10 +63,10 @@ struct Iovecs([[u64; 2]; 2]);
 /// One CPU's queue.
 struct Queue {
     number: u16,
-    /// Number of entries that the kernel holds.
-    free: Cell<usize>,
+    /// The entries that the kernel holds.
+    free: Free,
     /// Address space left for payload, shared by all queues.
-    budget_bytes: Rc<Cell<usize>>,
+    supply: Rc<Supply>,
     /// Binds the thread to the CPU of a lone caller; shared by all queues.
     follower: Rc<Follower>,
     /// Payload memory that is mapped and not used by an entry yet.
@@ -121,38 +125,63 @@ pub(crate) fn start<F: FileSystem>(connection: &Rc<Connection<F>>) {
             return;
         }
     };
-    let budget_bytes = Rc::new(Cell::new(connection.options.ring_payload_bytes_max));
+    let options = &connection.options;
+    let supply =
+        Rc::new(Supply::new(options.ring_payload_bytes_max, options.ring_reserve_bytes_max));
     let follower = Follower::new();
     // Every queue needs an entry, so all queues get their first before any gets its second.
     let queues: Vec<_> = (0..queues)
         .map(|number| {
-            let (budget_bytes, follower) = (Rc::clone(&budget_bytes), Rc::clone(&follower));
-            let (free, payloads) = (Cell::new(0), RefCell::default());
-            Rc::new(Queue { number, free, budget_bytes, follower, payloads })
+            let (supply, follower) = (Rc::clone(&supply), Rc::clone(&follower));
+            let (free, payloads) = (Free::default(), RefCell::default());
+            Rc::new(Queue { number, free, supply, follower, payloads })
         })
         .collect();
     for round in 0..connection.options.ring_entries_per_queue {
         for queue in &queues {
-            add_entry(connection, queue, round == 0);
+            add_entry(connection, queue, if round == 0 { Need::First } else { Need::Ordinary });
         }
     }
 }
 
-/// Starts the task of one more entry, if there is address space left or `must` is set. Returns
-/// whether it did.
-fn add_entry<F: FileSystem>(connection: &Rc<Connection<F>>, queue: &Rc<Queue>, must: bool) -> bool {
-    let payload_bytes = payload_bytes(connection);
-    let budget_bytes = queue.budget_bytes.get();
-    if budget_bytes < payload_bytes && !must {
+/// Starts the task of one more entry, if there is address space left for this need. Returns whether
+/// it did.
+fn add_entry<F: FileSystem>(connection: &Rc<Connection<F>>, queue: &Rc<Queue>, need: Need) -> bool {
+    if !queue.supply.take(payload_bytes(connection), need) {
         return false;
     }
-    queue.budget_bytes.set(budget_bytes.saturating_sub(payload_bytes));
-    queue.free.set(queue.free.get() + 1);
+    queue.free.give();
     let (connection, queue) = (Rc::clone(connection), Rc::clone(queue));
     let task: std::pin::Pin<Box<dyn Future<Output = ()>>> =
         Box::pin(serve(Rc::clone(&connection), queue));
     connection.spawn(task);
     true
+}
+
+/// Gives a queue one more entry because its last one waits: now, or from the reserve if all entries
+/// wait for long.
+fn relieve<F: FileSystem>(connection: &Rc<Connection<F>>, queue: &Rc<Queue>) {
+    if add_entry(connection, queue, Need::Ordinary) {
+        connection.spawn(fetch_queued(Rc::clone(connection), queue.number));
+    } else if queue.free.begin_watch() {
+        connection.spawn(watch(Rc::clone(connection), Rc::clone(queue)));
+    }
+}
+
+/// Gives a queue entries of the reserve for as long as all its entries wait.
+async fn watch<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>) {
+    while queue.free.is_stuck(|| connection.has_ended()).await {
+        if !add_entry(&connection, &queue, Need::Stuck) {
+            if queue.supply.runs_out() {
+                tracing::warn!(
+                    cpu = queue.number,
+                    "too many FUSE requests wait: further ones of this CPU wait for an answer"
+                );
+            }
+            return queue.free.end_watch();
+        }
+        fetch_queued(Rc::clone(&connection), queue.number).await;
+    }
 }
 
 /// Makes the kernel look for queued requests of one CPU, once the new entry is registered.
@@ -198,11 +227,11 @@ async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>) {
             return finish(&connection, error, is_registered);
         }
         is_registered = true;
-        queue.free.set(queue.free.get() - 1);
+        queue.free.take();
         let (header, commit_id, incoming) = entry.receive(&connection);
         let when_waiting = || {
-            if queue.free.get() == 0 && add_entry(&connection, &queue, false) {
-                connection.spawn(fetch_queued(Rc::clone(&connection), queue.number));
+            if queue.free.is_empty() {
+                relieve(&connection, &queue);
             }
         };
         let encoded = match incoming {
@@ -218,7 +247,7 @@ async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>) {
         entry.put(&header, encoded);
         entry.wait_until_released().await;
         command = commit(queue.number, commit_id);
-        queue.free.set(queue.free.get() + 1);
+        queue.free.give();
     }
 }
 
