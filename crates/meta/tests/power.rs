@@ -209,3 +209,21 @@ fn memory_loses_everything() {
     let call = commit(inode, fixture.core.attr(inode).unwrap().generation, vec![wrong], vec![]);
     assert_eq!(fixture.call(&call), Err(Errno::EIO));
 }
+
+/// Goal: what is cut out of a file no longer counts as lost, also while it is being removed.
+#[test]
+fn lost_data_that_is_being_removed_does_not_count() {
+    let mut fixture = Fixture::new();
+    let inode = fixture.file("a");
+    for index in 0..300 {
+        write(&mut fixture, inode, index * 1000, false);
+    }
+    lose_power(&mut fixture, 8);
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Lost);
+    let (length, mode) = (300_000, FallocateMode::Punch);
+    let punch = ChangeCall::Fallocate { inode, offset: 0, length, mode };
+    fixture.call(&Call::Change(punch)).unwrap();
+    assert!(fixture.core.attr(inode).unwrap().allocated_bytes > 0, "it is removed in steps");
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Yes);
+    fixture.check();
+}

@@ -233,7 +233,7 @@ impl Core {
         let Some(inode) = inode.filter(|inode| inode.flush_epoch > 0) else {
             return Ok(Durable::Yes);
         };
-        let durable = self.walk_durable(id)?;
+        let durable = self.walk_durable(&inode)?;
         if durable == Durable::Yes {
             // The next call has nothing to search.
             self.transact(|transaction| transaction.put_inode(&Inode { flush_epoch: 0, ..inode }))?;
@@ -242,7 +242,9 @@ impl Core {
     }
 
     /// As [`Core::durable`], but checks all extents.
-    fn walk_durable(&self, id: InodeId) -> Result<Durable, Error> {
+    fn walk_durable(&self, inode: &Inode) -> Result<Durable, Error> {
+        let id = inode.attr.inode;
+        let cut = inode.truncating.map_or(0..0, |removal| removal.from..removal.to);
         let transaction = Transaction::begin(&self.base);
         let mut waiting = BTreeSet::new();
         let mut is_lost = false;
@@ -250,6 +252,9 @@ impl Core {
         self.base.layers.each(&Key::Extents(id, 0).prefix(1), |key, value| {
             let page: ExtentPage = decode(key, value)?;
             for extent in &page.extents.0 {
+                if extent.offset >= cut.start && extent.end() <= cut.end {
+                    continue;
+                }
                 let on = extent.place.allocation.device;
                 let Some(device) = self.base.space.devices.get(&on) else { continue };
                 let blocks = blocks_of(extent, device.info.block_size).unwrap_or_default();
