@@ -4,6 +4,7 @@ use super::Outcome;
 use super::base::{Base, Effect, Layers};
 use super::compact::Compact;
 use super::data::Commit;
+use super::durability::Walked;
 use super::names::NewInode;
 use super::rename::Rename;
 use super::transaction::{Context, Transaction};
@@ -63,6 +64,9 @@ pub struct Core {
     pub(super) synced_free_epoch: FreeEpoch,
     /// Inodes whose records contradict each other: background work leaves them alone.
     pub(super) set_aside: BTreeSet<InodeId>,
+    /// The inodes that were searched for lost data, and how many searches there were.
+    pub(super) walked: Walked,
+    pub(super) walks: u64,
 }
 
 impl std::fmt::Debug for Core {
@@ -116,6 +120,8 @@ impl Core {
             // A dead process may have flushed changes that were not synced.
             synced_free_epoch: FreeEpoch(0),
             set_aside: BTreeSet::new(),
+            walked: Walked::default(),
+            walks: 0,
         };
         if is_new {
             core.make_root(boot)?;
@@ -292,6 +298,9 @@ impl Core {
 
     fn execute_inner(&mut self, context: &Context<'_>, call: &Call) -> Result<Outcome, Error> {
         self.settle_truncations(call)?;
+        if let Call::Change(ChangeCall::CopyRange { destination, .. }) = call {
+            self.walked.forget(*destination);
+        }
         self.transact(|transaction| transaction.execute(context, call))
     }
 
