@@ -25,6 +25,7 @@ use crate::error::{Access, Error};
 use crate::flush::{FlushGroup, FlushState};
 use crate::future::{Command, IoFuture};
 use crate::incarnation::Incarnation;
+use crate::mark::FailureMark;
 use crate::memory::check_block_size;
 use crate::zeroes;
 use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
@@ -131,6 +132,20 @@ impl FileBacking {
             flushes: Arc::default(),
             memory_alignment,
         })
+    }
+
+    /// Returns the same device in the incarnation that its [`FailureMark`] says, which is 0 before
+    /// the first failure.
+    #[must_use]
+    pub fn after(self, mark: u128) -> Self {
+        Self { incarnation: Incarnation(self.incarnation.0 ^ mark), ..self }
+    }
+
+    /// Returns the same device, which writes this mark when a flush fails. Not for a device that is
+    /// attached already.
+    #[must_use]
+    pub fn with_mark(self, mark: FailureMark) -> Self {
+        Self { flushes: Arc::new(FlushState::with_mark(mark)), ..self }
     }
 
     /// Returns the open file, for callers that send their own requests within the geometry.

@@ -5,11 +5,13 @@
 //! begun, because that one may miss its writes.
 //!
 //! A failed flush fails all requests that it served and every later one, on all threads. The system
-//! reports a lost write only once, so a flush that succeeds after a failed one proves nothing. A flush
-//! that the system does not even begin, for want of a thread, is tried again.
+//! reports a lost write only once, so a flush that succeeds after a failed one proves nothing. The
+//! device's mark, if it has one, is written before a caller learns of the failure. A flush that the
+//! system does not even begin, for want of a thread, is tried again.
 
 use crate::error::{Access, Error};
 use crate::future::IoFuture;
+use crate::mark::FailureMark;
 use reactor::File;
 use reactor::local::{OneshotSender, oneshot};
 use reactor::time::sleep;
@@ -40,6 +42,14 @@ pub(crate) struct FlushState {
     pub(crate) syncs: AtomicU64,
     /// The first failure, which is permanent.
     failure: OnceLock<Error>,
+    /// Reports the failure to the next process.
+    mark: Option<FailureMark>,
+}
+
+impl FlushState {
+    pub(crate) fn with_mark(mark: FailureMark) -> Self {
+        Self { mark: Some(mark), ..Self::default() }
+    }
 }
 
 impl FlushGroup {
@@ -72,7 +82,16 @@ impl FlushGroup {
         if let Err(source) = result {
             self.state.failure.get_or_init(|| failed(source));
         }
-        self.state.failure.get().map_or(Ok(()), |failure| Err(failure.clone()))
+        let Some(failure) = self.state.failure.get() else { return Ok(()) };
+        if let Some(mark) = &self.state.mark
+            && let Err(error) = mark.set().await
+        {
+            return Err(failed(io::Error::other(format!(
+                "{failure}; do not open the device again before a reboot, because the mark of the \
+                 failure cannot be written: {error}"
+            ))));
+        }
+        Err(failure.clone())
     }
 
     async fn run(self: Rc<Self>) {
@@ -105,24 +124,31 @@ fn failed(source: io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::{FlushGroup, FlushState};
-    use reactor::{Config, File, Handle, Runtime};
+    use crate::mark::FailureMark;
+    use reactor::{Config, File, Handle, OpenOptions, Runtime};
     use std::rc::Rc;
     use std::sync::Arc;
 
     /// Goal: after a failed flush no later one succeeds, for any caller, even if the system would
-    /// report success.
+    /// report success. The mark for the next process is written before a caller learns of it.
     #[test]
     fn failures_last() {
         let (pipe, _) = std::io::pipe().unwrap();
         let bad = File::from_handle(Handle::from_fd(pipe.into()));
         let good = File::from_handle(Handle::from_fd(tempfile::tempfile().unwrap().into()));
         Runtime::new(&Config::default()).unwrap().block_on(async {
-            let state = Arc::new(FlushState::default());
+            let marks = tempfile::NamedTempFile::new().unwrap();
+            let options = OpenOptions::READ_WRITE;
+            let mark = FailureMark::new(File::open(marks.path(), options).unwrap(), 8);
+            let state = Arc::new(FlushState::with_mark(mark));
             let bad = Rc::new(FlushGroup::new(bad, Arc::clone(&state)));
             let good = Rc::new(FlushGroup::new(good, state));
             good.flush().await.unwrap();
+            assert_eq!(marks.as_file().metadata().unwrap().len(), 0, "marked without a failure");
             let (one, two) = (bad.flush(), bad.flush());
             assert_eq!(one.await.unwrap_err().to_errno(), libc::EINVAL);
+            let marked = std::fs::read(marks.path()).unwrap();
+            assert!(marked.len() == 24 && marked[8..] != [0; 16], "not marked: {marked:?}");
             assert_eq!(two.await.unwrap_err().to_errno(), libc::EINVAL);
             assert_eq!(good.flush().await.unwrap_err().to_errno(), libc::EINVAL);
         });

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use uuid::Uuid;
 
-/// Changes whenever unflushed writes may have been lost: at each start of a memory device, with
-/// each boot of the node for a file or disk.
+/// Changes whenever unflushed writes may have been lost: at each start of a memory device; with
+/// each boot of the node, and after a failed flush, for a file or disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Incarnation(pub u128);
 

@@ -14,6 +14,7 @@ mod future;
 mod incarnation;
 mod joined;
 mod log;
+mod mark;
 mod memory;
 mod zeroes;
 
@@ -26,4 +27,5 @@ pub use future::{IoFuture, Watch};
 pub use incarnation::Incarnation;
 pub use joined::Joined;
 pub use log::{Event, Log, Survival};
+pub use mark::FailureMark;
 pub use memory::MemoryBacking;

@@ -124,7 +124,8 @@ pub(crate) struct Inode {
     pub(crate) target: Vec<u8>,
     /// Number of extended attributes.
     pub(crate) xattrs: u32,
-    /// The range that a truncation has cut off and not removed yet.
+    /// The range that a call has cut off or out, or that a dead inode has, and that is not removed
+    /// yet.
     pub(crate) truncating: Option<Truncation>,
     /// No path or open file leads to it any more: its data is being freed.
     pub(crate) is_dead: bool,
@@ -171,13 +172,13 @@ impl Inode {
     }
 }
 
-/// A truncation under way, from the end of the file down. It records its progress, so that no step
-/// searches the part that earlier steps removed.
+/// The removal of a range under way, from its end down: by a truncation, a hole, or the death of the
+/// inode. It records its progress, so that no step searches the part that earlier steps removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Truncation {
-    /// Extents from this byte on must be removed.
+    /// Extents from this byte on must be removed,
     pub(crate) from: u64,
-    /// No extent is left from this byte on.
+    /// up to this byte.
     pub(crate) to: u64,
 }
 

@@ -226,40 +226,6 @@ fn freed_blocks_rest_until_all_reads_ended() {
     fixture.check();
 }
 
-/// Goal: cutting a file of thousands of allocations takes many small steps; no reader sees its old
-/// bytes meanwhile, and a kill in between loses nothing.
-#[test]
-fn long_truncations_go_in_steps() {
-    let mut fixture = Fixture::new();
-    let inode = fixture.file("a");
-    for i in 0..2000u64 {
-        fixture.write(inode, i * 200, 100);
-    }
-    fixture.core.flush().unwrap();
-    let before = fixture.store.unsynced().len();
-    fixture.truncate(inode, 1050);
-    fixture.core.flush().unwrap();
-    let batches = fixture.store.unsynced();
-    assert!(batches[before].writes.len() < 1000, "{} writes", batches[before].writes.len());
-    let attr = fixture.core.attr(inode).unwrap();
-    assert!(attr.size == 1050 && attr.allocated_bytes > 1000);
-    fixture.check();
-    fixture.core.reclaim_step(10).unwrap();
-    fixture.core.flush().unwrap();
-    fixture.reopen(CrashPoint::Process);
-    fixture.check();
-    // The file grows again: the cut data must not come back.
-    fixture.truncate(inode, 400_000);
-    let call = Call::Read(ReadCall::ReadExtents { inode, offset: 0, length: 400_000 });
-    let Ok(Answer::Extents { extents, covered_to, .. }) = fixture.call(&call) else { panic!() };
-    assert!(covered_to >= 400_000);
-    assert_eq!(extents.0.len(), 6);
-    assert_eq!(extents.0.last().unwrap().end(), 1050);
-    fixture.reclaim_all();
-    assert_eq!(fixture.core.device_use(DeviceId(0)).unwrap().allocated(), 6);
-    fixture.check();
-}
-
 /// Goal: no commit that lies changes anything.
 #[test]
 fn hostile_commits_are_refused_whole() {

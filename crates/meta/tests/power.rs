@@ -209,3 +209,53 @@ fn memory_loses_everything() {
     let call = commit(inode, fixture.core.attr(inode).unwrap().generation, vec![wrong], vec![]);
     assert_eq!(fixture.call(&call), Err(Errno::EIO));
 }
+
+/// Goal: a file is searched once for what a device has lost, and not again at each later fsync:
+/// only a further loss, or data of another file, may have made it lose something.
+#[test]
+fn a_file_is_searched_once_for_a_loss() {
+    let mut fixture = Fixture::new();
+    let (inode, spoilt) = (fixture.file("a"), fixture.file("b"));
+    write(&mut fixture, inode, 0, true);
+    write(&mut fixture, spoilt, 0, false);
+    lose_power(&mut fixture, 8);
+    for (offset, walks) in [(1000, 1), (2000, 1), (3000, 1)] {
+        write(&mut fixture, inode, offset, false);
+        flush(&mut fixture);
+        assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Yes);
+        assert_eq!(fixture.core.walks(), walks, "after a write at {offset}");
+    }
+    write(&mut fixture, inode, 4000, false);
+    lose_power(&mut fixture, 9);
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Lost);
+    // Truncated, the file is whole; a copy brings an early loss back.
+    fixture.truncate(inode, 4000);
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Yes);
+    let copied = Call::Change(ChangeCall::CopyRange {
+        source: spoilt,
+        source_offset: 0,
+        destination: inode,
+        destination_offset: 5000,
+        length: 100,
+    });
+    fixture.call(&copied).unwrap();
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Lost);
+}
+
+/// Goal: what is cut out of a file no longer counts as lost, also while it is being removed.
+#[test]
+fn lost_data_that_is_being_removed_does_not_count() {
+    let mut fixture = Fixture::new();
+    let inode = fixture.file("a");
+    for index in 0..300 {
+        write(&mut fixture, inode, index * 1000, false);
+    }
+    lose_power(&mut fixture, 8);
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Lost);
+    let (length, mode) = (300_000, FallocateMode::Punch);
+    let punch = ChangeCall::Fallocate { inode, offset: 0, length, mode };
+    fixture.call(&Call::Change(punch)).unwrap();
+    assert!(fixture.core.attr(inode).unwrap().allocated_bytes > 0, "it is removed in steps");
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Yes);
+    fixture.check();
+}

@@ -5,9 +5,12 @@
 mod support;
 
 use protocol::attr::AttrChanges;
-use protocol::client::{Answer, Call, ChangeCall, OpenTold, Push, ReadCall, Request, SessionCall};
+use protocol::client::{
+    Answer, Call, ChangeCall, FallocateMode, OpenTold, Push, ReadCall, Request, SessionCall,
+};
 use protocol::lease::Return;
-use protocol::{Errno, InodeId, LeaseStamp, Rights};
+use protocol::space::NewAllocation;
+use protocol::{AllocationId, Attr, Errno, Extent, InodeId, LeaseStamp, Place, Rights};
 use support::*;
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -212,5 +215,71 @@ fn nonsense_is_refused() {
             Err(Errno::ESTALE)
         );
         assert!(client.lookup(ROOT, "a").await.unwrap().is_none());
+    });
+}
+
+/// Makes a file of three thousand extents, each in a block of its own.
+async fn file_in_pieces(client: &TestClient, agent: &TestAgent, name: &str) -> Attr {
+    let mut file = client.create_with(ROOT, name, Rights::WRITE | Rights::SIZE).await.unwrap();
+    while file.size < 3000 * 200 {
+        let grant = client.lease(agent.devices[0]).await.unwrap();
+        let blocks = grant.free.iter().flat_map(|free| free.start..free.start + free.count);
+        let (device, incarnation) = (grant.device, grant.incarnation);
+        let ids: Vec<_> = blocks.take(1000).map(|block| AllocationId { device, block }).collect();
+        let new = |allocation: &AllocationId| NewAllocation {
+            allocation: *allocation,
+            blocks: 1,
+            incarnation,
+            is_flushed: false,
+        };
+        let piece = |(index, allocation): (u64, &AllocationId)| {
+            let place = Place { allocation: *allocation, at: 0 };
+            Extent { offset: file.size.next_multiple_of(200) + index * 200, length: 100, place }
+        };
+        let extents: Vec<_> = (0..).zip(&ids).map(piece).collect();
+        let call = commit_of(&file, ids.iter().map(new).collect(), extents);
+        file = attr(client.call(call).await).unwrap();
+    }
+    file
+}
+
+/// Goal: while much is removed from a truncated or punched file, other calls are answered. Those
+/// about the file's data wait, and find nothing of it.
+#[test]
+fn a_long_removal_lets_other_calls_run() {
+    run(async {
+        let service = service(meta::service::Times::default());
+        let agent = TestAgent::start(service.address(), vec![device(1, 65536)]).await;
+        let client = TestClient::start(service.address()).await;
+        for is_punched in [false, true] {
+            let name = if is_punched { "punched" } else { "truncated" };
+            let file = file_in_pieces(&client, &agent, name).await;
+            let grant = client.lease(agent.devices[0]).await.unwrap();
+            let inode = file.inode;
+            let remove = if is_punched {
+                let (offset, length) = (0, file.size);
+                ChangeCall::Fallocate { inode, offset, length, mode: FallocateMode::Punch }
+            } else {
+                let changes = AttrChanges { size: Some(0), ..AttrChanges::default() };
+                ChangeCall::SetAttr { inode, changes }
+            };
+            // All in one message, so that the removal is not over before the others arrive.
+            let removing = client.spawn(Call::Change(remove));
+            let extents = ReadCall::ReadExtents { inode, offset: 0, length: 1 << 20 };
+            let reading = client.spawn(Call::Read(extents));
+            let looking = client.spawn(Call::Read(ReadCall::GetAttr(ROOT)));
+            looking.done().await.unwrap();
+            assert!(!reading.is_done(), "{name}: the other call waited for the removal");
+            let Ok(Answer::Extents { extents, .. }) = reading.done().await else { panic!() };
+            assert_eq!(extents.0.len(), 0, "{name}: the file still has what was removed");
+            let file = attr(removing.done().await).unwrap();
+            let writing = client.spawn(commit(&file, &grant, grant.free[0].start, 200, 100));
+            let written = attr(writing.done().await).unwrap();
+            assert_eq!(written.allocated_bytes, 100, "{name}: the rest is removed before");
+            let call = Call::Read(ReadCall::ReadExtents { inode, offset: 0, length: 1 << 20 });
+            let Ok(Answer::Extents { extents, .. }) = client.call(call).await else { panic!() };
+            assert_eq!(extents.0.iter().map(|it| it.offset).collect::<Vec<_>>(), [200], "{name}");
+        }
+        service.stop().await.unwrap();
     });
 }

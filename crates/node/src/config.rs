@@ -64,6 +64,10 @@ pub struct NodeConfig {
     /// A file that the node locks while it runs, with its process number.
     #[serde(default)]
     pub pid_file: Option<PathBuf>,
+    /// A file in which the node notes that a device has failed a flush. Its next start counts as
+    /// lost what that device had not flushed. Absent, it is beside the configuration file.
+    #[serde(default)]
+    pub marks: Option<PathBuf>,
     /// Address at which Prometheus reads the node's counts, over HTTP.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
@@ -178,6 +182,7 @@ impl NodeConfig {
             toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         // A metadata service without TLS has no keys to hand out.
         config.plain_data |= config.plain;
+        config.marks.get_or_insert_with(|| path.with_extension("marks"));
         for device in &config.devices {
             if device.path.is_none() && device.size.is_none() {
                 return Err(wrong("a [[device]] needs a path, or a size in memory".into()));

@@ -1,7 +1,8 @@
 //! A node's devices: files and memory, opened once and exported as namespaces.
 
-use crate::config::{DeviceConfig, NodeConfig};
+use crate::config::NodeConfig;
 use crate::error::NodeError;
+use crate::marks::{Marks, create_marks};
 use block::{Backing, FileBacking, FileOptions, Fill, Incarnation, MemoryBacking};
 use nvme::Nsid;
 use std::path::{Path, PathBuf};
@@ -51,31 +52,30 @@ pub async fn create_devices(
     Ok(())
 }
 
-/// Opens the devices of a configuration, in order.
+/// Opens the devices of a configuration, in order, to serve them.
 ///
 /// # Errors
-/// [`NodeError::Device`].
+/// [`NodeError::Device`], [`NodeError::Marks`].
 pub async fn open_devices(config: &NodeConfig) -> Result<Vec<NodeDevice>, NodeError> {
+    create_marks(config)?;
     let mut devices = Vec::new();
-    for (index, device) in config.devices.iter().enumerate() {
-        devices.push(open(config, index, device).await?);
+    for index in 0..config.devices.len() {
+        devices.push(open(config, index, true).await?);
     }
     Ok(devices)
 }
 
-/// Opens the device at `index` of a configuration: its name depends on that index.
+/// Opens the device at `index` of a configuration, to read it: its name depends on that index.
 ///
 /// # Errors
-/// [`NodeError::Device`].
+/// [`NodeError::Device`], [`NodeError::Marks`].
 pub async fn open_device(config: &NodeConfig, index: usize) -> Result<NodeDevice, NodeError> {
-    open(config, index, &config.devices[index]).await
+    open(config, index, false).await
 }
 
-async fn open(
-    config: &NodeConfig,
-    index: usize,
-    device: &DeviceConfig,
-) -> Result<NodeDevice, NodeError> {
+/// Opens a device. If the node serves it, it marks failed flushes.
+async fn open(config: &NodeConfig, index: usize, is_served: bool) -> Result<NodeDevice, NodeError> {
+    let device = &config.devices[index];
     let path = device.path.clone().unwrap_or_else(|| PathBuf::from(format!("memory:{index}")));
     let failed = |source| NodeError::Device { path: path.clone(), source };
     let uuid = device.uuid.unwrap_or_else(|| name_of(&config.name, index, &path));
@@ -95,7 +95,15 @@ async fn open(
                 preallocated: true,
                 incarnation,
             };
-            let backing = FileBacking::open_patiently(file, &options).await.map_err(failed)?;
+            let mut backing = FileBacking::open_patiently(file, &options).await.map_err(failed)?;
+            // By now an earlier process has written its mark: it had the lock.
+            if let Some(mut marks) = Marks::read(config).await? {
+                backing = backing.after(marks.found(uuid));
+                if is_served {
+                    backing = backing.with_mark(marks.place(uuid).await?);
+                }
+            }
+            let incarnation = backing.incarnation();
             (Arc::new(backing), incarnation)
         }
     };

@@ -32,6 +32,17 @@ pub enum NodeError {
         /// The error.
         source: block::Error,
     },
+    /// The file of marks cannot be used.
+    #[error(
+        "{path}, in which the node notes failed flushes, cannot be used: {source}; name another \
+         file with `marks`"
+    )]
+    Marks {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The target cannot run.
     #[error("target: {0}")]
     Target(#[from] target::Error),

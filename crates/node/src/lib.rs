@@ -12,6 +12,7 @@ mod config;
 mod devices;
 mod error;
 mod local;
+mod marks;
 mod mounting;
 mod node;
 
@@ -20,6 +21,7 @@ pub use devices::{NodeDevice, create_devices, open_device, open_devices};
 pub use error::NodeError;
 pub use fuse::{Mounter, Transport};
 pub use local::Local;
+pub use marks::create_marks;
 pub use mounting::serve_mounter;
 pub use node::{Exports, Node, Ready, run};
 

@@ -128,6 +128,7 @@ impl Cluster {
                 faster: 1,
                 stops_itself: true,
                 pid_file: None,
+                marks: None,
                 metrics: None,
                 devices: Vec::new(),
             };

@@ -7,8 +7,11 @@ mod stage;
 
 use block::{Fault, FaultPlan};
 use client::{Client, Handle};
+use node::{NodeConfig, NodeDevice, open_devices};
 use protocol::times::{HEARTBEAT, REQUEST_DEADLINE, SESSION_DEADLINE, WRITEBACK};
 use protocol::{Errno, InodeId};
+use reactor::sim::{DiskError, DiskFault};
+use reactor::{File, OpenOptions};
 
 use reactor::time::{sleep, timeout};
 use stage::gate::Gate;
@@ -328,4 +331,58 @@ fn blocks_of_a_commit_in_doubt_are_not_used_again() {
         timeout(END_LASTS, writing).await.expect("it ends").unwrap();
         assert_eq!(stage.on(2, read).await.unwrap(), [2; 5000]);
     });
+}
+
+/// Opens the first node's device in a file of its disk, as the node does. The file is made if it is
+/// missing.
+async fn open_file_device(stage: &Stage) -> NodeDevice {
+    let config = "name='node0'\nmeta='127.0.0.1:1'\nsecret='s'\nmarks='/job/node0.marks'\n\
+                  [[device]]\npath='/scratch/device'\nuuid='00000000-0000-0000-0000-000000000064'";
+    let config: NodeConfig = toml::from_str(config).unwrap();
+    let path = config.devices[0].path.clone().unwrap();
+    let opening = async move {
+        let options = OpenOptions { create: true, ..OpenOptions::READ_WRITE };
+        let file = File::open(path, options).unwrap();
+        file.set_size(DEVICE_BYTES).unwrap();
+        file.sync_all().await.unwrap();
+        drop(file);
+        open_devices(&config).await.unwrap().remove(0)
+    };
+    stage.nodes[0].spawn(opening).await.unwrap()
+}
+
+/// Goal: a failed flush that the service never learned of, because the node ended before, counts
+/// when the node comes back in the same boot: what the flush would have covered is lost, although
+/// later flushes succeed (F4). A node that is killed without a failed flush loses nothing.
+#[test]
+fn a_failed_flush_outlives_its_node() {
+    for fails in [true, false] {
+        play(2, async |stage, _| {
+            stage.nodes[0].kill();
+            let device = open_file_device(&stage).await;
+            stage.restart_node(0, Some(device.clone())).await;
+            let inode = stage.on(1, async |client| make(&client, b"a", 1, 5000).await).await;
+            stage.network.cut(&stage.nodes[0], &stage.meta);
+            let broken = Some(DiskError::Broken);
+            let fault = DiskFault { sync: broken, forgets: true, ..DiskFault::default() };
+            if fails {
+                stage.nodes[0].set_disk_fault(fault);
+                // As a client's connection does.
+                let backing = Arc::clone(&device.backing);
+                let flush = stage.nodes[0].spawn(async move { backing.attach().flush().await });
+                assert!(flush.await.unwrap().is_err());
+                stage.nodes[0].set_disk_fault(DiskFault::default());
+            }
+            stage.nodes[0].kill();
+            drop(device);
+            stage.network.heal_all();
+            stage.restart_node(0, Some(open_file_device(&stage).await)).await;
+            let sync = stage.on(1, async move |client| client.fsync(inode).await).await;
+            let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..5000).await;
+            let is_whole = stage.on(1, read).await.map(|bytes| bytes == [1; 5000]);
+            let wanted =
+                if fails { (Err(Errno::EIO), Err(Errno::EIO)) } else { (Ok(()), Ok(true)) };
+            assert_eq!((sync, is_whole), wanted);
+        });
+    }
 }

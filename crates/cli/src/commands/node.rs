@@ -80,6 +80,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     let credential = config.read_credential()?;
     let held = config.pid_file.as_deref().map(Held::take).transpose()?;
     create_devices(&config)?;
+    ::node::create_marks(&config)?;
     config.mount.as_deref().map(remove_dead_mount).transpose()?;
     let listeners = listeners(&config)?;
     // Before the confinement, which would bind the helper too, and before anything is open.
@@ -137,12 +138,12 @@ fn create_devices(config: &NodeConfig) -> anyhow::Result<()> {
     Ok(runtime(config)?.block_on(::node::create_devices(config, progress))?)
 }
 
-/// Confines the node to its own backing files and the facts about the machine that it must read;
-/// before any thread starts, see [`crate::confine`].
+/// Confines the node to its own backing files, its file of marks, and the facts about the machine
+/// that it must read; before any thread starts, see [`crate::confine`].
 fn confine(config: &NodeConfig) -> anyhow::Result<()> {
-    let devices: Vec<_> =
+    let mut own: Vec<_> =
         config.devices.iter().filter_map(|device| device.path.as_deref()).collect();
-    for path in &devices {
+    for path in &own {
         // A confined process cannot distinguish a missing file from a forbidden one.
         path.metadata().with_context(|| format!("cannot use the device {}", path.display()))?;
     }
@@ -154,7 +155,8 @@ fn confine(config: &NodeConfig) -> anyhow::Result<()> {
     readable.extend(program.as_deref());
     // A rule cannot name a namespace's file itself.
     readable.extend(config.network_namespace.as_deref().and_then(Path::parent));
-    crate::confine::confine_or_say(&devices, &readable)
+    own.extend(config.marks.as_deref());
+    crate::confine::confine_or_say(&own, &readable)
 }
 
 /// Prints whether the confined process can open a file.

@@ -78,7 +78,7 @@ impl Shared {
         }
     }
 
-    /// Frees the data of deleted files, in small steps between calls.
+    /// Frees the data of deleted, truncated and punched files, in small steps between calls.
     pub(super) async fn reclaim_loop(self: Rc<Self>) {
         loop {
             self.reclaim_wanted.notified().await;
@@ -91,6 +91,7 @@ impl Shared {
     /// Does one step of background work; returns whether more is left.
     pub(super) fn reclaim_some(&self) -> bool {
         let stepped = self.core.borrow_mut().reclaim_step(RECLAIM_RECORDS);
+        self.wake_settled();
         match stepped {
             Ok(is_more) => {
                 if self.core.borrow().has_pending() {
@@ -101,6 +102,16 @@ impl Shared {
             Err(error) => {
                 tracing::error!(%error, "background work failed");
                 false
+            }
+        }
+    }
+
+    /// Wakes the calls that waited for a removal that is complete.
+    fn wake_settled(&self) {
+        let core = self.core.borrow();
+        for work in self.waiting.borrow().values().filter(|work| work.awaits_removal.get()) {
+            if !core.awaits_removal(&work.request.call) {
+                work.wake.notify();
             }
         }
     }

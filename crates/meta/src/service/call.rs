@@ -34,6 +34,8 @@ pub(crate) struct Work {
     pub(super) is_lock_granted: Cell<bool>,
     /// For a wait for a file lock: its owner has cancelled the wait.
     pub(super) is_lock_cancelled: Cell<bool>,
+    /// It waits until what was cut out of a file is removed.
+    pub(super) awaits_removal: Cell<bool>,
 }
 
 impl std::fmt::Debug for Work {
@@ -118,6 +120,7 @@ impl Shared {
             is_given_up: Cell::new(false),
             is_lock_granted: Cell::new(false),
             is_lock_cancelled: Cell::new(false),
+            awaits_removal: Cell::new(false),
         });
         if let Some(slot) = work.request.slot {
             let in_flight = (slot.sequence, Rc::clone(&work));
@@ -154,6 +157,11 @@ impl Shared {
             return Try::Done;
         }
         if self.is_held_by_grace(session.id, &work.request.call) {
+            return Try::Wait;
+        }
+        work.awaits_removal.set(self.core.borrow().awaits_removal(&work.request.call));
+        if work.awaits_removal.get() {
+            self.reclaim_wanted.notify();
             return Try::Wait;
         }
         match self.clear(work) {

@@ -54,9 +54,9 @@ impl Durability {
         self.lost.iter().any(|(first, last)| (*first..=*last).contains(&epoch))
     }
 
-    /// Returns whether commits of this epoch or an earlier one were lost.
-    pub(crate) fn has_lost_by(&self, epoch: u64) -> bool {
-        self.lost.first().is_some_and(|(first, _)| *first <= epoch)
+    /// Returns whether commits of one of these epochs were lost.
+    pub(crate) fn has_lost_in(&self, epochs: std::ops::RangeInclusive<u64>) -> bool {
+        self.lost.iter().any(|(first, last)| first <= epochs.end() && last >= epochs.start())
     }
 
     /// Returns whether any commits were ever lost.
@@ -112,7 +112,8 @@ mod tests {
         device.lose(9);
         let lost: Vec<u64> = (0..12).filter(|epoch| device.is_lost(*epoch)).collect();
         assert_eq!(lost, [4, 5, 6, 9]);
-        assert!(device.has_lost_by(4) && !device.has_lost_by(3));
+        assert!(device.has_lost_in(0..=4) && !device.has_lost_in(0..=3));
+        assert!(device.has_lost_in(9..=9) && !device.has_lost_in(7..=8));
         // A late answer about an earlier flush changes nothing.
         device.flush(4);
         assert!(device.is_lost(4) && !device.awaits(9) && device.awaits(10));

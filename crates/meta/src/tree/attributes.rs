@@ -138,12 +138,10 @@ impl Transaction<'_> {
         }
         self.clear_inline(inode, std::iter::once(size..u64::MAX))?;
         inode.attr.size = size;
-        let id = inode.attr.inode;
-        if !reactor::mutant!("truncation-leaves-extents") && !self.cut(inode, size)? {
-            self.mark(&Key::Truncating(id))?;
-            self.effect(Effect::Truncating(id));
+        if reactor::mutant!("truncation-leaves-extents") {
+            return Ok(());
         }
-        Ok(())
+        self.begin_removal(inode, size, FILE_SIZE_MAX_BYTES)
     }
 
     /// Clears what a write by a user other than root clears: suid, sgid, file capabilities.

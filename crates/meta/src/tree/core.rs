@@ -4,6 +4,7 @@ use super::Outcome;
 use super::base::{Base, Effect, Layers};
 use super::compact::Compact;
 use super::data::Commit;
+use super::durability::Walked;
 use super::names::NewInode;
 use super::rename::Rename;
 use super::transaction::{Context, Transaction};
@@ -63,6 +64,9 @@ pub struct Core {
     pub(super) synced_free_epoch: FreeEpoch,
     /// Inodes whose records contradict each other: background work leaves them alone.
     pub(super) set_aside: BTreeSet<InodeId>,
+    /// The inodes that were searched for lost data, and how many searches there were.
+    pub(super) walked: Walked,
+    pub(super) walks: u64,
 }
 
 impl std::fmt::Debug for Core {
@@ -116,6 +120,8 @@ impl Core {
             // A dead process may have flushed changes that were not synced.
             synced_free_epoch: FreeEpoch(0),
             set_aside: BTreeSet::new(),
+            walked: Walked::default(),
+            walks: 0,
         };
         if is_new {
             core.make_root(boot)?;
@@ -292,17 +298,20 @@ impl Core {
 
     fn execute_inner(&mut self, context: &Context<'_>, call: &Call) -> Result<Outcome, Error> {
         self.settle_truncations(call)?;
-        if let Call::Change(ChangeCall::Fallocate { inode, offset, length, mode }) = call {
-            loop {
-                let range = (*offset, *length);
-                let done = self.transact(|t| t.fallocate_step(context, *inode, range, *mode))?;
-                match done {
-                    Some(outcome) => return Ok(outcome),
-                    None => self.flush_if_large()?,
-                }
-            }
+        if let Call::Change(ChangeCall::CopyRange { destination, .. }) = call {
+            self.walked.forget(*destination);
         }
         self.transact(|transaction| transaction.execute(context, call))
+    }
+
+    /// Returns whether a call has to wait until [`Core::reclaim_step`] has removed what earlier
+    /// calls have cut out of a file. Without the wait, its execution does all of that first.
+    pub fn awaits_removal(&self, call: &Call) -> bool {
+        let is_cut = |id: &InodeId| {
+            // Its execution reports what is wrong with an inode that is set aside.
+            self.base.truncating.contains(id) && !self.set_aside.contains(id)
+        };
+        call.traits().extents_of.iter().flatten().any(is_cut)
     }
 
     /// Finishes pending truncations of the inodes whose extents a call concerns.
@@ -453,10 +462,11 @@ impl Transaction<'_> {
             ChangeCall::ReturnSpace { device, free } => self
                 .return_space(context.session, *device, free)
                 .map(|()| Outcome::of(Answer::Done)),
-            // The core executes `Fallocate` in steps, before this, and keeps no locks.
-            ChangeCall::Fallocate { .. } | ChangeCall::SetLock { .. } | ChangeCall::Unlock(_) => {
-                Err(Errno::EPROTO.into())
+            ChangeCall::Fallocate { inode, offset, length, mode } => {
+                self.fallocate(context, *inode, (*offset, *length), *mode)
             }
+            // The core keeps no locks.
+            ChangeCall::SetLock { .. } | ChangeCall::Unlock(_) => Err(Errno::EPROTO.into()),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::Outcome;
 use super::attributes::check_regular;
 use super::extents::{Edit, flatten};
 use super::references::{LastChunk, NewBlocks, References};
-use super::transaction::{Context, STEP_RECORDS, Transaction};
+use super::transaction::{Context, Transaction};
 use crate::records::Inode;
 use crate::space::live::Live;
 use crate::store::Error;
@@ -188,15 +188,15 @@ impl Transaction<'_> {
         Ok(new)
     }
 
-    /// Runs `Fallocate`, or its next step. Returns the outcome at the end, and `None` if it must be
-    /// called again. Each step is valid alone, and the whole can be repeated.
-    pub(crate) fn fallocate_step(
+    /// `Fallocate`. If a range has more extents than a step removes, background work removes the
+    /// others; until then no other call reads or changes the file's extents.
+    pub(crate) fn fallocate(
         &mut self,
         context: &Context<'_>,
         id: InodeId,
         (offset, length): (u64, u64),
         mode: FallocateMode,
-    ) -> Result<Option<Outcome>, Error> {
+    ) -> Result<Outcome, Error> {
         let mut inode = self.file(id)?;
         let end = range_end(offset, length)?;
         self.drop_capability(&mut inode)?;
@@ -212,12 +212,7 @@ impl Transaction<'_> {
             if !reactor::mutant!("punch-spares-inline") {
                 self.clear_inline(&mut inode, std::iter::once(offset..end))?;
             }
-            let is_done = self.clear_step(&mut inode, offset, end)?;
-            if !is_done {
-                inode.modify(context.now);
-                self.put_inode(&inode)?;
-                return Ok(None);
-            }
+            self.begin_removal(&mut inode, offset, end)?;
             inode.next_generation();
         }
         if !keeps_size {
@@ -225,33 +220,7 @@ impl Transaction<'_> {
         }
         inode.modify(context.now);
         self.put_inode(&inode)?;
-        Ok(Some(Outcome::of(Answer::Attr(inode.attr)).touching(id).granting(id, Rights::READ)))
-    }
-
-    /// Removes the content of a range, or as much of it as a step may; returns whether nothing is
-    /// left.
-    fn clear_step(&mut self, inode: &mut Inode, start: u64, end: u64) -> Result<bool, Error> {
-        let id = inode.attr.inode;
-        let mut references = References::default();
-        let mut at = start;
-        let mut touched = 0;
-        while at < end && touched < STEP_RECORDS {
-            let page = self.page_before(id, at)?.filter(|(_, page)| page.end > at);
-            let Some((_, page)) = page else {
-                at = self.page_after(id, at)?.unwrap_or(end);
-                continue;
-            };
-            let to = page.end.min(end);
-            let within = |extent: &&Extent| extent.clip(at, to).is_some();
-            let count = page.extents.0.iter().filter(within).count();
-            if count > 0 {
-                touched += 1 + count;
-                self.edit_extents(inode, &[Edit::clear(at, to)], &mut references)?;
-            }
-            at = to;
-        }
-        self.settle_references(references)?;
-        Ok(at >= end)
+        Ok(Outcome::of(Answer::Attr(inode.attr)).touching(id).granting(id, Rights::READ))
     }
 
     /// Returns ENOSPC unless the pool has enough free space for the bytes of a range without data.

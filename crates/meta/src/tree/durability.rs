@@ -4,7 +4,7 @@
 //! [`crate::space::Durability`] explains flush epochs. Nothing here searches files while there is
 //! no loss: a commit stamps its allocations, a flush changes one record of the device. Allocations
 //! are looked up at reads only on a device that has lost data. A file is walked when it is made
-//! durable only if it may contain lost data.
+//! durable only if it may contain data that was lost since its last walk.
 
 use super::core::Core;
 use super::references::LastChunk;
@@ -15,7 +15,34 @@ use crate::space::{DeviceSpace, Durability, SpaceEffect};
 use crate::store::Error;
 use protocol::space::{DeviceInfo, NewAllocation};
 use protocol::{DeviceId, Extent, FreeEpoch, Incarnation, InodeId, Place};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most inodes whose last walk is remembered.
+const WALKED_MAX: usize = 1 << 16;
+
+/// The inodes that were walked and had lost nothing, with the flush epoch of that time. Commits
+/// since then have it or a later one.
+#[derive(Default)]
+pub(super) struct Walked(BTreeMap<InodeId, u64>);
+
+impl Walked {
+    fn note(&mut self, id: InodeId, epoch: u64) {
+        if self.0.len() >= WALKED_MAX {
+            self.0.clear();
+        }
+        self.0.insert(id, epoch);
+    }
+
+    /// Forgets an inode: it gets data of earlier epochs.
+    pub(super) fn forget(&mut self, id: InodeId) {
+        self.0.remove(&id);
+    }
+
+    /// Returns the first epoch whose commits to an inode were not looked at.
+    fn since(&self, id: InodeId) -> u64 {
+        self.0.get(&id).copied().unwrap_or(0)
+    }
+}
 
 /// Whether all commits to an inode survive a loss of power.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,7 +247,9 @@ impl Core {
         if !online.is_empty() {
             return Ok(Durable::After(online));
         }
-        if !devices().any(|device| waits(&device) || device.durability.has_lost_by(epoch)) {
+        let epochs = self.walked.since(id)..=epoch;
+        let has_lost = |device: &DeviceSpace| device.durability.has_lost_in(epochs.clone());
+        if !devices().any(|device| waits(&device) || has_lost(device)) {
             return Ok(Durable::Yes);
         }
         self.durable_closely(id)
@@ -233,16 +262,25 @@ impl Core {
         let Some(inode) = inode.filter(|inode| inode.flush_epoch > 0) else {
             return Ok(Durable::Yes);
         };
-        let durable = self.walk_durable(id)?;
+        let durable = self.walk_durable(&inode)?;
+        self.walks += 1;
         if durable == Durable::Yes {
+            self.walked.note(id, self.base.counters.flush_epoch);
             // The next call has nothing to search.
             self.transact(|transaction| transaction.put_inode(&Inode { flush_epoch: 0, ..inode }))?;
         }
         Ok(durable)
     }
 
+    /// Returns the number of files whose extents were all looked at, since the core was opened.
+    pub fn walks(&self) -> u64 {
+        self.walks
+    }
+
     /// As [`Core::durable`], but checks all extents.
-    fn walk_durable(&self, id: InodeId) -> Result<Durable, Error> {
+    fn walk_durable(&self, inode: &Inode) -> Result<Durable, Error> {
+        let id = inode.attr.inode;
+        let cut = inode.truncating.map_or(0..0, |removal| removal.from..removal.to);
         let transaction = Transaction::begin(&self.base);
         let mut waiting = BTreeSet::new();
         let mut is_lost = false;
@@ -250,6 +288,9 @@ impl Core {
         self.base.layers.each(&Key::Extents(id, 0).prefix(1), |key, value| {
             let page: ExtentPage = decode(key, value)?;
             for extent in &page.extents.0 {
+                if extent.offset >= cut.start && extent.end() <= cut.end {
+                    continue;
+                }
                 let on = extent.place.allocation.device;
                 let Some(device) = self.base.space.devices.get(&on) else { continue };
                 let blocks = blocks_of(extent, device.info.block_size).unwrap_or_default();

@@ -257,13 +257,33 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Removes an inode's extents from a byte on, from the end down; returns whether all are gone.
-    /// If there are more than a step may remove, the inode records the progress. The caller writes
+    /// Removes an inode's extents of a range, or as many as a step may; then the inode is marked,
+    /// and [`Transaction::truncate_step`] removes the others. The caller writes `inode`.
+    pub(crate) fn begin_removal(
+        &mut self,
+        inode: &mut Inode,
+        from: u64,
+        to: u64,
+    ) -> Result<(), Error> {
+        let id = inode.attr.inode;
+        if inode.truncating.is_some() {
+            // Calls about its extents wait for the end of a removal that is marked.
+            return Err(contradiction(&Key::Inode(id), "its truncation is not marked"));
+        }
+        if !self.cut(inode, from, to)? {
+            self.mark(&Key::Truncating(id))?;
+            self.effect(Effect::Truncating(id));
+        }
+        Ok(())
+    }
+
+    /// Removes an inode's extents of a range, from its end down; returns whether all are gone. If
+    /// there are more than a step may remove, the inode records what is left. The caller writes
     /// `inode`.
-    pub(crate) fn cut(&mut self, inode: &mut Inode, from: u64) -> Result<bool, Error> {
+    pub(crate) fn cut(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<bool, Error> {
         let id = inode.attr.inode;
         let mut references = References::default();
-        let mut to = inode.truncating.map_or(FILE_SIZE_MAX_BYTES, |truncation| truncation.to);
+        let mut to = to;
         let mut touched = 0;
         let inline = u64::from(inode.inline);
         while from < to && inode.attr.allocated_bytes > inline && touched < STEP_RECORDS {
@@ -275,7 +295,7 @@ impl Transaction<'_> {
             let runs = page.extents.0.chunk_by(|a, b| a.place.allocation == b.place.allocation);
             touched += 1 + runs.count();
             if page.end > from {
-                let edit = Edit::clear(from.max(start), page.end);
+                let edit = Edit::clear(from.max(start), page.end.min(to));
                 self.edit_extents(inode, &[edit], &mut references)?;
             }
             to = start;
@@ -290,7 +310,7 @@ impl Transaction<'_> {
         Ok(is_done)
     }
 
-    /// Continues an inode's pending truncation; returns whether it is finished.
+    /// Continues a removal from an inode; returns whether it is finished.
     pub(crate) fn truncate_step(&mut self, id: InodeId) -> Result<bool, Error> {
         let stored = self.stored_inode(id)?;
         let Some((mut inode, truncation)) =
@@ -300,7 +320,7 @@ impl Transaction<'_> {
             self.effect(Effect::Truncated(id));
             return Ok(true);
         };
-        let is_done = self.cut(&mut inode, truncation.from)?;
+        let is_done = self.cut(&mut inode, truncation.from, truncation.to)?;
         if is_done {
             self.remove(&Key::Truncating(id));
             self.effect(Effect::Truncated(id));

@@ -6,18 +6,23 @@ use super::core::Core;
 use super::transaction::{STEP_RECORDS, Transaction, contradiction};
 use crate::records::{Key, key_tail};
 use crate::store::{Direction, Error, Scan};
-use protocol::{FreeEpoch, InodeId};
+use protocol::{FILE_SIZE_MAX_BYTES, FreeEpoch, InodeId};
 
 impl Transaction<'_> {
     /// Frees a part of a dead inode's content, or, at the end, the inode itself.
     fn bury_step(&mut self, id: InodeId) -> Result<(), Error> {
+        if self.base.truncating.contains(&id) {
+            // Its record says what is left of that, and not what is left of all.
+            return self.truncate_step(id).map(drop);
+        }
         let Some(mut inode) = self.stored_inode(id)? else {
             self.remove(&Key::Dead(id));
             self.effect(Effect::Gone(id));
             return Ok(());
         };
         self.clear_inline(&mut inode, std::iter::once(0..u64::MAX))?;
-        if !self.cut(&mut inode, 0)? {
+        let to = inode.truncating.map_or(FILE_SIZE_MAX_BYTES, |removal| removal.to);
+        if !self.cut(&mut inode, 0, to)? {
             return self.put_inode(&inode);
         }
         if inode.xattrs > 0 {
@@ -33,10 +38,6 @@ impl Transaction<'_> {
             if xattrs.len() == STEP_RECORDS {
                 return self.put_inode(&inode);
             }
-        }
-        if self.base.truncating.contains(&id) {
-            self.remove(&Key::Truncating(id));
-            self.effect(Effect::Truncated(id));
         }
         self.remove(&Key::Inode(id));
         self.remove(&Key::Dead(id));
@@ -65,7 +66,9 @@ impl Core {
         while written < budget {
             written += match self.work() {
                 Some(Work::Truncate(inode)) => {
-                    self.work_on(inode, |step| step.truncate_step(inode).map(drop))?
+                    let step = |step: &mut Transaction<'_>| step.truncate_step(inode).map(drop);
+                    // Adjacent blocks share records: it reads more than it writes.
+                    self.work_on(inode, step)?.max(STEP_RECORDS)
                 }
                 Some(Work::Bury(inode)) => self.work_on(inode, |step| step.bury_step(inode))?,
                 Some(Work::Free(from, through)) => {
@@ -114,11 +117,12 @@ impl Core {
 
     fn work(&self) -> Option<Work> {
         let is_sound = |inode: &&InodeId| !self.set_aside.contains(inode);
-        if let Some(inode) = self.base.dead.iter().find(is_sound) {
-            return Some(Work::Bury(*inode));
-        }
+        // Calls may wait for these.
         if let Some(inode) = self.base.truncating.iter().find(is_sound) {
             return Some(Work::Truncate(*inode));
+        }
+        if let Some(inode) = self.base.dead.iter().find(is_sound) {
+            return Some(Work::Bury(*inode));
         }
         let (from, through) = (self.base.resting_from, self.rested_through());
         (from <= through).then_some(Work::Free(from, through))

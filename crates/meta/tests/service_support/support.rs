@@ -348,17 +348,20 @@ pub(crate) fn commit(
     length: u32,
 ) -> Call {
     let allocation = AllocationId { device: grant.device, block };
+    let new =
+        NewAllocation { allocation, blocks: 1, incarnation: grant.incarnation, is_flushed: false };
+    let extent = Extent { offset, length, place: Place { allocation, at: 0 } };
+    commit_of(file, vec![new], vec![extent])
+}
+
+/// Returns a commit of these extents.
+pub(crate) fn commit_of(file: &Attr, new: Vec<NewAllocation>, extents: Vec<Extent>) -> Call {
     Call::Change(ChangeCall::Commit {
         sums: protocol::sums::Sums::default(),
         inode: file.inode,
         generation: file.generation,
-        allocations: vec![NewAllocation {
-            allocation,
-            blocks: 1,
-            incarnation: grant.incarnation,
-            is_flushed: false,
-        }],
-        extents: ExtentList(vec![Extent { offset, length, place: Place { allocation, at: 0 } }]),
+        allocations: new,
+        extents: ExtentList(extents),
         mtime: None,
         kill_privileges: false,
         inline: Vec::new(),

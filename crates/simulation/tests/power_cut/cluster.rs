@@ -97,6 +97,7 @@ pub(crate) async fn start_node_with(
         poll_us: reactor::Spin::default(),
         stops_itself: true,
         pid_file: None,
+        marks: None,
         metrics: None,
         faster: 1,
         devices: Vec::new(),
