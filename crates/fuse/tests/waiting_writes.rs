@@ -2,6 +2,7 @@
 //! carries whole messages.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::host_endian_bytes, reason = "messages have the byte order of the machine")]
 
 use fuse::{
     Capabilities, Errno, FileSystem, Negotiated, Operation, Request, Response, Session,
@@ -119,7 +120,7 @@ impl Kernel {
 }
 
 /// Runs a session between a file system whose WRITEs wait and a test that is the kernel.
-fn run(options: SessionOptions, test: impl AsyncFnOnce(Kernel, Rc<Waiting>) + 'static) {
+fn run(options: &SessionOptions, test: impl AsyncFnOnce(Kernel, Rc<Waiting>) + 'static) {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let kind = SocketType::SEQPACKET;
@@ -132,7 +133,7 @@ fn run(options: SessionOptions, test: impl AsyncFnOnce(Kernel, Rc<Waiting>) + 's
         transport: Transport::Device,
         transport_reason: String::new(),
     };
-    let options = SessionOptions { agreed: Some(agreed), ..options };
+    let options = SessionOptions { agreed: Some(agreed), ..options.clone() };
     let mut runtime = reactor::Runtime::new(&reactor::Config::default()).unwrap();
     runtime.block_on(async move {
         let unmounter = Unmounter::of(Path::new("/nowhere"), 0);
@@ -148,7 +149,7 @@ fn run(options: SessionOptions, test: impl AsyncFnOnce(Kernel, Rc<Waiting>) + 's
 #[test]
 fn writes_that_wait_stop_no_other_request() {
     const WRITES: u64 = 200;
-    run(SessionOptions::default(), async |kernel, file_system| {
+    run(&SessionOptions::default(), async |kernel, file_system| {
         for unique in 1..=WRITES {
             kernel.send(&write(unique)).await;
         }
@@ -170,7 +171,7 @@ fn writes_that_wait_hold_bounded_memory() {
         copied_write_bytes_max: 3 * DATA_BYTES,
         ..SessionOptions::default()
     };
-    run(options, async |kernel, file_system| {
+    run(&options, async |kernel, file_system| {
         for unique in 1..=4 {
             kernel.send(&write(unique)).await;
         }

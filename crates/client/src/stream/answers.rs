@@ -171,7 +171,9 @@ impl Client {
         if fresh.contains(&parent) {
             let absent = entries.set(name, inode);
             drop(state);
-            absent.into_iter().for_each(|name| self.note_absent(parent, name));
+            if let Some(name) = absent {
+                self.note_absent(parent, name);
+            }
         } else {
             // Another call changes the directory too: no invalidation repeats what this call did.
             entries.forget(&[name.to_vec()]);
