@@ -12,6 +12,7 @@ use crate::session::config::SessionConfig;
 use crate::session::counts::CallCounts;
 use crate::small_pieces::{CompactCounts, Compaction};
 use crate::space::Space;
+use crate::stream::working::WorkingOn;
 use crate::sums::mismatches::{ChecksumCounts, Mismatches};
 use locks::LockTable;
 use protocol::client::{Answer, Call, ReadCall};
@@ -90,6 +91,8 @@ pub struct Client {
     pub(crate) mismatches: Mismatches,
     /// Inodes whose inline bytes are cached, the oldest first. Some appear more than once.
     pub(crate) heads: RefCell<VecDeque<InodeId>>,
+    /// The recalls whose answers wait for I/O or calls.
+    pub(crate) working_on: WorkingOn,
     /// Rights of forgotten inodes, which go back to the service together.
     pub(crate) returns: RefCell<Vec<Return>>,
     /// Open handles.

@@ -7,6 +7,7 @@ use crate::locks::waits::LockWaits;
 use crate::removals::Removals;
 use crate::session::Session;
 use crate::small_pieces::Compaction;
+use crate::stream::working::WorkingOn;
 use crate::sums::mismatches::Mismatches;
 use protocol::Errno;
 use reactor::local::{Semaphore, WaitGroup};
@@ -46,6 +47,7 @@ impl Client {
             mismatches: Mismatches::default(),
             heads: RefCell::default(),
             returns: RefCell::default(),
+            working_on: WorkingOn::default(),
             open_files: Cell::new(0),
             removals: Removals::default(),
             own_locks: RefCell::default(),
