@@ -13,6 +13,7 @@ use crate::session::config::SessionConfig;
 use crate::session::counts::CallCounts;
 use crate::small_pieces::{CompactCounts, Compaction};
 use crate::space::Space;
+use crate::stream::working::WorkingOn;
 use crate::sums::mismatches::{ChecksumCounts, Mismatches};
 use crate::write_back::WriteBack;
 use locks::LockTable;
@@ -96,6 +97,8 @@ pub struct Client {
     pub(crate) heads: RefCell<VecDeque<InodeId>>,
     /// Cached names that do not exist.
     pub(crate) absent_names: AbsentNames,
+    /// The recalls whose answers wait for I/O or calls.
+    pub(crate) working_on: WorkingOn,
     /// Rights of forgotten inodes, which go back to the service together.
     pub(crate) returns: RefCell<Vec<Return>>,
     /// Open handles.

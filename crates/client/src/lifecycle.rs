@@ -8,6 +8,7 @@ use crate::locks::waits::LockWaits;
 use crate::removals::Removals;
 use crate::session::Session;
 use crate::small_pieces::Compaction;
+use crate::stream::working::WorkingOn;
 use crate::sums::mismatches::Mismatches;
 use crate::write_back::WriteBack;
 use protocol::Errno;
@@ -50,6 +51,7 @@ impl Client {
             heads: RefCell::default(),
             absent_names: AbsentNames::default(),
             returns: RefCell::default(),
+            working_on: WorkingOn::default(),
             open_files: Cell::new(0),
             removals: Removals::default(),
             own_locks: RefCell::default(),

@@ -6,6 +6,7 @@
 mod answers;
 mod recalls;
 mod reclaim;
+pub(crate) mod working;
 
 use crate::client::Client;
 use crate::dirty::failures::Failures;
@@ -13,7 +14,7 @@ use crate::inode::Inode;
 use crate::session::handler::{Handler, PushReply, answer};
 use protocol::client::{Answer, Call, ChangeCall, Push, PushAnswer, Response};
 use protocol::space::DeviceInfo;
-use protocol::{Errno, InodeId, Rights};
+use protocol::{Errno, InodeId, LeaseStamp, Rights};
 use std::collections::HashSet;
 use std::rc::Rc;
 
@@ -88,6 +89,10 @@ impl Handler for Client {
         let inodes = self.inodes.borrow();
         let held = inodes.values().map(|inode| (inode.id, inode.reclaimable()));
         held.filter(|(_, rights)| !rights.is_empty()).collect()
+    }
+
+    fn working_on(&self) -> Vec<LeaseStamp> {
+        self.working_on.stamps()
     }
 
     fn lost(&self) {

@@ -109,7 +109,10 @@ impl Load {
         load.directory = attr.inode;
         let beats = load.connection.clone();
         reactor::spawn(async move {
-            let call = Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(0) });
+            let call = Call::Session(SessionCall::Heartbeat {
+                ended_through: FreeEpoch(0),
+                working_on: Vec::new(),
+            });
             let request = Request { slot: None, call };
             while beats.call(&request, None).await.is_ok() {
                 reactor::time::sleep(Duration::from_secs(2)).await;

@@ -8,7 +8,7 @@ use crate::leases::AskId;
 use crate::service::WorkRef;
 use protocol::client::{Push, Slot};
 use protocol::space::DeviceInfo;
-use protocol::{DeviceId, Epoch, HostId, SessionId};
+use protocol::{DeviceId, Epoch, HostId, LeaseStamp, SessionId};
 use reactor::local::Notify;
 use reactor::time::Instant;
 use rpc::{Acceptor, Client, Connection};
@@ -39,6 +39,9 @@ pub(crate) enum Life {
 pub(crate) struct Recalls {
     /// Number of those that were sent and have no answer yet.
     unanswered: usize,
+    /// Those of rights among them, by their stamps, each with the time of the last heartbeat by
+    /// which the client works on its answer.
+    worked_on: BTreeMap<LeaseStamp, Option<Instant>>,
     /// Those that are sent when earlier ones are answered, in their order.
     waiting: VecDeque<(AskId, Push)>,
 }
@@ -63,6 +66,31 @@ impl Recalls {
     pub(crate) fn answered(&mut self) {
         assert!(self.unanswered > 0, "a recall is answered that was not sent: {self:?}");
         self.unanswered -= 1;
+    }
+
+    /// Follows what the client reports of a recall of rights, until it is answered.
+    pub(crate) fn follow(&mut self, stamp: LeaseStamp) {
+        self.worked_on.insert(stamp, None);
+    }
+
+    /// Ends [`Recalls::follow`].
+    pub(crate) fn unfollow(&mut self, stamp: LeaseStamp) {
+        self.worked_on.remove(&stamp);
+    }
+
+    /// Notes that the client works on the answers to these recalls now. It ignores others.
+    pub(crate) fn note_work(&mut self, stamps: &[LeaseStamp]) {
+        let now = reactor::time::now();
+        for stamp in stamps {
+            if let Some(worked_at) = self.worked_on.get_mut(stamp) {
+                *worked_at = Some(now);
+            }
+        }
+    }
+
+    /// Returns when the client last reported that it works on the answer to a recall.
+    pub(crate) fn worked_at(&self, stamp: LeaseStamp) -> Option<Instant> {
+        self.worked_on.get(&stamp).copied().flatten()
     }
 
     /// Drops the recalls that were not sent: their connection is gone, and the lease table repeats

@@ -312,7 +312,10 @@ fn samples() -> Vec<Call> {
         Call::Change(ChangeCall::Unlock(lock)),
         Call::Read(ReadCall::TestLock(lock)),
         Call::Session(SessionCall::Reclaim { held: vec![(inode, Rights(14))], done: true }),
-        Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(1) }),
+        Call::Session(SessionCall::Heartbeat {
+            ended_through: FreeEpoch(1),
+            working_on: Vec::new(),
+        }),
         Call::Session(SessionCall::Admit(device)),
         Call::Change(ChangeCall::Unlink { parent: ROOT, name, told: OpenTold::OfAny }),
         Call::Session(SessionCall::Devices),

@@ -72,7 +72,10 @@ fn rights_are_taken_when_their_holder_has_stopped_itself() {
         loop {
             let now = reactor::time::now();
             let beat = deaf
-                .call(Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(0) }))
+                .call(Call::Session(SessionCall::Heartbeat {
+                    ended_through: FreeEpoch(0),
+                    working_on: Vec::new(),
+                }))
                 .await;
             if beat.is_err() {
                 break;
@@ -400,7 +403,10 @@ fn unused_space_is_asked_for_before_enospc() {
             });
         });
         assert!(other.lease(agent.devices[0]).await.is_ok());
-        let call = Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(u64::MAX) });
+        let call = Call::Session(SessionCall::Heartbeat {
+            ended_through: FreeEpoch(u64::MAX),
+            working_on: Vec::new(),
+        });
         assert!(matches!(other.call(call).await, Ok(Answer::Alive { .. })));
     });
 }

@@ -92,7 +92,10 @@ impl TestClient {
         let client = self.clone();
         reactor::spawn(async move {
             while !client.is_silent.get() {
-                let call = Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(0) });
+                let call = Call::Session(SessionCall::Heartbeat {
+                    ended_through: FreeEpoch(0),
+                    working_on: Vec::new(),
+                });
                 let _ = client.call(call).await;
                 sleep(Duration::from_millis(20)).await;
             }

@@ -1,5 +1,6 @@
 //! The times on which the parts of the system must agree, in one table.
 
+use crate::lease::Rights;
 use std::time::Duration;
 
 /// Interval of a client's heartbeats to the metadata service, from its process and its serving
@@ -105,6 +106,23 @@ impl Times {
             space_deadline: SPACE_DEADLINE / divisor,
             target_deadline: TARGET_DEADLINE / divisor,
             writeback: WRITEBACK / divisor,
+        }
+    }
+}
+
+impl Times {
+    /// Returns the longest time for the answer to a recall of these rights. A session that does not
+    /// work on the answer has less: [`SESSION_DEADLINE`].
+    ///
+    /// The answer for READ waits for reads. They fail within two session deadlines if a device does
+    /// not answer. A commit that waits for that answer still ends within its own deadline, also if
+    /// the session has to be ended and stop itself first. The answers for other rights wait for such
+    /// commits, so they may take longer: a commit fails by itself before its session ends.
+    pub fn recall_max(&self, rights: Rights) -> Duration {
+        if rights == Rights::READ {
+            self.session_deadline * 2 + self.target_deadline
+        } else {
+            self.request_deadline + self.session_deadline
         }
     }
 }

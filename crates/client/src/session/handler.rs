@@ -2,7 +2,7 @@
 
 use protocol::client::{Call, Push, PushAnswer, Response};
 use protocol::space::DeviceInfo;
-use protocol::{InodeId, Rights};
+use protocol::{InodeId, LeaseStamp, Rights};
 use std::rc::Rc;
 
 /// Receives the session's events, in the order of its stream.
@@ -15,6 +15,8 @@ pub(crate) trait Handler {
     fn disconnected(self: Rc<Self>);
     /// Returns the rights to reclaim after a resume.
     fn held(&self) -> Vec<(InodeId, Rights)>;
+    /// Returns the recalls whose answers wait for I/O or calls of this client.
+    fn working_on(&self) -> Vec<LeaseStamp>;
     /// The session is lost with everything it held.
     fn lost(&self);
     /// The pool's devices have been reported, at every start.
@@ -35,6 +37,9 @@ impl Handler for NoHandler {
     fn pushed(self: Rc<Self>, _: Push, _: PushReply) {}
     fn disconnected(self: Rc<Self>) {}
     fn held(&self) -> Vec<(InodeId, Rights)> {
+        Vec::new()
+    }
+    fn working_on(&self) -> Vec<LeaseStamp> {
         Vec::new()
     }
     fn lost(&self) {}

@@ -165,8 +165,8 @@ impl Session {
         }
     }
 
-    /// Reports to the service which reads have ended, and that this thread lives. ([`pulse`]
-    /// reports that the process lives.)
+    /// Reports to the service which reads have ended, which recalls this client works on, and that
+    /// this thread lives. ([`pulse`] reports that the process lives.)
     async fn heartbeat(self: Rc<Self>) {
         let serving = pulse::Serving(Arc::clone(&self.life.contact));
         while !self.closed.get() {
@@ -174,7 +174,9 @@ impl Session {
             sleep(self.times().heartbeat).await;
             let sent = now();
             let ended_through = self.life.ended_through();
-            let call = self.call(Call::Session(SessionCall::Heartbeat { ended_through }));
+            let working_on = self.handler().map(|h| h.working_on()).unwrap_or_default();
+            let call =
+                self.call(Call::Session(SessionCall::Heartbeat { ended_through, working_on }));
             match reactor::time::timeout(self.times().self_stop, Box::pin(call)).await {
                 Ok(Ok(Answer::Alive { free_epoch, takes_inline })) => {
                     self.life.heard(sent, free_epoch);

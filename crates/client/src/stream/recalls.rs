@@ -42,18 +42,20 @@ impl Client {
                 self.take_back(taken).await;
             }
             if !reactor::mutant!("recall-before-reads") {
-                inode.lease_reads.wait_zero().await;
+                self.working_on.during(recall.stamp, inode.lease_reads.wait_zero()).await;
             }
             if is_data && !reactor::mutant!("recall-before-commit") {
                 inode.names_held.wait_zero().await;
                 // A failure stays with the inode; close or fsync reports it.
-                let _ = self.commit(&inode, false).await;
+                let commit = self.commit(&inode, false);
+                let _ = self.working_on.during(recall.stamp, commit).await;
             }
             if has_locks && !reactor::mutant!("recall-before-report") {
-                self.report_locks(&inode).await;
+                self.working_on.during(recall.stamp, self.report_locks(&inode)).await;
             }
             if is_shown {
-                let _ = self.publish_attributes(&inode).await;
+                let publish = self.publish_attributes(&inode);
+                let _ = self.working_on.during(recall.stamp, publish).await;
             }
             let mut is_dropped = false;
             if has_pages && !reactor::mutant!("recall-before-pages") {

@@ -84,8 +84,9 @@ impl Shared {
             SessionCall::Reclaim { held, done } => {
                 Executed::Answer(self.reclaim_rights(session, held, *done))
             }
-            SessionCall::Heartbeat { ended_through } => {
+            SessionCall::Heartbeat { ended_through, working_on } => {
                 session.last_heartbeat.set(reactor::time::now());
+                session.recalls.borrow_mut().note_work(working_on);
                 self.core.borrow_mut().ended_through(session.id, *ended_through);
                 self.reclaim_wanted.notify();
                 let core = self.core.borrow();

@@ -7,9 +7,9 @@ use crate::store::Error;
 use metrics::{Family, Point};
 use protocol::client::{Push, PushAnswer, Response};
 use protocol::connection::ConnectionError;
-use protocol::{Errno, InodeId, Rights};
-use reactor::local::oneshot;
-use reactor::time::timeout;
+use protocol::{Errno, InodeId, LeaseStamp, Rights};
+use reactor::local::{OneshotReceiver, oneshot};
+use reactor::time::{now, timeout_at};
 use rpc::{Acceptor, Client, Reply, RpcError};
 use std::rc::Rc;
 use std::time::Duration;
@@ -63,6 +63,14 @@ fn point_of(push: &Push) -> Point {
         Push::Reclaim { .. } => (4, "space"),
     };
     Point::new(Family::Recall, index, name)
+}
+
+/// Returns the stamp and the rights of a recall, if the push is one.
+fn recall_in(push: &Push) -> Option<(LeaseStamp, Rights)> {
+    match push {
+        Push::Recall(recall) => Some((recall.stamp, recall.rights)),
+        Push::Invalidate { .. } | Push::Lost(_) | Push::Devices(_) | Push::Reclaim { .. } => None,
+    }
 }
 
 impl Shared {
@@ -168,11 +176,10 @@ impl Shared {
             asked.recalls.borrow_mut().answered();
             shared.take_answer(&asked, id, answer);
         });
-        let (shared, session) = (Rc::clone(self), Rc::clone(session));
+        let (shared, session, recall) = (Rc::clone(self), Rc::clone(session), recall_in(push));
         reactor::spawn(async move {
-            if timeout(shared.times.session_deadline, answered).await.is_err()
-                && !reactor::mutant!("unanswered-recall-waits")
-            {
+            let is_late = shared.is_late(&session, recall, answered).await;
+            if is_late && !reactor::mutant!("unanswered-recall-waits") {
                 tracing::warn!(session = session.id.0, "a recall was not answered");
                 if reactor::mutant!("late-recall-forgiven") {
                     shared.leases.borrow_mut().answered(id, Rights::NONE);
@@ -181,6 +188,42 @@ impl Shared {
                 shared.end_session(&session, "it did not answer a recall in time");
             }
         });
+    }
+
+    /// Waits for the answer to a recall. Returns whether it did not come in time. The deadline
+    /// counts from the last heartbeat by which the client works on the answer, because it may have
+    /// to wait until a device is given up, or until another session has ended. A client that
+    /// reports this for ever has a last deadline.
+    async fn is_late(
+        &self,
+        session: &Session,
+        recall: Option<(LeaseStamp, Rights)>,
+        mut answered: OneshotReceiver<()>,
+    ) -> bool {
+        let begun = now();
+        let mut deadline = begun + self.times.session_deadline;
+        if let Some((stamp, _)) = recall {
+            session.recalls.borrow_mut().follow(stamp);
+        }
+        let is_late = loop {
+            if timeout_at(deadline, &mut answered).await.is_ok() {
+                break false;
+            }
+            let excused = recall.and_then(|(stamp, rights)| {
+                let worked_at = session.recalls.borrow().worked_at(stamp)?;
+                let excused = worked_at + self.times.session_deadline;
+                let last = begun + self.times.recall_max(rights);
+                Some(if reactor::mutant!("work-is-endless") { excused } else { excused.min(last) })
+            });
+            match excused.filter(|later| *later > deadline && !reactor::mutant!("work-unexcused")) {
+                Some(later) => deadline = later,
+                None => break true,
+            }
+        };
+        if let Some((stamp, _)) = recall {
+            session.recalls.borrow_mut().unfollow(stamp);
+        }
+        is_late
     }
 
     /// Takes the answer to a recall.

@@ -189,7 +189,10 @@ impl TestClient {
     pub(crate) fn heartbeat_always(&self) {
         let connection = self.connection.clone();
         reactor::spawn(async move {
-            let call = Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(0) });
+            let call = Call::Session(SessionCall::Heartbeat {
+                ended_through: FreeEpoch(0),
+                working_on: Vec::new(),
+            });
             let request = Request { slot: None, call };
             while connection.call(&request, None).await.is_ok() {
                 reactor::time::sleep(Duration::from_millis(100)).await;

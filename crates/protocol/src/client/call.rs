@@ -10,7 +10,7 @@ use crate::attr::{AttrChanges, Deferred, Timestamp};
 use crate::errno::Errno;
 use crate::extent::ExtentList;
 use crate::files::NewFile;
-use crate::ids::{DeviceId, FreeEpoch, Generation, HostId, InodeId, SessionId};
+use crate::ids::{DeviceId, FreeEpoch, Generation, HostId, InodeId, LeaseStamp, SessionId};
 use crate::inline::InlineRun;
 use crate::lease::{Return, Rights};
 use crate::lock::{Lock, LockFamily, LockOwner};
@@ -146,6 +146,9 @@ pub enum SessionCall {
     Heartbeat {
         /// All reads that began under extents from before this epoch have ended.
         ended_through: FreeEpoch,
+        /// The recalls whose answers wait for I/O or for calls of this client, by their stamps
+        /// ([`crate::lease::Recall::stamp`]): their deadlines count from now.
+        working_on: Vec<LeaseStamp>,
     },
     /// The only kind of call on a connection of its own: the session's process lives, even if its
     /// serving thread waits → [`Answer::Alive`]. ESTALE if the session has ended. EAGAIN if the
