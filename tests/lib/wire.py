@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 
-MAGIC, VERSION = b"TSMG", 9
+MAGIC, VERSION = b"TSMG", 10
 HANDSHAKE, CALL, ANSWER = 0, 1, 2
 CLIENT, AGENT, ADMIN = 0, 1, 2
 STATUS, FILES_HIT = 0, 1
