@@ -70,7 +70,6 @@ pub(crate) struct DownArgs {
 /// Runs `tsumugi down`.
 pub(crate) fn run(args: &DownArgs) -> anyhow::Result<ExitCode> {
     crate::confine::keep_files_private();
-    users::leave_terminal();
     if args.all {
         return down_all(args);
     }

@@ -44,7 +44,6 @@ pub(crate) struct GcArgs {
 
 /// Runs `tsumugi gc`.
 pub(crate) fn run(args: &GcArgs) -> anyhow::Result<ExitCode> {
-    users::leave_terminal();
     let base = args.dir.as_deref().map(std::path::absolute).transpose()?;
     let mut all = gc::collect(base.as_deref(), args.dry_run, args.deadline);
     if base.is_none() && rustix::process::geteuid().is_root() {

@@ -69,7 +69,6 @@ fn find_job(find: &FindArgs) -> anyhow::Result<FoundJob> {
 
 /// Runs `tsumugi status`.
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    users::leave_terminal();
     let dir = match find_job(&args.find)? {
         FoundJob::Own(dir) => dir,
         FoundJob::OfUser(user, name) => {
