@@ -140,6 +140,10 @@ fn print(status: &Status) {
     for file in &status.files_hit {
         println!("file hit: {} (device {})", file.path, file.device);
     }
+    if let Some(trouble) = &status.files_hit_trouble {
+        let known = if status.files_hit.is_empty() { "unknown" } else { "more are unknown" };
+        println!("files hit: {known}: {trouble}");
+    }
 }
 
 fn print_keeper(keeper: &KeeperStatus) {
