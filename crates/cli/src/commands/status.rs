@@ -6,7 +6,7 @@
 use crate::deploy::find::{self, FoundJob};
 use crate::deploy::job::FindArgs;
 use crate::deploy::mounts::Condition;
-use crate::deploy::output::{print_json, relay};
+use crate::deploy::output::{plain, print_json, relay};
 use crate::deploy::remote;
 use crate::deploy::size::human;
 use crate::deploy::slurm;
@@ -172,7 +172,7 @@ fn print_keeper(keeper: &KeeperStatus) {
 fn print_notes(status: &Status) {
     for node in &status.nodes {
         for note in node.activity.iter().flat_map(|activity| &activity.notes) {
-            println!("{}: {note}", node.name);
+            println!("{}: {}", node.name, plain(note));
         }
     }
 }
