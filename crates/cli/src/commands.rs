@@ -32,6 +32,7 @@ pub(crate) mod union;
 pub(crate) mod up;
 mod volume;
 
+use crate::observe::ask;
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -63,6 +64,9 @@ pub(crate) struct Cli {
 enum Command {
     /// Run a node's part of a job in the foreground, as a task of a Slurm step.
     Agent(agent::AgentArgs),
+    /// Print a service's answer as it is; root starts this as the service's user.
+    #[command(hide = true)]
+    Ask(ask::AskArgs),
     /// Check a pool, running or stopped: its records, and with --data all of its data.
     Check(check::CheckArgs),
     /// Copy files and trees with many threads, in or out.
@@ -158,6 +162,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     cli.engine.insist()?;
     match cli.command {
         Command::Agent(args) => agent::run(&args),
+        Command::Ask(args) => ask::run(&args),
         Command::Check(args) => Ok(check::run(&args)),
         Command::Cp(args) => cp::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -33,6 +33,7 @@ pub(crate) mod life;
 pub(crate) mod logs;
 pub(crate) mod machine;
 pub(crate) mod mounts;
+pub(crate) mod others;
 pub(crate) mod output;
 pub(crate) mod place;
 pub(crate) mod plan;

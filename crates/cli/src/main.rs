@@ -3,6 +3,8 @@
 #[macro_use]
 mod print;
 
+#[cfg(test)]
+mod alone;
 mod commands;
 mod confine;
 mod deploy;

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::error::FuseError;
@@ -133,7 +133,18 @@ pub(crate) fn set_nonblocking(device: &OwnedFd) -> Result<(), rustix::io::Errno>
     rustix::fs::fcntl_setfl(device, flags | OFlags::NONBLOCK)
 }
 
+/// Opens the directory at a canonical path. A link that another user has put into the path since
+/// then is refused: root would mount wherever it leads.
+fn open_in_place(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let (root, mode) = (rustix::fs::CWD, Mode::empty());
+    rustix::fs::openat2(root, path, flags, mode, ResolveFlags::NO_SYMLINKS)
+}
+
 fn mount_directly(path: &Path, options: &MountOptions) -> Result<OwnedFd, FuseError> {
+    let place = open_in_place(path)
+        .map_err(|errno| FuseError::MountPoint { path: path.into(), source: errno.into() })?;
+    let through = format!("/proc/self/fd/{}", place.as_raw_fd());
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| FuseError::Device(errno.into()))?;
     let data = options.mount_data(device.as_fd().as_raw_fd());
@@ -151,7 +162,7 @@ fn mount_directly(path: &Path, options: &MountOptions) -> Result<OwnedFd, FuseEr
         option: data.clone(),
         reason: "must not contain a NUL",
     })?;
-    rustix::mount::mount(&options.fs_name, path, options.type_name(), flags, data_c.as_c_str())
+    rustix::mount::mount(&options.fs_name, through, options.type_name(), flags, data_c.as_c_str())
         .map_err(|errno| FuseError::Mount {
             path: path.into(),
             options: data,
@@ -218,8 +229,11 @@ impl Unmounter {
             return Ok(());
         }
         if self.is_root {
-            return rustix::mount::unmount(&self.path, UnmountFlags::DETACH)
-                .map_err(|errno| error(io::Error::from(errno).to_string()));
+            return rustix::mount::unmount(
+                &self.path,
+                UnmountFlags::DETACH | UnmountFlags::NOFOLLOW,
+            )
+            .map_err(|errno| error(io::Error::from(errno).to_string()));
         }
         helper::unmount(&self.path).map_err(error)
     }
@@ -249,7 +263,8 @@ impl Unmounter {
                  /sys/fs/fuse/connections)"
             )));
         }
-        rustix::mount::unmount(&self.path, UnmountFlags::FORCE | UnmountFlags::DETACH)
+        let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        rustix::mount::unmount(&self.path, flags)
             .map_err(|errno| error(io::Error::from(errno).to_string()))
     }
 }
@@ -273,4 +288,26 @@ pub fn unmount_stale(path: &Path) -> Result<(), FuseError> {
     let connection = mountinfo::find(path).map_err(|source| error(source.to_string()))?;
     let is_root = rustix::process::geteuid().is_root();
     Unmounter { path: path.into(), is_root, connection, mounter: None }.unmount()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a link that comes into the path after it was resolved does not choose another place.
+    #[test]
+    fn links_do_not_move_a_mount() {
+        let base = tempfile::tempdir().expect("a directory");
+        let base = base.path().canonicalize().expect("its path");
+        fs::create_dir_all(base.join("job/node1")).expect("made");
+        let path = base.join("job/node1").canonicalize().expect("its path");
+        open_in_place(&path).expect("it is a directory");
+        fs::rename(base.join("job"), base.join("elsewhere")).expect("renamed");
+        std::os::unix::fs::symlink("elsewhere", base.join("job")).expect("linked");
+        assert!(path.is_dir(), "the link leads to a directory");
+        assert_eq!(open_in_place(&path).expect_err("a link"), rustix::io::Errno::LOOP);
+        let last = base.join("last");
+        std::os::unix::fs::symlink("elsewhere", &last).expect("linked");
+        assert!(open_in_place(&last).is_err());
+    }
 }

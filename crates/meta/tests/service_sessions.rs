@@ -341,15 +341,7 @@ fn an_administrator_sees_and_ends() {
         client.create(ROOT, "empty").await.unwrap();
         let grant = client.lease(agent.devices[0]).await.unwrap();
         client.call(commit(&file, &grant, grant.free[0].start, 0, 4096)).await.unwrap();
-        let admin: Connection<Connector<Admin>> = Connection::connect(
-            service.address(),
-            &SocketOptions::default(),
-            &CREDENTIAL,
-            Limits::default(),
-            Rc::new(NoPush),
-        )
-        .await
-        .unwrap();
+        let admin = admin(&service).await;
         let call = async |call| admin.call(&call, None).await.unwrap();
         let Answer::Status { devices, sessions, meta, .. } = call(Call::Status).await else {
             panic!()
@@ -364,6 +356,35 @@ fn an_administrator_sees_and_ends() {
         assert_eq!(hit, Answer::Paths(vec![(b"d/f".to_vec(), agent.devices[0])]));
         assert_eq!(call(Call::Shutdown).await, Answer::Done);
         service.ended().await.unwrap();
+        service.stop().await.unwrap();
+    });
+}
+
+async fn admin(service: &Service) -> Connection<Connector<Admin>> {
+    let (address, limits) = (service.address(), Limits::default());
+    Connection::connect(address, &SocketOptions::default(), &CREDENTIAL, limits, Rc::new(NoPush))
+        .await
+        .unwrap()
+}
+
+/// Goal: the search for files on lost devices ends in a large tree, too, and says that it has not
+/// seen all of it. Input: 1000 empty files, and a service whose heartbeat is a millisecond.
+#[test]
+fn a_long_search_says_so() {
+    use protocol::admin::{Answer, Call};
+    run(async {
+        let times = Times { heartbeat: std::time::Duration::from_millis(1), ..Times::default() };
+        let service = service(times);
+        let agent = TestAgent::start(service.address(), vec![device(1, 1 << 20)]).await;
+        let client = TestClient::start(service.address()).await;
+        for n in 0..1000 {
+            client.create(ROOT, &format!("f{n}")).await.unwrap();
+        }
+        agent.connection.close("test");
+        until(|| client.state.pushes.borrow().iter().any(|p| matches!(p, Push::Devices(_)))).await;
+        let admin = admin(&service).await;
+        let hit = admin.call(&Call::FilesHit { count_max: 10 }, None).await.unwrap();
+        assert_eq!(hit, Answer::PathsSoFar(Vec::new()));
         service.stop().await.unwrap();
     });
 }

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 pub enum Call {
     /// The state of the pool → [`Answer::Status`].
     Status,
-    /// Paths of files that have data on devices that are offline → [`Answer::Paths`].
+    /// Paths of files that have data on devices that are offline → [`Answer::Paths`], or
+    /// [`Answer::PathsSoFar`] if the search took too long.
     FilesHit {
         /// Most paths of the answer.
         count_max: u32,
@@ -86,4 +87,6 @@ pub enum Answer {
         /// The first of them.
         found: Vec<Contradiction>,
     },
+    /// As [`Answer::Paths`], of a search that ended before it had seen the whole tree.
+    PathsSoFar(Vec<(Vec<u8>, DeviceId)>),
 }

@@ -16,6 +16,7 @@
 
 pub mod affinity;
 pub mod buffer;
+pub mod child;
 mod chunk;
 mod context;
 pub mod engine;

@@ -135,7 +135,7 @@ impl Operator {
     /// Returns the paths of the files hit, with one device each.
     async fn files_hit(&self) -> Result<Vec<(String, DeviceId)>, RpcError> {
         let answer = self.ask(Call::FilesHit { count_max: PATHS_MAX }).await?;
-        let Answer::Paths(paths) = answer else {
+        let (Answer::Paths(paths) | Answer::PathsSoFar(paths)) = answer else {
             self.violation(format!("the files hit are {answer:?}"));
             return Ok(Vec::new());
         };

@@ -70,7 +70,6 @@ pub(crate) struct DownArgs {
 /// Runs `tsumugi down`.
 pub(crate) fn run(args: &DownArgs) -> anyhow::Result<ExitCode> {
     crate::confine::keep_files_private();
-    users::leave_terminal();
     if args.all {
         return down_all(args);
     }
@@ -137,6 +136,8 @@ fn down_all(args: &DownArgs) -> anyhow::Result<ExitCode> {
 fn down(args: &DownArgs, dir: &JobDir) -> anyhow::Result<(Report, Value)> {
     let start = Instant::now();
     let to = args.keep_logs.as_deref().map(std::path::absolute).transpose()?;
+    // Before anything ends: a directory that cannot be used would cost the logs.
+    to.as_deref().map(Logs::make_directory).transpose()?;
     let logs = to.as_ref().map(|_| Logs::open(dir)).transpose()?;
     let mut report = remote::down(dir, args.deadline, to.as_deref())?;
     if let (Some(logs), Some(to)) = (logs, &to) {

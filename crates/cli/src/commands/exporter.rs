@@ -1,9 +1,10 @@
 //! `tsumugi exporter`: serves the metrics of all jobs of this machine to Prometheus.
 
-use crate::deploy::find;
-use crate::deploy::state::State;
+use crate::deploy::find::{self, Job};
+use crate::deploy::others;
+use crate::observe::ask::Service;
+use crate::observe::server;
 use crate::observe::text::{self, Part};
-use crate::observe::{ask, server};
 use anyhow::{Context, bail};
 use clap::Args;
 use std::net::{SocketAddr, TcpListener};
@@ -67,18 +68,19 @@ pub(crate) fn run(args: &ExporterArgs) -> anyhow::Result<ExitCode> {
 fn render(job: Option<&str>) -> String {
     let mut jobs = find::own(None).0;
     if rustix::process::geteuid().is_root() {
-        jobs.extend(find::of_others());
+        jobs.extend(others::jobs().jobs);
     }
     let wanted = jobs.into_iter().filter(|found| job.is_none_or(|job| found.name == job));
-    let parts: Vec<_> = wanted.filter_map(|found| found.state).flat_map(|it| of_job(&it)).collect();
+    let parts: Vec<_> = wanted.flat_map(|found| of_job(&found)).collect();
     text::of(parts)
 }
 
-fn of_job(state: &State) -> Vec<Part> {
+fn of_job(job: &Job) -> Vec<Part> {
+    let Some(state) = &job.state else { return Vec::new() };
     let nodes = state.nodes.iter().map(|node| (node.name.clone(), state.node_socket(&node.name)));
     let meta = state.meta.iter().map(|_| ("meta".to_owned(), state.meta_socket()));
     let answer = |(name, socket): (String, PathBuf)| {
-        let snapshot = ask::snapshot(&socket).ok()?;
+        let snapshot = Service::new(socket, job.user).snapshot().ok()?;
         Some(Part { job: state.job.clone(), name, snapshot })
     };
     nodes.chain(meta).filter_map(answer).collect()

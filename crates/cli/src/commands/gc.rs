@@ -1,12 +1,11 @@
 //! `tsumugi gc`: removes what dead jobs left.
 
-use crate::deploy::find;
 use crate::deploy::gc::{self, Collected};
+use crate::deploy::others;
 use crate::deploy::output::{plain, print_json};
-use crate::deploy::users::{self, GRACE, User};
+use crate::deploy::users::{GRACE, User};
 use crate::print::words;
 use clap::Args;
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,7 +43,6 @@ pub(crate) struct GcArgs {
 
 /// Runs `tsumugi gc`.
 pub(crate) fn run(args: &GcArgs) -> anyhow::Result<ExitCode> {
-    users::leave_terminal();
     let base = args.dir.as_deref().map(std::path::absolute).transpose()?;
     let mut all = gc::collect(base.as_deref(), args.dry_run, args.deadline);
     if base.is_none() && rustix::process::geteuid().is_root() {
@@ -60,11 +58,9 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<ExitCode> {
 
 /// Removes what other users' jobs left, with each user's rights.
 fn collect_of_others(args: &GcArgs, all: &mut Collected) {
-    let mut users: BTreeSet<u32> = find::recorded_users().into_iter().collect();
-    users.extend(find::of_others().iter().map(|job| job.user));
     let mut words: Vec<OsString> = vec!["gc".into(), "--json".into()];
     words.extend(args.dry_run.then(|| "--dry-run".into()));
-    for uid in users {
+    for uid in others::users() {
         match collect_as(uid, &words, args.deadline + GRACE) {
             Ok((name, there)) => {
                 let named = |text: String| format!("{name}: {text}");
@@ -82,7 +78,7 @@ fn collect_as(
     words: &[OsString],
     within: Duration,
 ) -> anyhow::Result<(String, Collected)> {
-    let user = User::find(&uid.to_string())?;
+    let user = User::of_uid(uid);
     let output = user.run(words, within)?;
     let there = serde_json::from_slice(&output.stdout).map_err(|_| {
         anyhow::anyhow!("{}", plain(String::from_utf8_lossy(&output.stderr).trim()))

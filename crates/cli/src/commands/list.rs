@@ -1,6 +1,7 @@
 //! `tsumugi list`: the jobs of this machine.
 
 use crate::deploy::find::{self, Condition, Job};
+use crate::deploy::others;
 use crate::deploy::output::{plain, print_json};
 use crate::deploy::users::User;
 use clap::Args;
@@ -39,14 +40,23 @@ pub(crate) struct ListArgs {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    /// Print what root asks of a user
+    #[arg(long, hide = true)]
+    for_root: bool,
 }
 
 /// Runs `tsumugi list`.
 pub(crate) fn run(args: &ListArgs) -> anyhow::Result<ExitCode> {
+    if args.for_root {
+        print_json(&serde_json::to_value(find::own_for_root())?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let base = args.dir.as_deref().map(std::path::absolute).transpose()?;
-    let (mut jobs, trouble) = find::own(base.as_deref());
+    let (mut jobs, mut trouble) = find::own(base.as_deref());
     if base.is_none() && rustix::process::geteuid().is_root() {
-        jobs.extend(find::of_others());
+        let found = others::jobs();
+        jobs.extend(found.jobs);
+        trouble.extend(found.trouble);
     }
     if let Some(owner) = args.owner.as_deref().map(User::find).transpose()? {
         jobs.retain(|job| job.user == owner.uid || made_for(job) == Some(owner.name.as_str()));

@@ -197,8 +197,7 @@ fn execute(args: &RunArgs, dir: &JobDir, mount: &Path, stop: &Stop) -> anyhow::R
         }
     };
     let handle = signals.handle();
-    let process =
-        Process::of(child.id().cast_signed()).context("cannot find the command in /proc")?;
+    let process = identify(&mut child)?;
     let status = std::thread::scope(|scope| {
         scope.spawn(move || signals.forever().for_each(|signal| hand_on(signal, process)));
         let status = wait(&mut child);
@@ -209,6 +208,16 @@ fn execute(args: &RunArgs, dir: &JobDir, mount: &Path, stop: &Stop) -> anyhow::R
     stop.forget();
     let status = status.context("cannot wait for the command")?;
     Ok(Ended { code: code_of(status), is_success: status.success() })
+}
+
+/// Returns the command's process. Without it no signal could be forwarded: then the command is ended,
+/// because its file system goes.
+fn identify(child: &mut Child) -> anyhow::Result<Process> {
+    Process::of(child.id().cast_signed()).map_err(|error| {
+        let _ = child.kill();
+        let _ = wait(child);
+        anyhow::Error::new(error).context("cannot find the command in /proc")
+    })
 }
 
 /// Forwards a signal to the command, unless it comes from a terminal, which sends its signals to
@@ -266,6 +275,22 @@ fn take_down(dir: &JobDir) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alone;
+
+    /// Goal: a command that cannot be found in `/proc` does not go on without its file system.
+    #[test]
+    fn a_lost_command_is_ended() {
+        alone::run("commands::run::tests::loses_its_command");
+    }
+
+    #[test]
+    #[ignore = "a part of another test"]
+    fn loses_its_command() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(alone::without_descriptors(|| identify(&mut child)).is_err());
+        let ended = child.try_wait().unwrap().expect("it has ended");
+        assert_eq!(ended.signal(), Some(Signal::KILL.as_raw()));
+    }
 
     /// Goal: two paths are separated at the first colon, and paths inside stay inside the mount.
     #[test]

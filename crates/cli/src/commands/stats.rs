@@ -1,11 +1,12 @@
 //! `tsumugi stats`: counts and latencies of a mount, or of another service of a job.
 
-use crate::observe::{ask, show};
+use crate::deploy::output::plain;
+use crate::observe::ask::Service;
+use crate::observe::show;
 use clap::Args;
 use metrics::{Counts, Snapshot};
 use serde_json::json;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -56,25 +57,14 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Returns the socket for a path: the path itself if it is a socket, else that of the mount that
-/// contains it.
-pub(crate) fn socket(place: &Path) -> anyhow::Result<PathBuf> {
-    // A call to a mount that does not answer would hang.
-    let is_named_so = place.extension().is_some_and(|extension| extension == "sock");
-    if is_named_so && place.metadata().is_ok_and(|data| data.file_type().is_socket()) {
-        return Ok(place.into());
-    }
-    ask::socket_of_mount(place)
-}
-
 /// Runs `tsumugi stats`.
 pub(crate) fn run(args: &StatsArgs) -> anyhow::Result<ExitCode> {
-    let socket = socket(&args.place)?;
+    let service = Service::at(&args.place)?;
     if args.prometheus {
-        print!("{}", ask::prometheus(&socket)?);
+        print!("{}", plain(&service.prometheus()?));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut before = ask::snapshot(&socket)?;
+    let mut before = service.snapshot()?;
     let Some(interval) = args.interval else {
         print(args, &before, before.operations.clone(), None)?;
         return Ok(ExitCode::SUCCESS);
@@ -83,7 +73,7 @@ pub(crate) fn run(args: &StatsArgs) -> anyhow::Result<ExitCode> {
     while left > 0 {
         left -= 1;
         std::thread::sleep(interval);
-        let now = ask::snapshot(&socket)?;
+        let now = service.snapshot()?;
         let over = Duration::from_nanos(now.at_ns.saturating_sub(before.at_ns));
         print(args, &now, now.operations_since(&before), Some(over))?;
         before = now;
@@ -103,7 +93,7 @@ fn print(
         let value = json!({ "at_ns": now.at_ns, "seconds": over.map(|over| over.as_secs_f64()),
             "operations": operations, "running": now.running, "slow": now.slow, "values": now.values,
             "notes": now.notes });
-        println!("{}", serde_json::to_string(&value)?);
+        println!("{}", plain(&serde_json::to_string(&value)?));
         return Ok(());
     }
     println!("{}", show::head(over.is_some()));
@@ -111,7 +101,7 @@ fn print(
         println!("{}", show::line(one, over));
     }
     for note in &now.notes {
-        println!("{note}");
+        println!("{}", plain(note));
     }
     println!("");
     Ok(())

@@ -6,7 +6,7 @@
 use crate::deploy::find::{self, FoundJob};
 use crate::deploy::job::FindArgs;
 use crate::deploy::mounts::Condition;
-use crate::deploy::output::{print_json, relay};
+use crate::deploy::output::{plain, print_json, relay};
 use crate::deploy::remote;
 use crate::deploy::size::human;
 use crate::deploy::slurm;
@@ -69,7 +69,6 @@ fn find_job(find: &FindArgs) -> anyhow::Result<FoundJob> {
 
 /// Runs `tsumugi status`.
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    users::leave_terminal();
     let dir = match find_job(&args.find)? {
         FoundJob::Own(dir) => dir,
         FoundJob::OfUser(user, name) => {
@@ -141,6 +140,10 @@ fn print(status: &Status) {
     for file in &status.files_hit {
         println!("file hit: {} (device {})", file.path, file.device);
     }
+    if let Some(trouble) = &status.files_hit_trouble {
+        let known = if status.files_hit.is_empty() { "unknown" } else { "more are unknown" };
+        println!("files hit: {known}: {trouble}");
+    }
 }
 
 fn print_keeper(keeper: &KeeperStatus) {
@@ -169,7 +172,7 @@ fn print_keeper(keeper: &KeeperStatus) {
 fn print_notes(status: &Status) {
     for node in &status.nodes {
         for note in node.activity.iter().flat_map(|activity| &activity.notes) {
-            println!("{}: {note}", node.name);
+            println!("{}: {}", node.name, plain(note));
         }
     }
 }

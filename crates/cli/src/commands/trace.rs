@@ -1,7 +1,8 @@
 //! `tsumugi trace`: shows operations of a mount, or of another service of a job, as they end.
 
-use super::stats::socket;
-use crate::observe::{ask, show};
+use crate::deploy::output::plain;
+use crate::observe::ask::Service;
+use crate::observe::show;
 use anyhow::Context;
 use clap::Args;
 use metrics::trace::Event;
@@ -53,11 +54,10 @@ const FAMILIES: [&str; 9] =
 
 /// Runs `tsumugi trace`.
 pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
-    let socket = socket(&args.place)?;
     let deadline = args.lasts.map(|lasts| Instant::now() + lasts);
     let mut left = args.count.unwrap_or(u64::MAX);
     let mut begun_ns = None;
-    for look in ask::trace(&socket)? {
+    for look in Service::at(&args.place)?.trace()? {
         let look = look.context("the service has ended")?;
         if look.dropped > 0 {
             eprintln!(
@@ -88,7 +88,7 @@ impl TraceArgs {
 
 fn print(args: &TraceArgs, event: &Event, begun_ns: u64) -> anyhow::Result<()> {
     if args.json {
-        println!("{}", serde_json::to_string(event)?);
+        println!("{}", plain(&serde_json::to_string(event)?));
         return Ok(());
     }
     let at = event.started_ns.cast_signed().wrapping_sub(begun_ns.cast_signed());

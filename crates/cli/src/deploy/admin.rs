@@ -1,8 +1,11 @@
 //! Requests of tools to the metadata service.
 
 use super::state::MetaState;
+use super::status::FileHit;
 use crate::keys;
+use crate::print::words;
 use anyhow::bail;
+use protocol::DeviceId;
 use protocol::admin::{Answer, Call};
 use reactor::{Runtime, SocketOptions};
 use rpc::{Admin, Connection, Connector, Credential, Handler, Limits, Nothing, Reply};
@@ -23,7 +26,9 @@ pub(crate) struct Pool {
     /// [`Answer::Status`].
     pub(crate) status: Answer,
     /// [`Answer::Paths`].
-    pub(crate) files_hit: Vec<(Vec<u8>, protocol::ids::DeviceId)>,
+    pub(crate) files_hit: Vec<FileHit>,
+    /// Why files may be missing there.
+    pub(crate) files_hit_trouble: Option<String>,
 }
 
 type Link = Connection<Connector<Admin>>;
@@ -90,29 +95,61 @@ pub(crate) fn ask(meta: &MetaState, secret: &Path) -> anyhow::Result<Pool> {
     Runtime::new(&reactor::Config::default())?.block_on(async {
         let asking = async {
             let connection = access.connect().await?;
-            let status = connection
-                .call(&Call::Status, Some(DEADLINE))
-                .await
-                .map_err(|error| without_causes(&error))?;
-            let call = Call::FilesHit { count_max: FILES_MAX };
-            let files_hit = match connection
-                .call(&call, Some(DEADLINE))
-                .await
-                .map_err(|error| without_causes(&error))?
-            {
-                Answer::Paths(paths) => paths,
-                other => bail!("the metadata service answered {other:?}"),
-            };
-            Ok(Pool { status, files_hit })
+            let status = connection.call(&Call::Status, Some(DEADLINE)).await;
+            anyhow::Ok((status.map_err(|error| without_causes(&error))?, connection))
         };
-        match reactor::time::timeout(DEADLINE, Box::pin(asking)).await {
-            Ok(result) => result,
-            Err(_) => bail!("the metadata service does not answer within {DEADLINE:?}"),
-        }
+        let late = || anyhow::anyhow!("the metadata service does not answer within {DEADLINE:?}");
+        let asked = reactor::time::timeout(DEADLINE, Box::pin(asking)).await;
+        let (status, connection) = asked.map_err(|_| late())??;
+        // The search walks through the tree, which may be large: it has a time of its own, and the
+        // state does not depend on it.
+        let call = Call::FilesHit { count_max: FILES_MAX };
+        let searching = connection.call(&call, Some(DEADLINE));
+        let found = reactor::time::timeout(DEADLINE, Box::pin(searching)).await;
+        let (files_hit, files_hit_trouble) = match found {
+            Ok(answer) => files_hit(answer.map_err(|error| without_causes(&error))),
+            Err(_) => files_hit(Err(late())),
+        };
+        Ok(Pool { status, files_hit, files_hit_trouble })
     })
+}
+
+/// Returns the files of an answer, and why files may be missing.
+fn files_hit(answer: anyhow::Result<Answer>) -> (Vec<FileHit>, Option<String>) {
+    let (paths, why) = match answer {
+        Ok(Answer::Paths(paths)) => (paths, None),
+        Ok(Answer::PathsSoFar(paths)) => {
+            (paths, Some("the tree is large, and was not searched to its end".into()))
+        }
+        Ok(Answer::Refused(why)) => (Vec::new(), Some(why)),
+        Ok(_) => (Vec::new(), Some("the metadata service answered something else".into())),
+        Err(error) => (Vec::new(), Some(words(&error))),
+    };
+    let hit = |(path, device): (Vec<u8>, DeviceId)| FileHit {
+        path: String::from_utf8_lossy(&path).into_owned(),
+        device: device.0,
+    };
+    (paths.into_iter().map(hit).collect(), why)
 }
 
 /// Converts an error of a connection, which cannot leave its thread, to its text.
 fn without_causes(error: &rpc::RpcError) -> anyhow::Error {
     anyhow::anyhow!("{error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a search for files that fails or is cut short says so; it is no error of the state.
+    #[test]
+    fn searches_may_fail() {
+        let path = || vec![(b"a".to_vec(), DeviceId(1))];
+        let (found, why) = files_hit(Ok(Answer::Paths(path())));
+        assert!(found[0].path == "a" && found[0].device == 1 && why.is_none());
+        let (found, why) = files_hit(Ok(Answer::PathsSoFar(path())));
+        assert!(found.len() == 1 && why.unwrap().contains("large"));
+        let (found, why) = files_hit(Err(anyhow::anyhow!("late")));
+        assert!(found.is_empty() && why.unwrap() == "late");
+    }
 }

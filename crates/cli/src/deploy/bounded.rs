@@ -4,7 +4,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -146,15 +146,31 @@ pub(crate) fn lines(mut from: impl BufRead, bytes_max: u64) -> impl Iterator<Ite
     })
 }
 
+/// Starts a process; `None` if it does not start in time. A user whose rights it takes can stop it
+/// before it executes its program, and `spawn` waits for that.
+fn spawn(mut command: Command, deadline: Instant) -> io::Result<Option<Child>> {
+    let (sender, started) = channel();
+    // The thread may wait for ever; the end of this process then ends it.
+    let start = move || {
+        if let Err(SendError(Ok(mut late))) = sender.send(command.spawn()) {
+            let _ = late.kill();
+            let _ = late.wait();
+        }
+    };
+    std::thread::Builder::new().spawn(start)?;
+    let left = deadline.saturating_duration_since(Instant::now());
+    started.recv_timeout(left).ok().transpose()
+}
+
 /// Runs a command without input. Returns its output; `None` if it did not end in time.
 pub(crate) fn output(
-    command: &mut Command,
+    mut command: Command,
     output_bytes_max: usize,
     within: Duration,
 ) -> io::Result<Option<Output>> {
     let deadline = Instant::now() + within;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn()?;
+    let Some(mut child) = spawn(command, deadline)? else { return Ok(None) };
     let streams = [
         Stream::read(child.stdout.take(), output_bytes_max),
         Stream::read(child.stderr.take(), output_bytes_max),
@@ -193,7 +209,9 @@ mod tests {
         let shell = |script: &str, within_ms: u64| {
             let start = Instant::now();
             let within = Duration::from_millis(within_ms);
-            let result = output(Command::new("sh").args(["-c", script]), 1 << 20, within).unwrap();
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            let result = output(command, 1 << 20, within).unwrap();
             assert!(start.elapsed() < Duration::from_secs(5), "{script}");
             result
         };

@@ -202,7 +202,8 @@ fn end_processes(state: &State, deadline: Instant, report: &mut Report) {
 
 /// Ends processes with the job's mark, also those that the state does not list.
 fn end_marked(state: &State, known: &[Process], report: &mut Report) {
-    process::wait_for_end(&process::marked(&state.id), Instant::now() + HELPER_WAIT);
+    let marked = process::marked(&state.id).unwrap_or_default();
+    process::wait_for_end(&marked, Instant::now() + HELPER_WAIT);
     // Twice, for children of killed processes.
     for _ in 0..2 {
         let mut left = state.all_living();
@@ -221,6 +222,9 @@ fn end_marked(state: &State, known: &[Process], report: &mut Report) {
     }
     for process in state.all_living() {
         report.left.push(format!("{} does not end", describe(state, process)));
+    }
+    if let Err(error) = process::marked(&state.id) {
+        report.left.push(format!("processes of job {} may run: {error}", state.job));
     }
 }
 

@@ -4,6 +4,7 @@ use super::mounts;
 use super::place;
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -72,7 +73,8 @@ pub(crate) fn find_own(path: &Path) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-fn is_same(file: &File, path: &Path) -> bool {
+/// Returns whether a path still names an open file.
+pub(crate) fn is_same(file: &File, path: &Path) -> bool {
     let there = std::fs::symlink_metadata(path).map(|data| (data.dev(), data.ino()));
     there.is_ok_and(|there| file.metadata().is_ok_and(|own| there == (own.dev(), own.ino())))
 }
@@ -88,10 +90,11 @@ pub(crate) fn remove_part(path: &Path) -> anyhow::Result<()> {
 /// Removes a backing file that no process uses any more.
 ///
 /// # Errors
-/// If a process uses it, or the file cannot be removed.
+/// If a process uses it or may use it, or the file cannot be removed.
 pub(crate) fn remove_unused(path: &Path) -> anyhow::Result<()> {
     let deadline = Instant::now() + LOCK_PATIENCE;
-    while is_used(path) {
+    let unknown = || format!("cannot find out whether {} is in use", path.display());
+    while is_used(path).with_context(unknown)? {
         if Instant::now() >= deadline {
             bail!("{} is in use by another process: end that process first", path.display());
         }
@@ -101,11 +104,19 @@ pub(crate) fn remove_unused(path: &Path) -> anyhow::Result<()> {
 }
 
 /// Returns whether a process holds the lock of a device's owner.
-pub(crate) fn is_used(path: &Path) -> bool {
+fn is_used(path: &Path) -> Result<bool, Errno> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
-    let locked = rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive);
-    matches!(locked, Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS))
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => file,
+        // Nobody uses a link or a socket as a device.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => return Ok(false),
+        Err(errno) => return Err(errno),
+    };
+    match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(false),
+        Err(Errno::AGAIN | Errno::ACCESS) => Ok(true),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Removes a file. A missing file is no error, nor is a parent that is not a directory.

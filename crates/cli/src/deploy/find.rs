@@ -1,22 +1,23 @@
 //! The jobs of this machine: those with a directory, and those that only a record lists.
 //!
 //! Jobs of this user are in its base directory, in records ([`super::record`]), and in the
-//! directories of its running services. Root also reads the other users' bases and records. It only
-//! shows what it finds there, see [`super::users`].
+//! directories of its running services. Root also asks the other users, see [`super::others`].
 
 use super::job::{FindArgs, JobDir, default_base};
+use super::others::{self, Found};
+use super::output::plain;
 use super::process;
 use super::record;
 use super::state::{State, read_file};
 use super::users::{self, User};
 use anyhow::bail;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The state of a job's processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Condition {
     /// All its processes on this machine run.
@@ -36,7 +37,7 @@ pub(crate) enum Condition {
 }
 
 /// A job.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     /// Its name.
     pub(crate) name: String,
@@ -94,7 +95,6 @@ fn condition(state: &State) -> Condition {
     if state.lives_elsewhere() {
         return Condition::Elsewhere;
     }
-    let alive = state.all_living();
     let is_complete = state.meta.is_none() == state.living_meta().is_none()
         && state.nodes.iter().all(|node| state.living_node(node).is_some());
     if !state.is_ready && state.living(Some(state.up)).is_some() {
@@ -103,7 +103,7 @@ fn condition(state: &State) -> Condition {
     if !state.hosts.is_empty() {
         return Condition::Remote;
     }
-    match (state.is_seen_alive() || !alive.is_empty(), state.is_ready) {
+    match (state.is_seen_alive(), state.is_ready) {
         (false, _) => Condition::Dead,
         (true, false) => Condition::Unfinished,
         (true, true) if is_complete => Condition::Running,
@@ -114,20 +114,30 @@ fn condition(state: &State) -> Condition {
 /// Returns this user's jobs: those below `base`, if it is given, else all. Also returns what could
 /// not be read.
 pub(crate) fn own(base: Option<&Path>) -> (Vec<Job>, Vec<String>) {
-    own_that(base, |_| true)
+    let default = default_base();
+    own_that(&[base.unwrap_or(&default)], base, |_| true)
 }
 
-/// As [`own`], for jobs with certain names. Finding a job's condition reads all processes; with
+/// Returns all of this user's jobs, for root, which does not know which of the two usual bases the
+/// user's shells have.
+pub(crate) fn own_for_root() -> Found {
+    let user = rustix::process::geteuid().as_raw();
+    let bases = [format!("/run/user/{user}/tsumugi"), format!("/tmp/tsumugi-{user}")];
+    let bases: Vec<_> = bases.iter().map(Path::new).collect();
+    let (jobs, trouble) = own_that(&bases, None, |_| true);
+    Found { jobs, trouble }
+}
+
+/// As [`own`], for jobs with certain names, in these bases and, unless it is given, anywhere. Finding a job's condition reads all processes; with
 /// hundreds of jobs, as in a test of many nodes on one machine, this skips other jobs.
-fn own_that(base: Option<&Path>, is_wanted: impl Fn(&str) -> bool) -> (Vec<Job>, Vec<String>) {
+fn own_that(
+    bases: &[&Path],
+    base: Option<&Path>,
+    is_wanted: impl Fn(&str) -> bool,
+) -> (Vec<Job>, Vec<String>) {
     let user = rustix::process::geteuid().as_raw();
     let (records, trouble) = record::all();
-    let mut paths = BTreeSet::new();
-    let default = default_base();
-    let bases: Vec<&Path> = vec![base.unwrap_or(&default)];
-    for base in bases {
-        paths.extend(entries(base));
-    }
+    let mut paths: BTreeSet<_> = bases.iter().flat_map(|base| entries(base)).collect();
     for path in records.iter().map(|state| state.dir.clone()).chain(started_in()) {
         if base.is_none_or(|base| path.parent() == Some(base)) {
             paths.insert(path);
@@ -149,53 +159,6 @@ fn own_that(base: Option<&Path>, is_wanted: impl Fn(&str) -> bool) -> (Vec<Job>,
     }
     jobs.sort_by(|one, other| (&one.name, &one.path).cmp(&(&other.name, &other.path)));
     (jobs, trouble)
-}
-
-/// For root: returns the jobs of all other users, from their directories and records.
-pub(crate) fn of_others() -> Vec<Job> {
-    let mut jobs = Vec::new();
-    for (user, base) in bases_of_others() {
-        jobs.extend(entries(&base).iter().filter_map(|path| Job::of_directory(path, user)));
-    }
-    let known: BTreeSet<_> = jobs.iter().map(|job: &Job| job.path.clone()).collect();
-    for (user, directory) in records_of_others() {
-        let states = entries(&directory).into_iter().filter_map(|path| read_file(&path).ok()?);
-        jobs.extend(
-            states.filter(|s| !known.contains(&s.dir)).map(|state| Job::of_record(state, user)),
-        );
-    }
-    jobs.sort_by(|one, other| (one.user, &one.name).cmp(&(other.user, &other.name)));
-    jobs
-}
-
-/// Returns the users with records.
-pub(crate) fn recorded_users() -> Vec<u32> {
-    records_of_others().into_iter().map(|(user, _)| user).collect()
-}
-
-/// Returns the default job directories of other users, if the user owns the directory.
-fn bases_of_others() -> Vec<(u32, PathBuf)> {
-    let mut found = Vec::new();
-    for directory in entries(Path::new("/run/user")) {
-        let user = directory.file_name().and_then(|name| name.to_str()?.parse().ok());
-        found.extend(user.map(|user: u32| (user, directory.join("tsumugi"))));
-    }
-    found.extend(named_by_user(Path::new("/tmp")));
-    found.retain(|(user, path)| *user != 0 && users::is_owned_by(path, *user));
-    found
-}
-
-fn records_of_others() -> Vec<(u32, PathBuf)> {
-    let mut found = named_by_user(Path::new("/var/tmp"));
-    found.retain(|(user, path)| *user != 0 && users::is_owned_by(path, *user));
-    let records = found.into_iter().map(|(user, _)| (user, record::directory_of(user)));
-    records.filter(|(user, path)| users::is_owned_by(path, *user)).collect()
-}
-
-/// Returns the entries named `tsumugi-UID`.
-fn named_by_user(directory: &Path) -> Vec<(u32, PathBuf)> {
-    let uid = |path: &Path| path.file_name()?.to_str()?.strip_prefix("tsumugi-")?.parse().ok();
-    entries(directory).into_iter().filter_map(|path| Some((uid(&path)?, path))).collect()
 }
 
 fn entries(directory: &Path) -> Vec<PathBuf> {
@@ -254,31 +217,46 @@ pub(crate) fn job(args: &FindArgs) -> anyhow::Result<FoundJob> {
     if args.job.dir.is_some() {
         return Ok(FoundJob::Own(dir));
     }
-    let own = own_that(None, |name| name == dir.job()).0;
+    let own = own_that(&[&default_base()], None, |name| name == dir.job()).0;
     let own: Vec<_> = own.into_iter().filter(wanted).collect();
     if dir.path().exists() && own.iter().any(|job| job.path == dir.path()) {
         return Ok(FoundJob::Own(dir));
     }
     let mut found = own;
+    let mut unasked = Vec::new();
     if is_root {
-        found.extend(of_others().into_iter().filter(|j| j.name == dir.job() && wanted(j)));
+        let of_others = match &owner {
+            Some(owner) if owner.uid == 0 => Found::default(),
+            Some(owner) => others::jobs_of(&BTreeSet::from([owner.uid])),
+            None => others::jobs(),
+        };
+        found.extend(of_others.jobs.into_iter().filter(|j| j.name == dir.job() && wanted(j)));
+        unasked = of_others.trouble;
     } else if let Some(shown) = shown_to_user(dir.job()) {
         return Ok(FoundJob::Own(shown));
     }
     match found.as_slice() {
-        [] => Ok(FoundJob::Own(dir)),
+        [] if unasked.is_empty() => Ok(FoundJob::Own(dir)),
+        [] => bail!(
+            "job {} was not found, but not all users' jobs are known: {}",
+            dir.job(),
+            unasked.join("; ")
+        ),
         [job] if job.user == rustix::process::geteuid().as_raw() => {
             Ok(FoundJob::Own(JobDir::at(&job.path)?))
         }
         [job] => {
             let base = job.path.parent().unwrap_or(&job.path).to_path_buf();
             let name = JobName { job: job.name.clone(), base };
-            Ok(FoundJob::OfUser(User::find(&job.user.to_string())?, name))
+            Ok(FoundJob::OfUser(User::of_uid(job.user), name))
         }
         several => {
             let list: Vec<_> = several
                 .iter()
-                .map(|job| format!("{} ({})", job.path.display(), User::name_of(job.user)))
+                .map(|job| {
+                    let path = job.path.to_string_lossy();
+                    format!("{} ({})", plain(&path), User::name_of(job.user))
+                })
                 .collect();
             bail!(
                 "there are several jobs {}: {}. Choose one with --owner USER or --dir",

@@ -5,6 +5,7 @@
 //! mount: only root may change it, `up --fuse-uring` reports the change, and `down` reverts it. One
 //! file per job records which jobs ask for it; another keeps the value before the first.
 
+use super::files;
 use anyhow::{Context, bail};
 use std::fs::File;
 use std::io;
@@ -31,7 +32,7 @@ pub(crate) fn ask(id: &str) -> anyhow::Result<Option<String>> {
              option, or run this as root"
         );
     }
-    let _lock = lock()?;
+    let _lock = lock(Path::new(DIRECTORY))?;
     let before = read()?;
     let record = Path::new(DIRECTORY).join(BEFORE);
     if !record.exists() {
@@ -51,8 +52,8 @@ pub(crate) fn release(id: &str) -> anyhow::Result<()> {
     if !own(id).exists() {
         return Ok(());
     }
-    let lock = lock()?;
-    super::files::remove_file(&own(id))?;
+    let lock = lock(Path::new(DIRECTORY))?;
+    files::remove_file(&own(id))?;
     let directory = Path::new(DIRECTORY);
     let others = std::fs::read_dir(directory)
         .with_context(|| format!("cannot read {DIRECTORY}"))?
@@ -66,8 +67,8 @@ pub(crate) fn release(id: &str) -> anyhow::Result<()> {
     if !before.is_empty() && !is_on(&before) {
         std::fs::write(SWITCH, before.trim()).with_context(|| cannot_write(Path::new(SWITCH)))?;
     }
-    super::files::remove_file(&record)?;
-    super::files::remove_file(&directory.join("lock"))?;
+    files::remove_file(&record)?;
+    files::remove_file(&directory.join("lock"))?;
     drop(lock);
     let _ = std::fs::remove_dir(directory);
     let _ = directory.parent().map(std::fs::remove_dir);
@@ -99,23 +100,58 @@ fn read() -> anyhow::Result<String> {
 
 /// Takes the lock, for one process at a time; creates its file again if the last job has removed
 /// it.
-fn lock() -> anyhow::Result<File> {
-    let path = Path::new(DIRECTORY).join("lock");
+fn lock(directory: &Path) -> anyhow::Result<File> {
+    let path = directory.join("lock");
     loop {
         let mut builder = std::fs::DirBuilder::new();
         builder
             .recursive(true)
             .mode(0o700)
-            .create(DIRECTORY)
-            .with_context(|| format!("cannot make {DIRECTORY}"))?;
+            .create(directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
         let file = match File::create(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error).with_context(|| cannot_write(&path)),
         };
         file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
-        if path.exists() {
+        // The last job may have removed it meanwhile, and a new one may have made another.
+        if files::is_same(&file, &path) {
             return Ok(file);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// Goal: one process at a time has the lock, also if its file is made anew. Input: a file that
+    /// its holder removes while another waits for it, and a third that makes it again. Expected:
+    /// the one that waited waits for the third.
+    #[test]
+    fn a_lock_that_is_made_anew_has_one_holder() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = base.path().join("d");
+        let first = lock(&directory).unwrap();
+        let (sender, locked) = mpsc::channel();
+        let place = directory.clone();
+        let second = std::thread::spawn(move || sender.send(lock(&place).unwrap()).unwrap());
+        // Until it has opened the file and waits, as the kernel's list of locks shows.
+        let inode = std::os::unix::fs::MetadataExt::ino(&first.metadata().unwrap());
+        let is_waiting = |line: &str| line.contains("->") && line.contains(&format!(":{inode} "));
+        while !std::fs::read_to_string("/proc/locks").unwrap().lines().any(is_waiting) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::fs::remove_file(directory.join("lock")).unwrap();
+        let third = lock(&directory).unwrap();
+        drop(first);
+        let early = locked.recv_timeout(Duration::from_millis(300));
+        assert!(early.is_err(), "two have the lock");
+        drop(third);
+        locked.recv().unwrap();
+        second.join().unwrap();
     }
 }

@@ -7,6 +7,7 @@ use super::place;
 use super::process::Process;
 use anyhow::{Context, bail};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -138,23 +139,27 @@ fn is_at(file: &File, path: &Path) -> bool {
 pub(crate) enum Holder {
     /// No process.
     NoProcess,
-    /// A process that has not reported yet, or is out of sight here.
+    /// A process that has not reported yet, or is out of sight here; or whether there is one could
+    /// not be found out.
     Unknown,
     /// This service.
     Service(Life),
 }
 
 impl Holder {
-    /// Returns the holder of a file.
+    /// Returns the holder of a file. One that cannot be looked at may have a holder.
     pub(crate) fn of(path: &Path) -> Holder {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else {
-            return Holder::NoProcess;
+        let file = match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            // A service opens no link.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Holder::NoProcess,
+            Err(_) => return Holder::Unknown,
         };
-        let file = File::from(file);
         match file.try_lock_shared() {
+            Ok(()) => return Holder::NoProcess,
             Err(TryLockError::WouldBlock) => {}
-            _ => return Holder::NoProcess,
+            Err(TryLockError::Error(_)) => return Holder::Unknown,
         }
         match read(&file) {
             Some(life) if life.process.is_alive() => Holder::Service(life),

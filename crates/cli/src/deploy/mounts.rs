@@ -24,8 +24,8 @@ pub(crate) struct Mount {
     pub(crate) path: PathBuf,
     /// The file system's type, such as `fuse.tsumugi`.
     pub(crate) kind: String,
-    /// The minor number of its device: the name of its FUSE connection.
-    minor: String,
+    /// The major and minor number of its device. The minor is the name of a FUSE connection.
+    device: (u32, u32),
     /// The user that mounted it, if it is a FUSE mount.
     pub(crate) user: Option<u32>,
 }
@@ -58,7 +58,16 @@ pub(crate) fn all() -> anyhow::Result<Vec<Mount>> {
 pub(crate) fn devices(kind: &str) -> BTreeSet<u64> {
     let mounts = all().unwrap_or_default().into_iter().filter(|mount| mount.kind == kind);
     // FUSE file systems have no block device, and the major number 0.
-    mounts.filter_map(|mount| Some(rustix::fs::makedev(0, mount.minor.parse().ok()?))).collect()
+    mounts.map(|mount| rustix::fs::makedev(0, mount.device.1)).collect()
+}
+
+/// Returns the device numbers of mounted file systems that no process serves: access to them never
+/// waits for a user.
+pub(crate) fn devices_of_kernel() -> BTreeSet<(u32, u32)> {
+    let is_kernels = |mount: &Mount| {
+        !mount.kind.starts_with("fuse") && !["nfs", "nfs4", "9p"].contains(&mount.kind.as_str())
+    };
+    all().unwrap_or_default().iter().filter(|mount| is_kernels(mount)).map(|it| it.device).collect()
 }
 
 /// A line of mountinfo (proc(5)): `36 35 98:0 /root /path options [tags] - type source options`.
@@ -72,8 +81,17 @@ fn parse(line: &[u8]) -> Option<Mount> {
         user: user.and_then(|user| user.parse().ok()),
         path: unescape(fields.get(4)?),
         kind: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
-        minor: device.split_once(':')?.1.into(),
+        device: {
+            let (major, minor) = device.split_once(':')?;
+            (major.parse().ok()?, minor.parse().ok()?)
+        },
     })
+}
+
+/// Returns whether a type is that of a FUSE connection. `fuseblk` has the number of its disk in the
+/// place of a connection's, and `fusectl` has none.
+fn is_fuse(kind: &str) -> bool {
+    kind == "fuse" || kind.starts_with("fuse.")
 }
 
 /// Undoes the octal escapes of white space and backslashes.
@@ -98,7 +116,7 @@ fn unescape(field: &[u8]) -> PathBuf {
 
 /// Returns whether a FUSE file system is mounted at `path`.
 pub(crate) fn is_mounted(path: &Path) -> bool {
-    all().is_ok_and(|mounts| mounts.iter().any(|m| m.path == path && m.kind.starts_with("fuse")))
+    all().is_ok_and(|mounts| mounts.iter().any(|m| m.path == path && is_fuse(&m.kind)))
 }
 
 /// Returns the condition of a mount point, whose file system must answer within this time.
@@ -131,12 +149,12 @@ pub(crate) fn take_down(path: &Path) -> anyhow::Result<bool> {
     for round in 0..STACKED_MAX {
         let found = all()?.into_iter().rev().find(|mount| mount.path == path);
         let Some(mount) = found else { return Ok(round > 0) };
-        if !mount.kind.starts_with("fuse") {
+        if !is_fuse(&mount.kind) {
             bail!("{} is a mount of type {}, not ours: left alone", path.display(), mount.kind);
         }
         // Only root can, and only if the control file system is mounted.
-        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", mount.minor), "1");
-        if unmount(path, UnmountFlags::DETACH).is_err() {
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", mount.device.1), "1");
+        if unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_err() {
             unmount_as_user(path)?;
         }
     }
@@ -168,13 +186,28 @@ mod tests {
         let line = br"36 35 0:51 / /mnt/a\040b\134c rw,noatime shared:1 - fuse.tsumugi tsumugi rw";
         let mount = parse(line).unwrap();
         assert_eq!(mount.path, Path::new(r"/mnt/a b\c"));
-        assert_eq!((mount.kind.as_str(), mount.minor.as_str()), ("fuse.tsumugi", "51"));
+        assert_eq!((mount.kind.as_str(), mount.device), ("fuse.tsumugi", (0, 51)));
         assert_eq!(mount.user, None);
         let line = b"1 2 0:4 / /x rw - fuse.tsumugi tsumugi rw,user_id=1000,group_id=1";
         assert_eq!(parse(line).unwrap().user, Some(1000));
         assert_eq!(parse(b"1 2 3:4 / /x rw - ext4 /dev/a rw").unwrap().kind, "ext4");
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"1 2 3:4 / /x rw"), None);
+    }
+
+    /// Goal: the number of a disk or of the control file system is not taken for a connection's.
+    #[test]
+    fn only_connections_are_fuse() {
+        for (kind, is_one) in [
+            ("fuse", true),
+            ("fuse.tsumugi", true),
+            ("fuse.sshfs", true),
+            ("fuseblk", false),
+            ("fuseblk.ntfs", false),
+            ("fusectl", false),
+        ] {
+            assert_eq!(is_fuse(kind), is_one, "{kind}");
+        }
     }
 
     /// Goal: other mounts than FUSE mounts are left alone.

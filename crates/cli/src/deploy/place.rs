@@ -128,14 +128,9 @@ fn refuse_stranger(
             data.uid()
         );
     }
-    let writable = if trust == Trust::Own && data.uid() == user && user != 0 {
-        WRITABLE_BY_OTHERS | WRITABLE_BY_GROUP
-    } else {
-        WRITABLE_BY_OTHERS
-    };
     if trust == Trust::Own
         && data.is_dir()
-        && data.mode() & writable != 0
+        && data.mode() & writable_by_strangers(data, user) != 0
         && data.mode() & STICKY == 0
     {
         bail!(
@@ -146,6 +141,14 @@ fn refuse_stranger(
         );
     }
     Ok(())
+}
+
+/// Returns the permissions with which users other than root and `user` can replace the content of a
+/// directory. Root acts with all rights wherever the path leads, so it trusts no group but its own.
+/// A user may trust the groups of a site's directories.
+fn writable_by_strangers(data: &Metadata, user: u32) -> u32 {
+    let is_groups = if user == 0 { data.gid() != 0 } else { data.uid() == user };
+    if is_groups { WRITABLE_BY_OTHERS | WRITABLE_BY_GROUP } else { WRITABLE_BY_OTHERS }
 }
 
 /// Refuses an open file that another user created, or that has another name: in a directory that
@@ -253,6 +256,35 @@ mod tests {
         assert!(check(&open.join("below"), Trust::Own).is_err());
         check(&open, Trust::Chosen).unwrap();
         make_directories(&base.path().join("a/b"), 0o700, Trust::Own).unwrap();
+    }
+
+    /// Goal: where a group may replace a directory, root does not act: a member could let the path
+    /// lead anywhere. Root's own group and the sticky bit are no danger.
+    #[test]
+    fn root_trusts_no_group() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let base = tempfile::tempdir().unwrap();
+        let scratch = base.path().join("scratch");
+        std::fs::create_dir(&scratch).unwrap();
+        for (group, mode, is_safe) in [
+            (4711, 0o775, false),
+            (4711, 0o2775, false),
+            (4711, 0o1775, true),
+            (4711, 0o755, true),
+            (0, 0o775, true),
+        ] {
+            std::os::unix::fs::chown(&scratch, None, Some(group)).unwrap();
+            std::fs::set_permissions(&scratch, Permissions::from_mode(mode)).unwrap();
+            for path in [scratch.clone(), scratch.join("job/node1")] {
+                let result = check_as(&path, Trust::Own, 0);
+                assert_eq!(result.is_ok(), is_safe, "group {group}, mode {mode:o}: {result:?}");
+            }
+        }
+        std::fs::set_permissions(&scratch, Permissions::from_mode(0o775)).unwrap();
+        std::os::unix::fs::chown(&scratch, None, Some(4711)).unwrap();
+        check_as(&scratch, Trust::Own, 4712).unwrap();
     }
 
     /// Goal: an error names a file that should be a directory, and nothing is created.

@@ -3,9 +3,13 @@
 //! A process is identified by its number *and* its start time, so that a recycled number is not
 //! mistaken for it. Signals go through a pidfd that is checked after it was opened, so nothing can
 //! slip in between.
+//!
+//! A look at a process may fail, for example when the machine has no free memory or descriptors.
+//! That is no evidence of its end: what relies on the end, the removal of files above all, takes the
+//! process for alive. A signal needs evidence of the contrary.
 
 use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -43,10 +47,24 @@ impl Process {
         Process::of(std::process::id().cast_signed())
     }
 
-    /// Returns whether it is still running. A zombie is not.
+    /// Returns whether it may still be running. A zombie is not.
     pub(crate) fn is_alive(&self) -> bool {
-        stat(self.pid)
-            .is_ok_and(|(state, start)| start == self.start_ticks && !matches!(state, 'Z' | 'X'))
+        self.look() != Look::Ended
+    }
+
+    fn look(&self) -> Look {
+        match stat(self.pid) {
+            Ok((state, start)) if start == self.start_ticks && !matches!(state, 'Z' | 'X') => {
+                Look::Runs
+            }
+            Ok(_) => Look::Ended,
+            Err(error) if is_gone(&error) => Look::Ended,
+            // This needs no descriptor and no memory.
+            Err(_) => match Pid::from_raw(self.pid).map(test_kill_process) {
+                Some(Err(rustix::io::Errno::SRCH)) | None => Look::Ended,
+                Some(_) => Look::Unknown,
+            },
+        }
     }
 
     /// Sends a signal. Returns whether a process received it.
@@ -54,12 +72,27 @@ impl Process {
         self.open().is_some_and(|handle| pidfd_send_signal(handle, signal).is_ok())
     }
 
-    /// Returns a handle that becomes readable at the end of the process; `None` if it has ended.
+    /// Returns a handle that becomes readable at the end of the process; `None` if it has ended, or
+    /// cannot be found.
     pub(super) fn open(&self) -> Option<OwnedFd> {
         let handle = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
         // Checked after opening: from here on the handle means this process and no later one.
-        self.is_alive().then_some(handle)
+        (self.look() == Look::Runs).then_some(handle)
     }
+}
+
+/// What a look at a process has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Runs,
+    Ended,
+    /// A process has this number; whether it is this one could not be read.
+    Unknown,
+}
+
+/// Returns whether an error of `/proc` means that the process has ended.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 /// Returns the state letter and the start time, from `/proc/PID/stat`.
@@ -88,29 +121,45 @@ fn parse_stat(text: &str) -> Option<(char, u64)> {
 }
 
 /// Returns all of this user's living processes that carry a job's mark, except this one.
-pub(crate) fn marked(id: &str) -> Vec<Process> {
+///
+/// # Errors
+/// If a process could not be looked at: it may be one of them.
+pub(crate) fn marked(id: &str) -> io::Result<Vec<Process>> {
     let mark = format!("{MARK}={id}");
     let own = std::process::id().cast_signed();
     let user = rustix::process::geteuid().as_raw();
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let mut found = Vec::new();
-    for entry in entries.flatten() {
+    for entry in std::fs::read_dir("/proc")? {
+        let entry = entry?;
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        if pid == own || !entry.metadata().is_ok_and(|data| data.uid() == user) {
-            continue;
-        }
-        // The start time first: if the number is recycled in between, it no longer matches.
-        let Ok(process) = Process::of(pid) else { continue };
-        let Ok(environment) = read_whole(&entry.path().join("environ")) else { continue };
-        if environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
-            && process.is_alive()
-        {
-            found.push(process);
+        if pid != own {
+            found.extend(is_marked(pid, &entry.path(), user, mark.as_bytes())?);
         }
     }
-    found
+    Ok(found)
+}
+
+/// Returns the process with this directory in `/proc` if it is the user's, lives and has the mark.
+fn is_marked(pid: i32, path: &Path, user: u32, mark: &[u8]) -> io::Result<Option<Process>> {
+    let looked = (|| {
+        if std::fs::symlink_metadata(path)?.uid() != user {
+            return Ok(None);
+        }
+        // The start time first: if the number is recycled in between, it no longer matches.
+        let process = Process::of(pid)?;
+        let environment = read_whole(&path.join("environ"))?;
+        let has_mark = environment.split(|byte| *byte == 0).any(|variable| variable == mark);
+        Ok((has_mark && process.is_alive()).then_some(process))
+    })();
+    match looked {
+        // A process that this one may not look at is none that it has started.
+        Err(error) if is_gone(&error) || error.kind() == io::ErrorKind::PermissionDenied => {
+            Ok(None)
+        }
+        looked => looked,
+    }
 }
 
 /// Returns the environments of all of this user's marked processes, without parts that are not
@@ -154,6 +203,11 @@ pub(crate) fn boot_id() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alone;
+    use crate::deploy::files;
+    use crate::deploy::job::JobDir;
+    use crate::deploy::life::{Held, Holder};
+    use crate::deploy::state::State;
     use std::process::Command;
 
     /// Goal: a command's name cannot fake other fields.
@@ -187,10 +241,46 @@ mod tests {
     fn marks_are_found() {
         let id = format!("test-{}", std::process::id());
         let mut child = Command::new("sleep").arg("60").env(MARK, &id).spawn().unwrap();
-        assert_eq!(marked(&id), vec![Process::of(child.id().cast_signed()).unwrap()]);
-        assert!(marked(&id[..id.len() - 1]).is_empty());
+        assert_eq!(marked(&id).unwrap(), vec![Process::of(child.id().cast_signed()).unwrap()]);
+        assert!(marked(&id[..id.len() - 1]).unwrap().is_empty());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(marked(&id).is_empty());
+        assert!(marked(&id).unwrap().is_empty());
+    }
+
+    /// Goal: where a look fails, nothing is taken for dead or unused. Input: a process without free
+    /// descriptors. Expected: a living process and a held file count as alive, a search for
+    /// processes fails, and a signal is not sent to a process that may be another; a process that
+    /// has ended counts as ended even then.
+    #[test]
+    fn failed_looks_prove_no_end() {
+        alone::run("deploy::process::tests::looks_without_descriptors");
+    }
+
+    #[test]
+    #[ignore = "a part of another test"]
+    fn looks_without_descriptors() {
+        let base = tempfile::tempdir().unwrap();
+        let (life, device) = (base.path().join("a.pid"), base.path().join("device"));
+        let _held = Held::take(&life).unwrap();
+        std::fs::write(&device, "x").unwrap();
+        let own = Process::current().unwrap();
+        let mut child = Command::new("true").spawn().unwrap();
+        let ended = Process::of(child.id().cast_signed()).unwrap();
+        child.wait().unwrap();
+        let looks = alone::without_descriptors(|| {
+            let removed = files::remove_unused(&device).is_ok();
+            (own.is_alive(), ended.is_alive(), own.open().is_some(), Holder::of(&life), removed)
+        });
+        assert_eq!(looks, (true, false, false, Holder::Unknown, false));
+        assert!(alone::without_descriptors(|| marked("x")).is_err());
+        assert!(device.exists());
+        let dir = JobDir::new(Some("j"), Some(base.path())).unwrap();
+        dir.create().unwrap();
+        let mut state = State::new(&dir, "looks", false).unwrap();
+        state.is_ready = true;
+        state.up = Process { pid: i32::MAX, start_ticks: 0 };
+        assert!(!state.is_seen_alive());
+        assert!(alone::without_descriptors(|| state.is_seen_alive()));
     }
 }

@@ -441,6 +441,7 @@ fn merge(status: &mut Status, host: &HostState, there: Status) {
         status.sessions = there.sessions;
         status.space = there.space;
         status.files_hit = there.files_hit;
+        status.files_hit_trouble = there.files_hit_trouble;
     }
     if let Some(mut keeper) = there.keeper {
         let record = &mut keeper.record;

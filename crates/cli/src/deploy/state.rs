@@ -344,12 +344,18 @@ impl State {
             || self.is_seen_alive()
     }
 
-    /// Returns whether a process of the job lives on this machine.
+    /// Returns whether a process of the job lives on this machine, or may live because a look at it
+    /// failed.
     pub(crate) fn is_seen_alive(&self) -> bool {
         let unknown = |path: PathBuf| Holder::of(&path) != Holder::NoProcess;
-        !self.all_living().is_empty()
-            || unknown(self.meta_life())
-            || self.nodes.iter().any(|node| unknown(self.node_life(node)))
+        let is_marked = || process::marked(&self.id).map_or(true, |found| !found.is_empty());
+        unknown(self.meta_life())
+            || self.living_meta().is_some()
+            || self
+                .nodes
+                .iter()
+                .any(|node| unknown(self.node_life(node)) || self.living_node(node).is_some())
+            || is_marked()
     }
 
     /// Returns whether the job has living processes in another PID namespace. From here they seem
@@ -383,11 +389,11 @@ impl State {
             && self.boot == process::boot_id()
     }
 
-    /// Returns all of the job's processes on this machine, except those that build it.
+    /// Returns all of the job's processes that are found on this machine, except those that build it.
     pub(crate) fn all_living(&self) -> Vec<Process> {
         let mut all: Vec<_> = self.nodes.iter().filter_map(|n| self.living_node(n)).collect();
         all.extend(self.living_meta());
-        all.extend(process::marked(&self.id));
+        all.extend(process::marked(&self.id).unwrap_or_default());
         all.sort_by_key(|process| process.pid);
         all.dedup();
         all

@@ -83,6 +83,9 @@ pub(crate) struct Status {
     pub(crate) space: Option<Space>,
     /// Files with data on offline devices (at most 1000).
     pub(crate) files_hit: Vec<FileHit>,
+    /// Why files may be missing there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) files_hit_trouble: Option<String>,
 }
 
 /// A scrub, in progress or ended.
@@ -311,6 +314,7 @@ impl Status {
             sessions: Vec::new(),
             space: None,
             files_hit: Vec::new(),
+            files_hit_trouble: None,
         };
         if let Some(meta) = &state.meta {
             let living = state.living_meta();
@@ -330,7 +334,7 @@ impl Status {
                 transactions: 0,
                 syncs: 0,
                 fenced: 0,
-                activity: living.and_then(|_| ask::snapshot(&state.meta_socket()).ok()),
+                activity: living.and_then(|_| ask::snapshot(&state.meta_socket())),
             });
             if !is_own {
                 status.note = Some("devices and sessions are shown to root only".into());
@@ -403,10 +407,7 @@ impl Status {
             reserved_bytes: pool_use.reserved_bytes,
             inodes: pool_use.inodes,
         });
-        self.files_hit.extend(pool.files_hit.into_iter().map(|(path, device)| FileHit {
-            path: String::from_utf8_lossy(&path).into_owned(),
-            device: device.0,
-        }));
+        (self.files_hit, self.files_hit_trouble) = (pool.files_hit, pool.files_hit_trouble);
         if let Some(own) = &mut self.meta {
             own.calls = meta.calls;
             own.recalls = meta.recalls;
@@ -492,7 +493,7 @@ fn nodes(state: &State) -> Vec<NodeStatus> {
             target: report.and_then(|life| life.address).or(node.target),
             namespace: node.namespace.clone(),
             device: node.device.clone(),
-            activity: living.and_then(|_| ask::snapshot(&state.node_socket(&node.name)).ok()),
+            activity: living.and_then(|_| ask::snapshot(&state.node_socket(&node.name))),
         });
     }
     nodes

@@ -2,6 +2,8 @@
 
 use super::{Finding, Level};
 use crate::deploy::find::{self, Condition};
+use crate::deploy::others;
+use crate::deploy::output::plain;
 use crate::deploy::users::User;
 use crate::print::words;
 use crate::site::{self, Site};
@@ -123,12 +125,12 @@ fn site_file() -> Finding {
 fn leftovers() -> Finding {
     let (mut jobs, _) = find::own(None);
     if rustix::process::geteuid().is_root() {
-        jobs.extend(find::of_others());
+        jobs.extend(others::jobs().jobs);
     }
     let dead: Vec<_> = jobs
         .iter()
         .filter(|job| job.condition == Condition::Dead)
-        .map(|job| job.name.as_str())
+        .map(|job| plain(&job.name))
         .collect();
     if dead.is_empty() {
         return Finding::ok("jobs", "dead jobs have left nothing");

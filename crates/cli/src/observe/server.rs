@@ -16,15 +16,16 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Maximum number of connections at a time, of all listeners.
+/// Maximum number of connections of a listener at a time. Each listener has its own: users of an open
+/// port must not keep the owner from the socket.
 const CONNECTIONS_MAX: usize = 16;
 /// Maximum bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// Maximum number of header lines of a request.
 const HEADERS_MAX: usize = 64;
-/// How long a read or a write may take.
+/// How long a request's head or a write may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after a failed accept, for example when there are no free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -66,7 +67,6 @@ impl Listeners {
         if let Some(listener) = self.own {
             let accept = move || listener.accept().map(|(stream, _)| stream);
             start(&shared, accept, |stream: &UnixStream, shared| {
-                stream.set_read_timeout(Some(PATIENCE))?;
                 stream.set_write_timeout(Some(PATIENCE))?;
                 answer(stream, shared, true)
             })?;
@@ -89,20 +89,35 @@ pub(crate) fn serve_text(
 }
 
 fn answer_others(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     answer(stream, shared, false)
+}
+
+/// A connection whose reads can be limited.
+trait Limited {
+    fn limit_reads(&self, within: Duration) -> io::Result<()>;
+}
+
+impl Limited for UnixStream {
+    fn limit_reads(&self, within: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(within))
+    }
+}
+
+impl Limited for TcpStream {
+    fn limit_reads(&self, within: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(within))
+    }
 }
 
 struct Shared {
     /// Returns the text for Prometheus.
     text: Box<dyn Fn() -> String + Send + Sync>,
-    connections: AtomicUsize,
 }
 
 impl Shared {
     fn new(text: impl Fn() -> String + Send + Sync + 'static) -> Arc<Shared> {
-        Arc::new(Shared { text: Box::new(text), connections: AtomicUsize::new(0) })
+        Arc::new(Shared { text: Box::new(text) })
     }
 }
 
@@ -125,24 +140,25 @@ fn accept_all<S: Send + 'static>(
     accept: impl Fn() -> io::Result<S>,
     work: fn(&S, &Shared) -> io::Result<()>,
 ) -> ! {
+    let connections = Arc::new(AtomicUsize::new(0));
     loop {
         let Ok(stream) = accept() else {
             std::thread::sleep(PAUSE);
             continue;
         };
         // Connections beyond the maximum are closed without an answer.
-        if shared.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
+        if connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+            connections.fetch_sub(1, Ordering::Relaxed);
             continue;
         }
-        let own = Arc::clone(shared);
+        let (shared, count) = (Arc::clone(shared), Arc::clone(&connections));
         let one = move || {
             // A client that has gone needs no answer.
-            let _ = work(&stream, &own);
-            own.connections.fetch_sub(1, Ordering::Relaxed);
+            let _ = work(&stream, &shared);
+            count.fetch_sub(1, Ordering::Relaxed);
         };
         if std::thread::Builder::new().name("metrics".into()).spawn(one).is_err() {
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
+            connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -150,10 +166,12 @@ fn accept_all<S: Send + 'static>(
 /// Reads a request and answers it.
 fn answer<S>(stream: &S, shared: &Shared, is_own: bool) -> io::Result<()>
 where
+    S: Limited,
     for<'a> &'a S: Read + Write,
 {
+    let head = requested(stream, Instant::now() + PATIENCE)?;
     let mut stream = stream;
-    let Some(path) = requested(&mut stream)? else {
+    let Some(path) = head else {
         return whole(&mut stream, "400 Bad Request", "text/plain", "only GET is answered\n");
     };
     match path.as_str() {
@@ -170,8 +188,14 @@ where
     }
 }
 
-/// Reads a request's head. Returns its path, or `None` if it is not a GET.
-fn requested(stream: &mut impl Read) -> io::Result<Option<String>> {
+/// Reads a request's head, which must be complete at the deadline. Returns its path, or `None` if it
+/// is not a GET.
+fn requested<S>(connection: &S, deadline: Instant) -> io::Result<Option<String>>
+where
+    S: Limited,
+    for<'a> &'a S: Read,
+{
+    let mut stream = connection;
     let mut head = Vec::new();
     let mut part = [0; 1024];
     loop {
@@ -185,6 +209,11 @@ fn requested(stream: &mut impl Read) -> io::Result<Option<String>> {
             Ok(httparse::Status::Partial) if head.len() < HEAD_BYTES_MAX => {}
             _ => return Ok(None),
         }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        connection.limit_reads(left)?;
         match stream.read(&mut part)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             bytes => head.extend_from_slice(&part[..bytes]),
@@ -215,5 +244,59 @@ fn trace(stream: &mut impl Write) -> io::Result<()> {
         let mut line = serde_json::to_vec(&tracer.look())?;
         line.push(b'\n');
         stream.write_all(&line)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: users of the port for Prometheus do not keep the owner from the socket. Input: as many
+    /// connections to the port as it may have, all with half a head. Expected: the socket answers,
+    /// and another connection to the port does not.
+    #[test]
+    fn a_full_port_leaves_the_socket_free() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("a.sock");
+        let any = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = any.local_addr().unwrap();
+        drop(any);
+        Listeners::new(Some(&path), Some(address)).unwrap().serve("j", "part").unwrap();
+        let mut slow = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(b"GET /metrics HT").unwrap();
+            slow.push(stream);
+        }
+        let mut refused = TcpStream::connect(address).unwrap();
+        assert!(matches!(refused.read(&mut [0; 1]), Ok(0) | Err(_)), "the port is full");
+        let mut own = socket::connect(&path).unwrap();
+        own.write_all(b"GET /snapshot HTTP/1.1\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        own.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer:?}");
+        drop(slow);
+    }
+
+    /// Goal: a client that sends its head byte by byte has the time of one head in all.
+    #[test]
+    fn a_head_has_one_deadline() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let drip = std::thread::spawn(move || {
+            let mut theirs = theirs;
+            let mut sent = 0;
+            while sent < HEAD_BYTES_MAX && theirs.write_all(b"G").is_ok() {
+                sent += 1;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            sent
+        });
+        let error = requested(&ours, Instant::now() + Duration::from_millis(300)).unwrap_err();
+        assert!(
+            matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock),
+            "{error}"
+        );
+        drop(ours);
+        assert!(drip.join().unwrap() < HEAD_BYTES_MAX);
     }
 }

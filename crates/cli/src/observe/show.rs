@@ -1,5 +1,6 @@
 //! Operations in words and tables.
 
+use crate::deploy::output::plain;
 use metrics::{Counts, Running, Slow, Wait};
 use std::time::Duration;
 
@@ -55,7 +56,7 @@ pub(crate) fn line(counts: &Counts, over: Option<Duration>) -> String {
     format!(
         "{:7} {:18} {:>9} {:>11} {:>9} {:>9} {:>9} {:>9} {:>7}",
         counts.family.name(),
-        counts.name,
+        plain(&counts.name),
         number(count as f64 / by),
         bytes(counts.bytes as f64 / by),
         time(counts.sum_ns / count.max(1)),
@@ -68,6 +69,7 @@ pub(crate) fn line(counts: &Counts, over: Option<Duration>) -> String {
 
 /// Returns an operation and its subject.
 pub(crate) fn subject(family: metrics::Family, name: &str, subject: u64) -> String {
+    let name = plain(name);
     match subject {
         0 => format!("{} {name}", family.name()),
         subject => format!("{} {name} of {} {subject}", family.name(), family.subject()),
@@ -111,6 +113,16 @@ pub(crate) fn sorted(mut operations: Vec<Counts>) -> Vec<Counts> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: names that a service has sent cannot control the terminal.
+    #[test]
+    fn names_are_plain() {
+        let name = "re\u{1b}[2Jad\u{9b}1m";
+        let counts = Counts::none(metrics::Family::Fuse, name);
+        for text in [line(&counts, None), subject(metrics::Family::Fuse, name, 7)] {
+            assert!(text.contains("re?[2Jad?1m"), "{text:?}");
+        }
+    }
 
     #[test]
     fn values_have_units() {

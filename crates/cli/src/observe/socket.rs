@@ -3,6 +3,7 @@
 
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -44,19 +45,42 @@ pub(crate) fn listen(path: &Path) -> anyhow::Result<UnixListener> {
     })
 }
 
-/// Connects to a socket.
+/// Connects to a socket. Does not wait for a listener that accepts nothing.
 ///
 /// # Errors
-/// Those of connect(2).
+/// Those of connect(2): `WouldBlock` if the listener's queue is full.
 pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
     let (_directory, short) = short(path)?;
-    UnixStream::connect(short)
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(short)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::{Read, Write};
+
+    /// Goal: a listener that accepts nothing does not hold up those that connect.
+    #[test]
+    fn full_queues_are_not_waited_for() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("a.sock");
+        let listener = listen(&path).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let mut waiting = Vec::new();
+        let refused = loop {
+            match connect(&path) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+            assert!(waiting.len() < 10);
+        };
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+    }
 
     /// Goal: long paths work, only the owner can open the socket, and a later process replaces the
     /// socket of a dead one, but not another file.

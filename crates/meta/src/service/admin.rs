@@ -36,9 +36,12 @@ impl Handler<Acceptor<Admin>> for AdminPeer {
             Call::Status => send(reply, &self.shared.status()),
             Call::FilesHit { count_max } => {
                 let shared = Rc::clone(&self.shared);
+                let connection = Rc::clone(&self.connection);
                 reactor::spawn(async move {
-                    let answer = shared.files_hit(count_max as usize).await;
-                    send(reply, &answer);
+                    let has_left = || connection.borrow().is_none();
+                    if let Some(answer) = shared.files_hit(count_max as usize, has_left).await {
+                        send(reply, &answer);
+                    }
                 });
             }
             Call::Shutdown => self.shutdown(reply),
@@ -113,14 +116,17 @@ impl Shared {
         }
     }
 
-    /// Walks the tree for files with data on devices that are offline.
-    async fn files_hit(&self, count_max: usize) -> Answer {
+    /// Walks the tree for files with data on devices that are offline, for as long as a heartbeat: a
+    /// tool waits longer, and has at least what was found. Returns nothing if the tool has left:
+    /// tools that ask again and again must not make walks pile up.
+    async fn files_hit(&self, count_max: usize, has_left: impl Fn() -> bool) -> Option<Answer> {
+        let deadline = reactor::time::now() + self.times.heartbeat;
         let devices = self.core.borrow().devices();
         let offline: BTreeSet<DeviceId> =
             devices.iter().filter(|device| !device.online).map(|device| device.device).collect();
         let mut walk = Walk { offline, found: Vec::new(), bytes: 0 };
         if walk.offline.is_empty() {
-            return Answer::Paths(walk.found);
+            return Some(Answer::Paths(walk.found));
         }
         let count_max = count_max.min(PATHS_MAX);
         let mut todo: Vec<(InodeId, Vec<u8>)> = vec![(InodeId::ROOT, Vec::new())];
@@ -137,11 +143,17 @@ impl Shared {
                         _ => {}
                     }
                     if walk.found.len() >= count_max || walk.bytes > PATH_BYTES_MAX {
-                        return Answer::Paths(walk.found);
+                        return Some(Answer::Paths(walk.found));
                     }
                     looked_at += 1;
                     if looked_at % FILES_PER_TURN == 0 {
                         reactor::yield_now().await;
+                        if has_left() {
+                            return None;
+                        }
+                        if reactor::time::now() >= deadline {
+                            return Some(Answer::PathsSoFar(walk.found));
+                        }
                     }
                 }
                 match entries.last() {
@@ -150,7 +162,7 @@ impl Shared {
                 }
             }
         }
-        Answer::Paths(walk.found)
+        Some(Answer::Paths(walk.found))
     }
 
     fn ask_core(&self, call: &client::Call) -> Option<client::Answer> {

@@ -7,13 +7,14 @@ use super::{DownArgs, exit_code};
 use crate::deploy::cleanup::{self, Report};
 use crate::deploy::find::{self, Job};
 use crate::deploy::job::JobDir;
-use crate::deploy::output::print_json;
+use crate::deploy::others;
+use crate::deploy::output::{plain, print_json};
 use crate::deploy::users::{GRACE, User};
 use crate::print::words;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::process::{ExitCode, Output};
 use std::time::Instant;
 
 /// What `down --slurm-job --json` prints.
@@ -42,9 +43,10 @@ pub(super) fn down(args: &DownArgs, job: u32) -> anyhow::Result<ExitCode> {
         ended.jobs.push(found.name);
     }
     if base.is_none() && rustix::process::geteuid().is_root() {
-        let others = find::of_others();
+        let others = others::jobs();
+        all.left.extend(others.trouble);
         let users: BTreeSet<_> =
-            others.iter().filter(|found| is_wanted(found)).map(|f| f.user).collect();
+            others.jobs.iter().filter(|found| is_wanted(found)).map(|f| f.user).collect();
         for user in users {
             if let Err(error) = down_as(args, job, user, &mut ended, &mut all) {
                 all.left.push(format!("user {user}: {}", words(&error)));
@@ -65,17 +67,27 @@ fn down_as(
     ended: &mut Ended,
     all: &mut Report,
 ) -> anyhow::Result<()> {
-    let user = User::find(&user.to_string())?;
+    let user = User::of_uid(user);
     let mut arguments: Vec<OsString> = vec!["down".into(), "--json".into(), "--slurm-job".into()];
     arguments.push(job.to_string().into());
     arguments.extend(["--deadline".into(), format!("{}ms", args.deadline.as_millis()).into()]);
     let output = user.run(&arguments, args.deadline + GRACE)?;
-    let there: Ended = serde_json::from_slice(&output.stdout)
-        .map_err(|_| anyhow::anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim()))?;
+    let there = said(&output)?;
     ended.jobs.extend(there.jobs);
     let report = Report { was_there: true, killed: there.killed, left: there.left };
     all.merge(&user.name, report);
     Ok(())
+}
+
+/// Returns what a program that ran as another user has printed, fit for root's terminal: that user
+/// can make it print anything.
+fn said(output: &Output) -> anyhow::Result<Ended> {
+    let there: Ended = serde_json::from_slice(&output.stdout).map_err(|_| {
+        anyhow::anyhow!("{}", plain(String::from_utf8_lossy(&output.stderr).trim()))
+    })?;
+    let fit = |texts: Vec<String>| texts.iter().map(|text| plain(text)).collect();
+    let Ended { slurm_job, jobs, killed, left } = there;
+    Ok(Ended { slurm_job, jobs: fit(jobs), killed: fit(killed), left: fit(left) })
 }
 
 fn print(args: &DownArgs, ended: &Ended) -> anyhow::Result<()> {
@@ -94,4 +106,29 @@ fn print(args: &DownArgs, ended: &Ended) -> anyhow::Result<()> {
         (_, false) => {}
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    /// Goal: nothing that a user's program prints controls root's terminal.
+    #[test]
+    fn users_words_are_plain() {
+        let output = |stdout: &str, stderr: &str| Output {
+            status: ExitStatus::from_raw(0),
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+        };
+        let text = r#"["a\u001b]0;x\u0007b\u009b1m"]"#;
+        let json = format!(r#"{{"slurm_job":1,"jobs":{text},"killed":{text},"left":{text}}}"#);
+        let there = said(&output(&json, "")).unwrap();
+        for texts in [there.jobs, there.killed, there.left] {
+            assert_eq!(texts, ["a?]0;x?b?1m"]);
+        }
+        let error = said(&output("", "no \u{1b}]0;x\u{7}")).unwrap_err().to_string();
+        assert_eq!(error, "no ?]0;x?");
+    }
 }

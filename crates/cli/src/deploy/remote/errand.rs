@@ -190,13 +190,13 @@ impl Errand {
     /// because the machine was reached.
     fn ask(&self, host: &HostState) -> (Addressed<Printed>, bool) {
         let words: Vec<_> = self.words.iter().map(String::as_str).collect();
-        let mut command = match &self.job {
+        let command = match &self.job {
             Some(job) => host.command(job, &words),
             None => host.bare_command(&words),
         };
         let within = self.within + REACH_WITHIN;
         let (content, is_reached) =
-            match bounded::output(&mut command, ANSWER_BYTES_MAX as usize, within) {
+            match bounded::output(command, ANSWER_BYTES_MAX as usize, within) {
                 Ok(Some(output)) => {
                     (Printed::of(&output), output.status.code() != Some(SSH_FAILED))
                 }
@@ -214,7 +214,7 @@ impl Errand {
             Some(job) => command.args(own.words(job, &words)),
             None => command.args(words),
         };
-        let content = match bounded::output(&mut command, ANSWER_BYTES_MAX as usize, self.within) {
+        let content = match bounded::output(command, ANSWER_BYTES_MAX as usize, self.within) {
             Ok(Some(output)) => Printed::of(&output),
             Ok(None) => Printed::late(self.within),
             Err(error) => Printed::nothing(format!("cannot run tsumugi: {error}")),
