@@ -99,7 +99,7 @@ async fn a_log_outlives_a_node(stage: Rc<Stage>, death: Death, hour: Hour) {
     stage.on(2, look).await.unwrap();
     if let Hour::LongBefore = hour {
         go();
-        sleep(SESSION_DEADLINE - HEARTBEAT).await;
+        sleep(SESSION_DEADLINE * 9 / 10).await;
     }
     let first = stage.on(0, more(first, 4)).await;
     if let Hour::BeforeAppend = hour {

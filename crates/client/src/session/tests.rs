@@ -86,6 +86,9 @@ impl Handler for DeviceLog {
     fn held(&self) -> Vec<(InodeId, Rights)> {
         Vec::new()
     }
+    fn working_on(&self) -> Vec<protocol::LeaseStamp> {
+        Vec::new()
+    }
     fn lost(&self) {}
     fn devices(&self, devices: Vec<DeviceInfo>) {
         self.0.borrow_mut().extend(devices.iter().map(|device| device.online));
