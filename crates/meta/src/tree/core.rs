@@ -403,8 +403,7 @@ impl Transaction<'_> {
             }
             ChangeCall::RemoveXattr { inode, name } => self.remove_xattr(context, *inode, name),
             ChangeCall::Create { parent, name, creation, mode, uid, gid, rights } => {
-                let owner = (*mode, *uid, *gid);
-                self.create(context, *parent, name, creation, owner, *rights)
+                self.create(context, *parent, name, creation, (*mode, *uid, *gid), *rights)
             }
             ChangeCall::CreateFiles { parent, files } => self.create_files(context, *parent, files),
             ChangeCall::Link { inode, parent, name } => self.link(context, *inode, *parent, name),
