@@ -114,6 +114,9 @@ impl Kernel {
         if !inode.is_file() {
             return Err(Errno::ENXIO);
         }
+        // With default_permissions the kernel asks for attributes that are not valid before it checks
+        // the mode (fuse_permission).
+        self.get_attributes(caller, &inode).await?;
         self.open_inode(caller, &inode, flags).await
     }
 
