@@ -14,7 +14,7 @@ pub(crate) fn run(test: &str) {
 /// Does something while this process has no free descriptors.
 pub(crate) fn without_descriptors<T>(work: impl FnOnce() -> T) -> T {
     let before = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before.clone() }).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before }).unwrap();
     let result = work();
     setrlimit(Resource::Nofile, before).unwrap();
     result

@@ -119,7 +119,7 @@ impl Service {
         let running = Running::start(&mut program, LINE_BYTES_MAX, ERROR_BYTES_MAX, drop)
             .with_context(|| format!("cannot run this program as {}", user.name))?;
         let mut running = Some(running);
-        let mut next = move || {
+        let next = move || {
             let line = running.as_ref()?.line(Instant::now() + USER_PATIENCE);
             match line {
                 Ok(line) => Some(Ok(line)),
@@ -130,7 +130,7 @@ impl Service {
                 }
             }
         };
-        Ok(Box::new(std::iter::from_fn(move || next()).map(look)))
+        Ok(Box::new(std::iter::from_fn(next).map(look)))
     }
 }
 
