@@ -153,7 +153,7 @@ fn add_entry<F: FileSystem>(connection: &Rc<Connection<F>>, queue: &Rc<Queue>, n
     queue.free.give();
     let (connection, queue) = (Rc::clone(connection), Rc::clone(queue));
     let task: std::pin::Pin<Box<dyn Future<Output = ()>>> =
-        Box::pin(serve(Rc::clone(&connection), queue));
+        Box::pin(serve(Rc::clone(&connection), queue, need == Need::First));
     connection.spawn(task);
     true
 }
@@ -209,21 +209,27 @@ fn payload_bytes<F: FileSystem>(connection: &Connection<F>) -> usize {
     connection.negotiated.max_write_bytes.max(8192) as usize
 }
 
-/// Serves one entry until the connection ends.
-async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>) {
+/// Serves one entry until the connection ends. Without its first entry a queue would hold requests
+/// for ever; others may fail.
+async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>, is_first: bool) {
     let in_huge_pages = connection.options.ring_payload_in_huge_pages;
     let payload = queue.payload(payload_bytes(&connection), in_huge_pages);
     let entry = match payload.and_then(Entry::new) {
         Ok(entry) => entry,
-        Err(source) => {
+        Err(source) if is_first => {
             let action = "map memory for FUSE over io_uring";
             return connection.end(Some(FuseError::Transport { action, source }));
+        }
+        Err(error) => {
+            tracing::warn!(cpu = queue.number, %error, "no memory for one more FUSE entry");
+            return queue.free.take();
         }
     };
     let mut command = entry.register(queue.number);
     let mut is_registered = false;
     loop {
         if let Err(error) = entry.run(&connection.device, command).await {
+            queue.free.take();
             return finish(&connection, error, is_registered);
         }
         is_registered = true;
