@@ -73,6 +73,8 @@ exchange "header digest" $((16 * mib)) $mib --hdr-digest
 exchange "data digest" $((17 * mib)) $mib --data-digest
 exchange "both digests, two queues" $((18 * mib)) $((2 * mib)) --hdr-digest --data-digest \
     --nr-io-queues 2
+# The kernel's ANA log page begins with its header whatever the offset is.
+exchange "two paths" $((20 * mib)) $mib --path "127.0.0.1:$port" --iopolicy round-robin --fast-io-fail-tmo 20
 check_refused "a read beyond the end" read_range $((256 * mib)) 4096 "$scratch/back"
 check "the kernel has all that was written" equal "$(kernel_sum)" "$(sum_of_model)"
 finish
