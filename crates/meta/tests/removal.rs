@@ -24,16 +24,22 @@ fn extents_of(fixture: &mut Fixture, inode: InodeId) -> Vec<Extent> {
     all
 }
 
-/// Goal: cutting a file of thousands of allocations takes many small steps; no reader sees its old
-/// bytes meanwhile, and a kill in between loses nothing.
-#[test]
-fn long_truncations_go_in_steps() {
+/// Returns a service with a stored file of 2000 allocations of 100 bytes, with as much between them.
+fn with_a_file_in_pieces() -> (Fixture, InodeId) {
     let mut fixture = Fixture::new();
     let inode = fixture.file("a");
     for i in 0..2000u64 {
         fixture.write(inode, i * 200, 100);
     }
     fixture.core.flush().unwrap();
+    (fixture, inode)
+}
+
+/// Goal: cutting a file of thousands of allocations takes many small steps; no reader sees its old
+/// bytes meanwhile, and a kill in between loses nothing.
+#[test]
+fn long_truncations_go_in_steps() {
+    let (mut fixture, inode) = with_a_file_in_pieces();
     let before = fixture.store.unsynced().len();
     fixture.truncate(inode, 1050);
     fixture.core.flush().unwrap();
@@ -65,12 +71,7 @@ fn long_truncations_go_in_steps() {
 fn long_holes_go_in_steps() {
     for mode in [FallocateMode::Punch, FallocateMode::Zero { keep_size: false }] {
         for dies in [false, true] {
-            let mut fixture = Fixture::new();
-            let inode = fixture.file("a");
-            for i in 0..2000u64 {
-                fixture.write(inode, i * 200, 100);
-            }
-            fixture.core.flush().unwrap();
+            let (mut fixture, inode) = with_a_file_in_pieces();
             let before = fixture.store.unsynced().len();
             let (offset, length) = (1050, 380_000);
             let punch = ChangeCall::Fallocate { inode, offset, length, mode };

@@ -19,7 +19,7 @@ const BYTES: u64 = BLOCKS * BLOCK_BYTES as u64;
 /// Time until a quiet file is compacted and its old space is free again.
 const A_WHILE: Duration = Duration::from_secs(10);
 
-/// Plays on nodes of which the first has the only device.
+/// Plays on nodes. The first one has the only device.
 fn play<F: Future<Output = ()>>(nodes: usize, scene: impl FnOnce(Rc<Stage>, Gate) -> F) {
     let gate = Gate::new(DEVICE_BYTES, BLOCK_BYTES);
     let device = Arc::new(gate.clone());

@@ -23,7 +23,7 @@ const ROOT: InodeId = InodeId::ROOT;
 const RECORD_BYTES: u64 = 5000;
 const END_LASTS: Duration = Duration::from_mins(3);
 
-/// Plays on nodes of which the first has the only device.
+/// Plays on nodes. The first one has the only device.
 fn play_gated<F: Future<Output = ()>>(nodes: usize, scene: impl FnOnce(Rc<Stage>, Gate) -> F) {
     let gate = Gate::new(DEVICE_BYTES, BLOCK_BYTES);
     let device = Arc::new(gate.clone());
@@ -63,7 +63,7 @@ enum Hour {
     DuringCommit,
 }
 
-/// Appends with three nodes to one file, of which the last goes. The first one has a record that is
+/// Three nodes append to one file, and the third one dies. The first one has a record that is
 /// not committed, and the second one needs the right to append.
 async fn a_log_outlives_a_node(stage: Rc<Stage>, death: Death, hour: Hour) {
     let begin = async |client: Rc<Client>| {

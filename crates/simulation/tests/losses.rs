@@ -25,7 +25,7 @@ use std::time::Duration;
 const ROOT: InodeId = InodeId::ROOT;
 const END_LASTS: Duration = Duration::from_mins(2);
 
-/// Plays on nodes of which the first has the only device.
+/// Plays on nodes. The first one has the only device.
 fn play<F: Future<Output = ()>>(nodes: usize, scene: impl FnOnce(Rc<Stage>, Gate) -> F) {
     let gate = Gate::new(DEVICE_BYTES, BLOCK_BYTES);
     let device = Arc::new(gate.clone());

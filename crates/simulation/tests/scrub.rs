@@ -21,7 +21,7 @@ const BLOCKS: u64 = 40;
 const LAST: u64 = 7;
 const LENGTH: u64 = (BLOCKS - 1) * BLOCK + LAST;
 
-/// Plays on two nodes of which the first has the only device.
+/// Plays on two nodes. The first one has the only device.
 fn play<F: Future<Output = ()>>(scene: impl FnOnce(Rc<Stage>, Flip) -> F) {
     let flip = Flip::new(DEVICE_BYTES, BLOCK_BYTES);
     let device = Arc::new(flip.clone());

@@ -26,7 +26,7 @@ const END_LASTS: Duration = Duration::from_mins(2);
 /// Time until a quiet file is compacted.
 const A_WHILE: Duration = Duration::from_secs(10);
 
-/// Plays on nodes of which the first has the only device.
+/// Plays on nodes. The first one has the only device.
 fn play<F: Future<Output = ()>>(nodes: usize, scene: impl FnOnce(Rc<Stage>, Flip) -> F) {
     let flip = Flip::new(DEVICE_BYTES, BLOCK_BYTES);
     let device = Arc::new(flip.clone());

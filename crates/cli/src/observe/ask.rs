@@ -166,7 +166,7 @@ pub(crate) fn run(args: &AskArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     for line in lines(answer) {
-        // Not by `print!`: nobody reads any more when the trace of root has ended.
+        // `print!` would panic when root's trace, which reads this, has ended.
         let mut out = io::stdout().lock();
         out.write_all(line?.as_bytes()).and_then(|()| out.flush())?;
     }
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    /// Answers each connection with a head, and a text again and again until nobody reads it.
+    /// Answers each connection with a head, and then repeats a text until the peer closes.
     fn flood(path: &Path, head: &'static str, again: &'static str) {
         let listener = UnixListener::bind(path).unwrap();
         std::thread::spawn(move || {

@@ -8,6 +8,23 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// What both get.
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// The mount namespace; mount has to be run there instead (nsenter --mount)
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    namespace: Option<OsString>,
+    /// Ignored: there is no /etc/mtab
+    #[arg(short = 'n')]
+    _no_mtab: bool,
+    /// Ignored
+    #[arg(short = 'v')]
+    _is_verbose: bool,
+    /// Ignored: the name of this program states the type
+    #[arg(short = 't', value_name = "TYPE")]
+    _fstype: Option<OsString>,
+}
+
 /// `mount.fuse.tsumugi-union`
 #[derive(Debug, Parser)]
 #[command(name = "mount.fuse.tsumugi-union", version)]
@@ -18,21 +35,11 @@ struct MountHelper {
     /// Check the arguments and mount nothing
     #[arg(short = 'f')]
     is_fake: bool,
-    /// Ignored: there is no /etc/mtab
-    #[arg(short = 'n')]
-    _no_mtab: bool,
     /// Ignored: unknown options are errors
     #[arg(short = 's')]
     _is_sloppy: bool,
-    /// Ignored
-    #[arg(short = 'v')]
-    _is_verbose: bool,
-    /// Ignored: the name of this program states the type
-    #[arg(short = 't', value_name = "TYPE")]
-    _fstype: Option<OsString>,
-    /// The mount namespace, which is not supported
-    #[arg(short = 'N', value_name = "NAMESPACE")]
-    namespace: Option<OsString>,
+    #[command(flatten)]
+    common: Common,
     /// Mount point; a word before it is shown as the source of the mount
     #[arg(value_name = "[SOURCE] MOUNTPOINT", num_args = 1..=2, required = true)]
     places: Vec<PathBuf>,
@@ -51,18 +58,8 @@ struct UnmountHelper {
     /// Mount read-only if unmounting fails
     #[arg(short = 'r')]
     or_read_only: bool,
-    /// Ignored: there is no /etc/mtab
-    #[arg(short = 'n')]
-    _no_mtab: bool,
-    /// Ignored
-    #[arg(short = 'v')]
-    _is_verbose: bool,
-    /// Ignored: the name of this program states the type
-    #[arg(short = 't', value_name = "TYPE")]
-    _fstype: Option<OsString>,
-    /// The mount namespace
-    #[arg(short = 'N', value_name = "NAMESPACE")]
-    namespace: Option<OsString>,
+    #[command(flatten)]
+    common: Common,
     /// Mount point
     mountpoint: PathBuf,
 }
@@ -71,7 +68,7 @@ struct UnmountHelper {
 pub(super) fn mount(args: impl Iterator<Item = OsString>) -> anyhow::Result<ExitCode> {
     let args = [OsString::from("mount.fuse.tsumugi-union")].into_iter().chain(args);
     let args = MountHelper::parse_from(args);
-    if args.namespace.is_some() {
+    if args.common.namespace.is_some() {
         anyhow::bail!("-N is not supported: run mount in that namespace (nsenter --mount)");
     }
     if args.is_fake {
@@ -93,7 +90,7 @@ pub(super) fn unmount(args: impl Iterator<Item = OsString>) -> anyhow::Result<Ex
     // A server that hangs is the usual reason to force. The server commits at its end anyway.
     if !args.is_forced
         && !args.is_lazy
-        && args.namespace.is_none()
+        && args.common.namespace.is_none()
         && let Err(error) = ::union::sync_mount(&args.mountpoint)
     {
         // The caller may have no right to open the root.
@@ -103,7 +100,7 @@ pub(super) fn unmount(args: impl Iterator<Item = OsString>) -> anyhow::Result<Ex
     umount.arg("-i");
     let options = [(args.is_forced, "-f"), (args.is_lazy, "-l"), (args.or_read_only, "-r")];
     umount.args(options.iter().filter(|(is_given, _)| *is_given).map(|(_, option)| option));
-    if let Some(namespace) = &args.namespace {
+    if let Some(namespace) = &args.common.namespace {
         umount.args([OsStr::new("-N"), namespace]);
     }
     let status = umount.arg(&args.mountpoint).status().context("cannot run umount")?;

@@ -300,7 +300,7 @@ fn a8_batch() {
         move |it: &Planted<'_>| {
             let b = f64::from(it.cell.batch);
             let is_null = it.condition.starts_with("device=null");
-            // A larger batch sends more cheaply; that is a part of what batches save.
+            // A larger batch makes each send cheaper, which is one of its savings.
             let cost = if is_null { 1.0 + 20.0 / b } else { 21.0 + 4.0 / b };
             let mut outcome = at_rate(it, 0.0);
             outcome.metrics.insert(Metric::CpuPerIo, cost * it.noise);
