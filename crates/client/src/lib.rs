@@ -65,6 +65,7 @@ mod write;
 mod write_back;
 mod write_out;
 
+pub use ahead::blocks::BlockCounts;
 pub use ahead::memory::AheadCounts;
 pub use change::Change;
 pub use client::{Client, ClientConfig, ClientCounts};

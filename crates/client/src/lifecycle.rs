@@ -1,6 +1,7 @@
 //! Start and end of a client, and its write-back in the background.
 
 use crate::absent_names::AbsentNames;
+use crate::ahead::blocks::AllBlocks;
 use crate::client::{Client, ClientConfig};
 use crate::devices::Devices;
 use crate::inode::Inode;
@@ -64,6 +65,7 @@ impl Client {
             lent_until: Cell::new(now()),
             own_taking_back: WaitGroup::new(),
             read_ahead: Rc::default(),
+            blocks: AllBlocks::default(),
             compaction: Compaction::default(),
             closed: Cell::new(false),
         })

@@ -228,11 +228,17 @@ impl Server {
         if size <= SMALL_READ_BYTES && caching.is_some() {
             self.client.note_use(id, size);
         }
-        if read.flags & libc::O_DIRECT.cast_unsigned() == 0 && caching != Some(WriteCaching::Past) {
+        let is_direct = read.flags & libc::O_DIRECT.cast_unsigned() != 0;
+        if !is_direct && caching != Some(WriteCaching::Past) {
             self.client.reads_through_pages(id);
         }
         self.client.look_ahead(id, read.offset, size);
-        let chunks = self.client.read(id, read.offset, size, room).await?;
+        let chunks =
+            if size <= SMALL_READ_BYTES && caching == Some(WriteCaching::Past) && !is_direct {
+                self.client.read_small(id, read.offset, size).await?
+            } else {
+                self.client.read(id, read.offset, size, room).await?
+            };
         Ok(Response::Data(chunks.into_iter().collect()))
     }
 
