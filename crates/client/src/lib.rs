@@ -66,7 +66,7 @@ mod write_back;
 mod write_out;
 
 pub use ahead::memory::AheadCounts;
-pub use change::Change;
+pub use change::{Change, Dropping};
 pub use client::{Client, ClientConfig, ClientCounts};
 pub use devices::{DeviceUse, LocalDevices};
 pub use handle::{Handle, OpenMode};

@@ -174,6 +174,7 @@ impl PromptQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use client::Dropping;
     use protocol::InodeId;
     use std::cell::{Cell, RefCell};
     use std::time::Duration;
@@ -184,22 +185,23 @@ mod tests {
         let mut simulation = reactor::sim::Simulation::new(1);
         let whole = async {
             let (notices, pages, _names, _prompt) = notices();
-            let (done, answered) = channel(1);
+            let (done, answered) = channel(Dropping::REPORTS_MAX);
             let answered = RefCell::new(answered);
-            let is_reported = || answered.borrow_mut().try_recv().is_ok();
+            let reported = || answered.borrow_mut().try_recv().ok();
             notices.changes()(Change::Pages(InodeId(5), done));
             drop(notices);
             let is_dropped = Cell::new(false);
             let drop_pages = async |node| {
                 assert_eq!(node, NodeId(5));
                 reactor::time::sleep(Duration::from_millis(1)).await;
-                assert!(!is_reported(), "the kernel has not dropped them yet");
+                assert_eq!(reported(), Some(Dropping::Begun));
+                assert_eq!(reported(), None, "the kernel has not dropped them yet");
                 is_dropped.set(true);
                 Ok(())
             };
             pages.serve(drop_pages, drop).await;
             assert!(is_dropped.get());
-            assert!(is_reported(), "it is reported in the end");
+            assert_eq!(reported(), Some(Dropping::Done), "it is reported in the end");
         };
         simulation.run(whole).unwrap();
     }

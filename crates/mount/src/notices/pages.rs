@@ -6,8 +6,13 @@
 //!
 //! No two servers drop the pages of one file, because both might wait. What is queued for a file
 //! while a server drops its pages is done once more after it, for all requests together.
+//!
+//! A request learns when its drop begins, because a server may get no processor for long. What
+//! stands in its way before that, it learns at once: an earlier drop of the same file, or other
+//! files that occupy all servers.
 
 use super::NOTICES_MAX;
+use client::Dropping;
 use fuse::{FuseError, NodeId};
 use reactor::mailbox::Sender;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -21,8 +26,8 @@ const SERVERS_MAX: usize = 16;
 /// A file in the queue, or one whose pages are being dropped.
 #[derive(Debug, Default)]
 struct OfFile {
-    /// The channels that report when the pages are dropped.
-    done: Vec<Sender<()>>,
+    /// The channels that report how far the drop is.
+    done: Vec<Sender<Dropping>>,
     is_wanted: bool,
     is_served: bool,
 }
@@ -57,8 +62,9 @@ impl Shared {
 pub(super) struct PageSender(Arc<Shared>);
 
 impl PageSender {
-    /// Queues a file. `done` reports when its pages are dropped. Returns whether there was room.
-    pub(super) fn send(&self, node: NodeId, done: Option<Sender<()>>) -> bool {
+    /// Queues a file. `done` reports how far the drop of its pages is. Returns whether there was
+    /// room.
+    pub(super) fn send(&self, node: NodeId, done: Option<Sender<Dropping>>) -> bool {
         let mut locked = self.0.lock();
         let state = &mut *locked;
         if state.servers == 0 {
@@ -69,8 +75,16 @@ impl PageSender {
             return false;
         }
         state.reports += usize::from(done.is_some());
+        let is_occupied = state.servers >= SERVERS_MAX && state.idle.is_empty();
         let file = state.files.entry(node).or_default();
-        file.done.extend(done);
+        if let Some(done) = done {
+            if file.is_served {
+                report(&done, Dropping::Begun);
+            } else if is_occupied {
+                report(&done, Dropping::Hindered);
+            }
+            file.done.push(done);
+        }
         if !file.is_wanted {
             file.is_wanted = true;
             if !file.is_served {
@@ -124,20 +138,21 @@ impl PageQueue {
             if let Some(another) = self.another() {
                 start_another(another);
             }
+            done.iter().for_each(|done| report(done, Dropping::Begun));
             if reactor::mutant!("dropped-too-early") {
-                report(std::mem::take(&mut done));
+                done.drain(..).for_each(|done| report(&done, Dropping::Done));
             }
             // ENOENT: the kernel does not know the inode (any more).
             if let Err(error) = drop_pages(node).await {
                 tracing::debug!(node = node.0, %error, "kernel not notified of a change");
             }
             self.end(node);
-            report(done);
+            done.iter().for_each(|done| report(done, Dropping::Done));
         }
     }
 
     /// Takes the next file and the channels of those that wait for it.
-    fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<(NodeId, Vec<Sender<()>>)>> {
+    fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<(NodeId, Vec<Sender<Dropping>>)>> {
         let mut state = self.shared.lock();
         state.idle.remove(&self.number);
         let Some(node) = state.queue.pop_front() else {
@@ -195,10 +210,9 @@ impl Drop for PageQueue {
     }
 }
 
-fn report(done: Vec<Sender<()>>) {
-    for done in done {
-        let _ = done.try_send(());
-    }
+/// Reports how far a drop is, unless its caller has gone.
+fn report(done: &Sender<Dropping>, dropping: Dropping) {
+    let _ = done.try_send(dropping);
 }
 
 #[cfg(test)]
@@ -254,14 +268,18 @@ mod tests {
         const MANY: u64 = 2 * SERVERS_MAX as u64;
         play(async |sender, kernel| {
             assert!((0..LOCKED).all(|file| sender.send(NodeId(LOCKED_FROM + file), None)));
-            let (done, mut dropped) = channel(1);
+            let (done, mut dropped) = channel(Dropping::REPORTS_MAX);
             assert!(sender.send(NodeId(5), Some(done)));
             sleep(MOMENT).await;
-            assert!(dropped.try_recv().is_ok(), "it waits for other files");
+            assert_eq!(dropped.try_recv(), Ok(Dropping::Begun));
+            assert_eq!(dropped.try_recv(), Ok(Dropping::Done), "it waits for other files");
             assert_eq!(*kernel.dropped.borrow(), [5]);
             assert!((0..MANY).all(|file| sender.send(NodeId(LOCKED_FROM + file), None)));
             sleep(MOMENT).await;
             assert_eq!(kernel.servers.get(), SERVERS_MAX);
+            let (done, mut dropped) = channel(Dropping::REPORTS_MAX);
+            assert!(sender.send(NodeId(5), Some(done)));
+            assert_eq!(dropped.try_recv(), Ok(Dropping::Hindered), "all servers wait");
             kernel.is_unlocked.set(true);
             sleep(MOMENT * 4).await;
             assert!((0..MANY).all(|file| kernel.dropped.borrow().contains(&(LOCKED_FROM + file))));
@@ -275,13 +293,18 @@ mod tests {
             let file = NodeId(LOCKED_FROM);
             assert!(sender.send(file, None));
             sleep(MOMENT).await;
-            let (done, mut dropped) = channel(2);
+            let (done, mut dropped) = channel(2 * Dropping::REPORTS_MAX);
             assert!((0..2).all(|_| sender.send(file, Some(done.clone()))));
+            for _ in 0..2 {
+                assert_eq!(dropped.try_recv(), Ok(Dropping::Begun), "the first drop has begun");
+            }
             sleep(MOMENT).await;
             assert!(kernel.servers.get() <= 2, "one waits for the file, one is idle");
             assert!(dropped.try_recv().is_err(), "the pages are not dropped yet");
             kernel.is_unlocked.set(true);
-            assert!(dropped.recv().await.is_some() && dropped.recv().await.is_some());
+            for dropping in [Dropping::Begun, Dropping::Begun, Dropping::Done, Dropping::Done] {
+                assert_eq!(dropped.recv().await, Some(dropping));
+            }
             assert_eq!(*kernel.dropped.borrow(), [file.0, file.0]);
         });
     }
