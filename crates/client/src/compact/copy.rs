@@ -340,3 +340,23 @@ impl Client {
         if is_enough { Ok(()) } else { Err(Errno::ENOSPC) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::lifecycle::tests::alone;
+    use protocol::{DeviceId, Errno};
+
+    /// Goal: a copy does not wait until there is space, and makes no second request while the first
+    /// waits (P11).
+    #[test]
+    fn a_copy_does_not_wait_for_space() {
+        let scene = async {
+            let client = alone();
+            for _ in 0..2 {
+                assert_eq!(client.lease_soon(DeviceId(1), 1).await, Err(Errno::EAGAIN));
+                assert_eq!(client.compaction.leases.count(), 1);
+            }
+        };
+        reactor::sim::Simulation::new(1).run(scene).unwrap();
+    }
+}

@@ -50,7 +50,9 @@ impl PageQueue {
         start_another: impl Fn(PageQueue),
     ) {
         let work = async |node: NodeId, mut done: Vec<Sender<Dropping>>| {
-            done.iter().for_each(|done| report(done, Dropping::Begun));
+            for done in &done {
+                report(done, Dropping::Begun);
+            }
             if reactor::mutant!("dropped-too-early") {
                 done.drain(..).for_each(|done| report(&done, Dropping::Done));
             }
