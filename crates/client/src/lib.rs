@@ -67,7 +67,7 @@ mod write_out;
 
 pub use ahead::blocks::BlockCounts;
 pub use ahead::memory::AheadCounts;
-pub use change::Change;
+pub use change::{Change, Dropping};
 pub use client::{Client, ClientConfig, ClientCounts};
 pub use devices::{DeviceUse, LocalDevices};
 pub use handle::{Handle, OpenMode};
