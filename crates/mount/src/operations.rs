@@ -74,7 +74,7 @@ impl Server {
             Operation::ReadDirectoryPlus(read) => self.list(request.node, read, true).await,
             Operation::ReleaseDirectory(release) => Ok(self.drop_directory(release.handle)),
             Operation::GetXattr { name, size } => self.xattr(id, &name, size).await,
-            Operation::ListXattr { size } => self.xattrs(id, size).await,
+            Operation::ListXattr { size } => self.xattrs(id, size, request.uid).await,
             Operation::SetXattr { name, value, .. } if *name == *FILES_XATTR.as_bytes() => {
                 let owner = (request.uid, request.gid);
                 done(Box::pin(self.create_files(id, owner, &value)).await)
