@@ -1,7 +1,8 @@
 //! `tsumugi run`: a job's file system for one command.
 
-use super::up::{self, UpArgs};
+use super::up;
 use crate::deploy::job::JobDir;
+use crate::deploy::options::UpArgs;
 use crate::deploy::process::Process;
 use crate::deploy::remote;
 use crate::deploy::stop::{Stop, Stopped};
