@@ -307,3 +307,34 @@ fn a_known_directory_lists_its_parent() {
         stage.on(0, scene).await;
     });
 }
+
+/// Goal: a create that another node's create has overtaken is repeated by the kernel (ESTALE), also if
+/// the caller's second walk for an earlier name ended in the kernel, which then looked up no further
+/// name (seed 433: the create failed with EIO).
+#[test]
+fn a_walk_does_not_outlive_its_name() {
+    play(2, async |stage| {
+        let scene = async |client: Rc<Client>| {
+            let mount = Mounted::new(&client);
+            let name = |name: &[u8]| Name::new(name).unwrap();
+            let create = async |path: &[u8]| {
+                let creation =
+                    Creation { mode: 0o644, umask: 0, extensions: Extensions::default() };
+                let flags = (libc::O_CREAT | libc::O_RDWR).cast_unsigned();
+                let (name, kill_suid_sgid) = (name(path), false);
+                let create = Operation::Create { name, creation, flags, kill_suid_sgid };
+                mount.ask(NodeId(InodeId::ROOT.0), create).await.map(drop)
+            };
+            for path in [b"first", b"other"] {
+                make(&client, path, 1, 100).await;
+                assert_eq!(create(path).await, Err(Errno::ESTALE), "the kernel walks once more");
+                if path == b"first" {
+                    // The second walk finds what the kernel refuses by itself.
+                    let lookup = Operation::Lookup { name: name(path) };
+                    mount.ask(NodeId(InodeId::ROOT.0), lookup).await.unwrap();
+                }
+            }
+        };
+        stage.on(0, scene).await;
+    });
+}
