@@ -290,7 +290,9 @@ impl Server {
                 let is_same = |(directory, looked_up): &(InodeId, Box<[u8]>)| {
                     *directory == self.inode(request.node) && **looked_up == *name.as_bytes()
                 };
-                return caller.thread != 0 && walk.looked_up.as_ref().is_some_and(is_same);
+                // A name that was called lost may be there for who does not rename.
+                let is_second = !walk.has_lost_name && walk.looked_up.as_ref().is_some_and(is_same);
+                return caller.thread != 0 && is_second;
             }
             Step::Act(Act::Link(inode)) => inode,
             Step::Act(Act::Rename | Act::Other) | Step::Look | Step::Lookup(_) => request.node,

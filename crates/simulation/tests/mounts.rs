@@ -11,6 +11,7 @@ use fuse::{
     Unique, Write,
 };
 use mount::Server;
+use protocol::client::RenameMode;
 use protocol::lock::{Lock, LockFamily, LockMode};
 use protocol::times::{HEARTBEAT, REQUEST_DEADLINE};
 use protocol::{Errno, InodeId};
@@ -325,15 +326,22 @@ fn a_walk_does_not_outlive_its_name() {
                 let create = Operation::Create { name, creation, flags, kill_suid_sgid };
                 mount.ask(NodeId(InodeId::ROOT.0), create).await.map(drop)
             };
+            let look_up = async |path: &[u8]| {
+                let lookup = Operation::Lookup { name: name(path) };
+                mount.ask(NodeId(InodeId::ROOT.0), lookup).await.map(drop)
+            };
             for path in [b"first", b"other"] {
                 make(&client, path, 1, 100).await;
                 assert_eq!(create(path).await, Err(Errno::ESTALE), "the kernel walks once more");
-                if path == b"first" {
-                    // The second walk finds what the kernel refuses by itself.
-                    let lookup = Operation::Lookup { name: name(path) };
-                    mount.ask(NodeId(InodeId::ROOT.0), lookup).await.unwrap();
-                }
+                // The second walk finds what the kernel refuses by itself.
+                look_up(path).await.unwrap();
             }
+            // The inode has another name now, and the caller's last LOOKUP has found the old one.
+            let (from, to) = ((InodeId::ROOT, &b"other"[..]), (InodeId::ROOT, &b"moved"[..]));
+            client.rename(from, to, RenameMode::Replace).await.unwrap();
+            assert_eq!(look_up(b"moved").await, Err(Errno::ENOENT), "for a rename of both");
+            assert_eq!(create(b"moved").await, Err(Errno::ESTALE), "the kernel walks once more");
+            look_up(b"moved").await.unwrap();
         };
         stage.on(0, scene).await;
     });
