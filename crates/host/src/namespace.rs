@@ -11,6 +11,7 @@
 //! Only Tsumugi's target reports incarnations. With another target, a power failure of the target
 //! looks like any lost connection, to this host as to Linux's.
 
+mod commands;
 mod device;
 mod paths;
 mod policy;
