@@ -85,7 +85,8 @@ impl Inner {
                 && other.bytes.start < own.bytes.end
         };
         let is_counted = |gate: &Arc<Gate>| gate.in_flight.load(Ordering::SeqCst) > 0;
-        !earlier.iter().any(conflicts) && !(own.is_hold && self.gates.iter().any(is_counted))
+        let awaits_counted = own.is_hold && self.gates.iter().any(is_counted);
+        !awaits_counted && !earlier.iter().any(conflicts)
     }
 }
 

@@ -159,7 +159,7 @@ impl Executor {
         else {
             unreachable!("{command:?} is checked as Compare and Write on a namespace");
         };
-        let work = self.compare_and_write(known, (extent, is_fua), expected, data);
+        let work = Self::compare_and_write(known, (extent, is_fua), expected, data);
         let pending = Pending {
             tag: second,
             first: Some(first),

@@ -123,7 +123,6 @@ impl Executor {
 
     /// Starts the comparison of a fused pair, and then its write if the stored data is `expected`.
     pub(super) fn compare_and_write(
-        &self,
         open: &Open,
         (extent, is_fua): (Extent, bool),
         expected: Buffer,
