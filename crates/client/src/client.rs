@@ -1,6 +1,7 @@
 //! The parts of a client.
 
 use crate::absent_names::AbsentNames;
+use crate::ahead::blocks::{AllBlocks, BlockCounts};
 use crate::ahead::memory::{AheadCounts, Memory};
 use crate::change::Change;
 use crate::devices::{DeviceUse, Devices, LocalDevices};
@@ -66,6 +67,9 @@ pub struct ClientCounts {
     /// What was read ahead.
     #[serde(flatten)]
     pub ahead: AheadCounts,
+    /// What was read in small pieces and kept.
+    #[serde(flatten)]
+    pub blocks: BlockCounts,
     /// Compactions.
     #[serde(flatten)]
     pub compaction: CompactCounts,
@@ -121,6 +125,8 @@ pub struct Client {
     pub(crate) own_taking_back: WaitGroup,
     /// Memory for read-ahead.
     pub(crate) read_ahead: Rc<Memory>,
+    /// Blocks that were read in small pieces.
+    pub(crate) blocks: AllBlocks,
     /// Files that were written in small pieces.
     pub(crate) compaction: Compaction,
     pub(crate) closed: Cell<bool>,
@@ -155,6 +161,7 @@ impl Client {
             devices: self.devices.counts(),
             lent: self.lent_counts.get(),
             ahead: self.read_ahead.counts(),
+            blocks: self.blocks.counts(),
             compaction: self.compaction.counts(),
             checksums: self.mismatches.counts(),
         }

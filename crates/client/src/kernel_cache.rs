@@ -24,3 +24,5 @@ mod habit;
 mod lend;
 mod pages;
 mod take_back;
+
+pub(crate) use pages::PageDrop;

@@ -65,8 +65,9 @@ mod write;
 mod write_back;
 mod write_out;
 
+pub use ahead::blocks::BlockCounts;
 pub use ahead::memory::AheadCounts;
-pub use change::Change;
+pub use change::{Change, Dropping};
 pub use client::{Client, ClientConfig, ClientCounts};
 pub use devices::{DeviceUse, LocalDevices};
 pub use handle::{Handle, OpenMode};

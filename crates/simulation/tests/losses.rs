@@ -386,3 +386,30 @@ fn a_failed_flush_outlives_its_node() {
         });
     }
 }
+
+/// Goal: a sync of all files does not wait for one before it begins with the next.
+#[test]
+fn all_files_are_synced_together() {
+    const FILES: u64 = 5;
+    play(1, async |stage, gate| {
+        let open = async |client: Rc<Client>| {
+            let mut handles = Vec::new();
+            for number in 0..FILES {
+                let name = [b'a' + number as u8];
+                let (handle, _) = client.create(ROOT, &name, SETTING, WRITE).await.unwrap();
+                write(&client, &handle, 0, 1).await;
+                handles.push(handle);
+            }
+            handles
+        };
+        gate.writes().hold();
+        let handles = stage.on(0, open).await;
+        let asked = gate.writes().asked();
+        let syncing = stage.begin(0, async |client| client.sync_all().await);
+        sleep(WRITEBACK / 20).await;
+        assert_eq!(gate.writes().asked() - asked, FILES, "a file waits for another one");
+        gate.writes().release();
+        syncing.await.unwrap().unwrap();
+        drop(handles);
+    });
+}

@@ -4,7 +4,7 @@
 
 mod stage;
 
-use client::{Change, Client, Lending, OpenMode, Setting};
+use client::{Change, Client, Dropping, Lending, OpenMode, Setting};
 use fuse::{
     Creation, Extensions, FileHandle, FileSystem, LockKind, LockOwner, LockRequest, Name, NodeId,
     OpenFlags, Opened, Operation, Read, ReadDirectory, Registry, Release, Request, Response,
@@ -217,7 +217,7 @@ fn a_write_past_the_pages_begins_when_it_arrives() {
         Some(Box::new(move |change| {
             if let Change::Pages(_, done) = change {
                 counted.set(counted.get() + 1);
-                let _ = done.try_send(());
+                let _ = done.try_send(Dropping::Done);
             }
         }))
     };

@@ -23,7 +23,7 @@ pub(super) use args::TargetArgs;
 pub(super) use control::Request;
 pub(super) use ctl::Target as RunningTarget;
 
-use super::engine::Engine;
+use crate::engine::Engine;
 use crate::signals::Signals;
 use anyhow::{Context, bail};
 use args::TargetCommand;

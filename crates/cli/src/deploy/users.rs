@@ -130,7 +130,7 @@ impl User {
         if let Some(log) = std::env::var_os("TSUMUGI_LOG") {
             command.env("TSUMUGI_LOG", log);
         }
-        if let Some(engine) = crate::commands::engine::insisted() {
+        if let Some(engine) = crate::engine::insisted() {
             command.env(reactor::engine::choice::VARIABLE, engine);
         }
         command.uid(self.uid).gid(self.gid).current_dir("/");

@@ -7,7 +7,7 @@ use super::hosts::HostSettings;
 use super::limits::limits_of;
 use super::namespace::NamespaceSettings;
 use super::{ana, ctl, size};
-use crate::commands::engine::Engine;
+use crate::engine::Engine;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use nvme::Nqn;
