@@ -2,6 +2,7 @@
 
 use crate::basics::{pair, pattern, rw};
 use crate::client::{Client, HostIdentity, Transfer};
+use crate::rate::expect_bytes_are_limited;
 use crate::reservation_hosts::Host;
 use crate::server::{BLOCK, SIZE, TestServer};
 use block::{MemoryBacking, Uncorrectable};
@@ -12,7 +13,7 @@ use nvme::opcode::NvmOpcode;
 use nvme::reservation::ReservationType;
 use nvme::{Nsid, Status, SubmissionQueueEntry};
 use std::sync::Arc;
-use target::{AdmissionMode, Limits, RateLimits, Reservations};
+use target::{AdmissionMode, Limits, Reservations};
 
 const BLOCKS: u64 = SIZE / BLOCK as u64;
 
@@ -40,18 +41,29 @@ fn read(io: &mut Client, lba: u64, blocks: u32) -> Vec<u8> {
 }
 
 /// Sends a Copy of ranges (first block, number of blocks).
+fn submit_copy(
+    io: &mut Client,
+    ranges: &[(u64, u32)],
+    destination_lba: u64,
+    transfer: Transfer,
+) -> u16 {
+    let fields = Copy { destination_lba, ranges: ranges.len() as u16, ..Copy::default() };
+    let list: Vec<u8> = ranges
+        .iter()
+        .flat_map(|&(lba, blocks)| CopyRange::new(lba, blocks).unwrap().bytes().to_vec())
+        .collect();
+    io.submit(fields.encode(Nsid(1)).unwrap(), Some((transfer, &list)), 0)
+}
+
+/// Executes a Copy of ranges.
 fn copy(
     io: &mut Client,
     ranges: &[(u64, u32)],
     destination_lba: u64,
     transfer: Transfer,
 ) -> Status {
-    let fields = Copy { destination_lba, ranges: ranges.len() as u16, ..Copy::default() };
-    let list: Vec<u8> = ranges
-        .iter()
-        .flat_map(|&(lba, blocks)| CopyRange::new(lba, blocks).unwrap().bytes().to_vec())
-        .collect();
-    let (cqe, _) = io.command(fields.encode(Nsid(1)).unwrap(), Some((transfer, &list)), 0);
+    let cid = submit_copy(io, ranges, destination_lba, transfer);
+    let (cqe, _) = io.wait(cid);
     assert!(cqe.status().is_success() || cqe.dword0() == 0, "no range was copied");
     cqe.status()
 }
@@ -293,21 +305,13 @@ fn limits_count_the_bytes_of_the_medium() {
     let server = TestServer::start();
     let (_admin, mut io) = pair(&server, &HostIdentity::number(1));
     let namespace = server.subsystem.namespaces().remove(0);
-    // A command of 64 blocks may start every 25 ms.
-    let bytes = Some(40 * 64 * u64::from(BLOCK));
-    let elapsed = |run: &mut dyn FnMut()| {
-        namespace.set_rate_limits(RateLimits { commands: None, bytes });
-        let start = std::time::Instant::now();
-        (0..6).for_each(|_| run());
-        start.elapsed()
-    };
-    let least = std::time::Duration::from_millis(100);
-    assert!(
-        elapsed(&mut || expect(&mut io, rw(NvmOpcode::VERIFY, 0, 64), Status::SUCCESS)) >= least
-    );
+    expect_bytes_are_limited(&mut io, &namespace, |io| {
+        vec![io.submit(rw(NvmOpcode::VERIFY, 0, 64), None, 0)]
+    });
     for transfer in [Transfer::InCapsule, Transfer::R2t] {
-        let mut run = || assert!(copy(&mut io, &[(0, 64)], 99, transfer).is_success());
-        assert!(elapsed(&mut run) >= least, "{transfer:?}");
+        expect_bytes_are_limited(&mut io, &namespace, |io| {
+            vec![submit_copy(io, &[(0, 64)], 99, transfer)]
+        });
     }
     server.stop();
 }
