@@ -20,6 +20,17 @@ impl Dropping {
     pub const REPORTS_MAX: usize = 3;
 }
 
+/// The result of a request to drop pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageDrop {
+    /// The kernel has dropped them.
+    Done,
+    /// It will, when nothing stands in the way any more.
+    Late,
+    /// It will not: there were none, too much waits to be dropped, or nothing is mounted.
+    Refused,
+}
+
 /// A change by another session that a cache outside of this client may have to follow.
 #[derive(Debug)]
 pub enum Change {

@@ -1,7 +1,6 @@
 //! The parts of a client.
 
 use crate::absent_names::AbsentNames;
-use crate::ahead::blocks::{AllBlocks, BlockCounts};
 use crate::ahead::memory::{AheadCounts, Memory};
 use crate::change::Change;
 use crate::devices::{DeviceUse, Devices, LocalDevices};
@@ -13,6 +12,7 @@ use crate::session::Session;
 use crate::session::config::SessionConfig;
 use crate::session::counts::CallCounts;
 use crate::small_pieces::{CompactCounts, Compaction};
+use crate::small_reads::{AllBlocks, BlockCounts};
 use crate::space::Space;
 use crate::stream::working::WorkingOn;
 use crate::sums::mismatches::{ChecksumCounts, Mismatches};

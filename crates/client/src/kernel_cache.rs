@@ -24,5 +24,3 @@ mod habit;
 mod lend;
 mod pages;
 mod take_back;
-
-pub(crate) use pages::PageDrop;

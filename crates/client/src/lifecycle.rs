@@ -1,7 +1,6 @@
 //! Start and end of a client, and its write-back in the background.
 
 use crate::absent_names::AbsentNames;
-use crate::ahead::blocks::AllBlocks;
 use crate::client::{Client, ClientConfig};
 use crate::devices::Devices;
 use crate::inode::Inode;
@@ -9,6 +8,7 @@ use crate::locks::waits::LockWaits;
 use crate::removals::Removals;
 use crate::session::Session;
 use crate::small_pieces::Compaction;
+use crate::small_reads::AllBlocks;
 use crate::stream::working::WorkingOn;
 use crate::sums::mismatches::Mismatches;
 use crate::write_back::{SYNCS_MAX, WriteBack};

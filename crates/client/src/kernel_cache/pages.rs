@@ -11,7 +11,7 @@
 //! A drop that takes longer goes on. It counts when it is done, and no other request follows it: each
 //! makes the kernel ignore the answers with attributes that are on their way to it.
 
-use crate::change::{Change, Dropping};
+use crate::change::{Change, Dropping, PageDrop};
 use crate::client::Client;
 use crate::inode::Inode;
 use crate::inode::pages::ON_ITS_WAY;
@@ -33,17 +33,6 @@ const DEADLINE_PART: u32 = 20;
 
 /// Pause before the kernel is asked again to drop pages.
 const RETRY: Duration = Duration::from_millis(5);
-
-/// The result of a request to drop pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PageDrop {
-    /// The kernel has dropped them.
-    Done,
-    /// It will, when nothing stands in the way any more.
-    Late,
-    /// It will not: there were none, too much waits to be dropped, or nothing is mounted.
-    Refused,
-}
 
 impl Client {
     /// Has the kernel drop its pages of an inode that has lost READ: no more changes are reported.

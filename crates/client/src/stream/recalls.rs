@@ -1,8 +1,8 @@
 //! Answers recalls of rights, and invalidations of names.
 
+use crate::change::PageDrop;
 use crate::client::Client;
 use crate::inode::Inode;
-use crate::kernel_cache::PageDrop;
 use crate::session::handler::{PushReply, answer};
 use metrics::{Family, Point};
 use protocol::client::{Name, PushAnswer};
