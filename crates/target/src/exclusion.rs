@@ -220,7 +220,7 @@ mod tests {
     }
 
     /// Goal: holds of the same blocks follow each other in their order; those of other blocks do
-    /// not wait. An abandoned entry holds nobody up.
+    /// not wait. An abandoned entry delays no other command.
     #[test]
     fn holds_follow_each_other() {
         let exclusion = Arc::<Exclusion>::default();

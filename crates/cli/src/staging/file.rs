@@ -267,9 +267,9 @@ pub(crate) fn set_attributes(pair: &Pair, data: &Metadata, xattrs: bool) -> anyh
         .with_context(|| failed("the times"))
 }
 
-/// Returns the mode that a copy with this owner and group gets. A program that sets its user or
-/// group does so for the owner of the source only: otherwise everyone could act as whoever copies
-/// it. As root the copy has the source's owner.
+/// Returns the mode that a copy with this owner and group gets. The copy keeps set-user-ID and
+/// set-group-ID only if it has the user or group of the source. Otherwise every user could run it
+/// with the rights of the user that made the copy. Copies by root have the source's owner.
 pub(crate) fn mode_for_owner(data: &Metadata, (uid, gid): (u32, u32), is_root: bool) -> u32 {
     const SUID: u32 = 0o4000;
     const SGID: u32 = 0o2000;

@@ -37,7 +37,7 @@ impl FusedPair {
 
 /// The result of sorting an event.
 pub(super) enum Sorted {
-    /// Nothing is left to do for now.
+    /// The driver has nothing to do until the next command or completion.
     Done,
     /// It belongs to a single command, or to a pair.
     Single,

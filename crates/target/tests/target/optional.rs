@@ -138,8 +138,8 @@ fn verify_reads_what_it_is_told() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Goal: Copy puts its sources one after the other to the destination, which may overlap them: the
-/// copy is of what was there before. The list comes in the capsule or on request.
+/// Goal: Copy writes its source ranges one after the other to the destination. If these overlap, the
+/// target reads all sources before it writes. The list of ranges is in the capsule or fetched.
 #[test]
 fn copy_puts_ranges_together() {
     let server = TestServer::start();

@@ -212,7 +212,7 @@ impl Union {
         let result = match result {
             Ok(()) => Ok(length),
             Err(errno) if is_from_cache => Err(errno),
-            // The bytes before the error are in the file: the same bytes again tell how many.
+            // The file has the bytes before the error. A second write of the same bytes returns their number.
             Err(_) => backing.with(|fd| sys::write_up_to_error_at(fd, &data.to_bytes(), offset)),
         };
         drop(data);
@@ -246,9 +246,9 @@ impl Union {
     }
 }
 
-/// Answers a write of which `count` bytes are written. A program gets this number, also if it is
-/// short because space ran out on the way. The kernel ignores a short number if it writes back
-/// pages of its cache, so that stores through a mapping would be lost without an error.
+/// Answers a write of `length` bytes of which `count` are in the file. A program gets `count`, also if
+/// space ran out on the way. The kernel ignores a short count when it writes back its pages. Such a
+/// write gets ENOSPC, because otherwise stores through a mapping would be lost without an error.
 fn written(count: usize, length: usize, is_from_cache: bool) -> Answer {
     if is_from_cache && count < length {
         return Err(Errno::NOSPC);

@@ -16,7 +16,7 @@ pub(super) const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 /// How often a job looks whether it has to end while it waits.
 pub(super) const STOP_PERIOD: Duration = Duration::from_millis(100);
 
-/// What the jobs and the main thread tell each other.
+/// The state that jobs and the main thread share.
 #[derive(Debug, Default)]
 pub(super) struct Control {
     ready: AtomicU32,
@@ -85,7 +85,7 @@ pub(super) struct Job {
 /// What came of a job's requests.
 pub(super) struct Ended {
     pub(super) times: Times,
-    /// System calls that submitted something: requests, and how often it were so many.
+    /// Number of submitting system calls, by the number of requests that each submitted.
     pub(super) submissions: Vec<(usize, u64)>,
     /// All requests, those before measuring too.
     pub(super) ios: u64,
