@@ -12,6 +12,7 @@ use client::{Client, OpenMode, Setting};
 use cluster::{machines, start_meta, start_node};
 use meta::store::MemoryStore;
 use protocol::InodeId;
+use reactor::sim::Node;
 use reactor::time::sleep;
 use reactor::{Buffer, Chunk};
 use std::rc::Rc;
@@ -46,15 +47,20 @@ fn read_bytes(client: &Client) -> u64 {
     client.counts().devices.iter().map(|device| device.read_bytes).sum()
 }
 
+/// Starts the service and two nodes with a device each. Returns the nodes' clients.
+async fn start_two(meta: &Node, nodes: &[Node]) -> [Rc<Client>; 2] {
+    start_meta(meta, Box::new(MemoryStore::new()), 1);
+    let memory = || Arc::new(MemoryBacking::new(8 << 20, 4096).unwrap());
+    let machine = |index: usize| (meta.clone(), nodes[index].clone());
+    let reader = start_node(&machine(0), 0, memory(), 1).await;
+    [reader, start_node(&machine(1), 1, memory(), 1).await]
+}
+
 /// Reads the first blocks in order, lets a client fill the file with twos, and reads on.
 fn changed_by(is_other: bool, is_committed: bool) {
     let (mut simulation, meta, nodes) = machines(1, 2);
     let whole = async move {
-        start_meta(&meta, Box::new(MemoryStore::new()), 1);
-        let memory = || Arc::new(MemoryBacking::new(8 << 20, 4096).unwrap());
-        let machine = |index: usize| (meta.clone(), nodes[index].clone());
-        let reader = start_node(&machine(0), 0, memory(), 1).await;
-        let other = start_node(&machine(1), 1, memory(), 1).await;
+        let [reader, other] = start_two(&meta, &nodes).await;
         let at = Rc::clone(&reader);
         let begun = nodes[0].spawn(async move {
             let (handle, attr) = at.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
@@ -113,11 +119,7 @@ async fn read_twice(client: &Rc<Client>, inode: InodeId, block: usize) -> (u8, u
 fn small_reads_changed_by(is_other: bool) {
     let (mut simulation, meta, nodes) = machines(1, 2);
     let whole = async move {
-        start_meta(&meta, Box::new(MemoryStore::new()), 1);
-        let memory = || Arc::new(MemoryBacking::new(8 << 20, 4096).unwrap());
-        let machine = |index: usize| (meta.clone(), nodes[index].clone());
-        let reader = start_node(&machine(0), 0, memory(), 1).await;
-        let other = start_node(&machine(1), 1, memory(), 1).await;
+        let [reader, other] = start_two(&meta, &nodes).await;
         let at = Rc::clone(&reader);
         let begun = nodes[0].spawn(async move {
             let (handle, attr) = at.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
