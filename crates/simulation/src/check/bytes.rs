@@ -1,7 +1,7 @@
 //! Checks every byte of every read.
 
 use super::View;
-use crate::history::{Change, Effect, FileKey, History, Read};
+use crate::history::{Change, Effect, FileKey, History, Read, SizeSeen};
 use crate::pattern;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -38,7 +38,8 @@ pub(super) fn check(history: &History) -> Vec<String> {
     }
     let checker = Checker { history, changes };
     let wrong = history.reads.iter().filter_map(|read| checker.check_read(read));
-    wrong.chain(checker.unreadable()).collect()
+    let sizes = history.sizes.iter().filter_map(|seen| checker.check_size(*seen));
+    wrong.chain(sizes).chain(checker.unreadable()).collect()
 }
 
 impl Checker<'_> {
@@ -62,7 +63,8 @@ impl Checker<'_> {
 
     fn check_read(&self, read: &Read) -> Option<String> {
         let own = Some((read.actor, read.session));
-        let view = View { start: read.start, end: read.end, own };
+        let fresh = read.fresh.filter(|_| read.is_cached);
+        let view = View { start: read.start, end: read.end, own, fresh };
         let end = read.offset + read.bytes.len() as u64;
         let mut borders = BTreeSet::from([read.offset, end]);
         self.add_borders(read.file, view, &mut borders, 0, 0);
@@ -86,11 +88,35 @@ impl Checker<'_> {
             from = to;
         }
         let is_short = (read.bytes.len() as u64) < read.asked;
-        let view = View { start: read.ends_since, ..view };
+        let view = View { start: read.ends_since, fresh: None, ..view };
         if is_short && !self.allowed(read.file, end, view, 0).contains(&Content::End) {
             return Some(self.describe_end(read, end, view));
         }
         None
+    }
+
+    /// Checks that a file may have ended where stat(2) says.
+    fn check_size(&self, seen: SizeSeen) -> Option<String> {
+        let SizeSeen { file, actor, session, start, end, size } = seen;
+        let files = self.with_sources(file);
+        if self.history.unplaced.iter().any(|(other, ..)| files.contains(other)) {
+            return None;
+        }
+        let view = View { start, end, own: Some((actor, session)), fresh: None };
+        let ends = self.allowed(file, size, view, 0).contains(&Content::End);
+        let is_byte = |content: &Content| *content != Content::End;
+        let reaches = size == 0 || self.allowed(file, size - 1, view, 0).iter().any(is_byte);
+        if ends && reaches {
+            return None;
+        }
+        let inode = self.history.file_inodes[file].0;
+        let what = if ends { "reach that far" } else { "end there" };
+        let mut text = format!(
+            "size of inode {inode} on node{} (ticks {start}..{end}) is {size}, but it cannot {what}:",
+            actor.machine
+        );
+        self.add_changes(&mut text, file, |change| view.may_have(&change.life));
+        Some(text)
     }
 
     /// Adds the offsets, plus `shift`, at which the allowed content may change.
@@ -288,7 +314,7 @@ impl Checker<'_> {
 fn of_copy(change: &Change) -> View {
     let life = &change.life;
     let end = life.returned.or(life.latest).unwrap_or(u64::MAX);
-    View { start: life.start, end, own: Some((life.actor, life.session)) }
+    View { start: life.start, end, own: Some((life.actor, life.session)), fresh: None }
 }
 
 /// Returns the position of the first byte that is not allowed.
@@ -353,6 +379,7 @@ mod tests {
                 asked,
                 bytes,
                 is_cached,
+                fresh: None,
             };
             history.reads = vec![read];
             check(&history).len()

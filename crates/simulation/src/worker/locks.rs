@@ -41,7 +41,9 @@ impl Worker {
     /// Takes a lock on a file, holds it for a while and releases it.
     pub(super) async fn lock(&mut self) {
         let access = *self.random.of(&[libc::O_RDONLY, libc::O_RDWR]);
-        let is_shared = self.shared.plan.focus == Focus::Locks && self.random.chance(80);
+        let shared_percent = self.shared.plan.shared_percent().max(80);
+        let is_shared =
+            self.shared.plan.focus == Focus::Locks && self.random.chance(shared_percent);
         let open = if is_shared {
             self.open(InodeId::ROOT, SHARED, access | libc::O_CREAT).await
         } else {
@@ -142,6 +144,10 @@ impl Worker {
         let is_interrupted = taken == Err(Errno::EINTR) && patience.is_some();
         let judged = if is_interrupted { Ok(()) } else { taken };
         self.answered("lock", &judged);
+        if taken == Err(Errno::EAGAIN) && patience.is_some() {
+            let text = format!("a wait for a lock is refused: locks of inode {inode}");
+            self.history().violations.push(text);
+        }
         if is_interrupted && session == self.session() {
             self.history().calls[call].life.is_void = true;
         } else {
