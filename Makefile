@@ -55,8 +55,9 @@ test: ## all that has to pass before a change goes in, with a table of times at 
 fmt: ## check the formatting
 	cargo fmt --all --check
 
-lint: ## warnings of clippy, the compiler and rustdoc as errors; ruff for Python; links and messages of the docs
+lint: ## warnings of clippy, the compiler and rustdoc as errors; ruff for Python; links and messages of the docs; circles of modules
 	tools/check-docs
+	tools/check-modules
 	tools/ruff
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --document-private-items --locked --quiet

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs in the guest: the kernel's NVMe/TCP host against a target.
 # Usage: host.sh ADDRESS PORT NQN short|long [COMMAND...]
-# COMMANDs (compare dsm write-zeroes) are optional ones that this target has to offer; "version-2" is what
+# COMMANDs (compare dsm verify copy write-zeroes) are optional ones that this target has to offer; "version-2" is what
 # version 2.0 of the specification demands and the kernel's own target does not have.
 . /root/check.sh
 . /root/connect.sh
@@ -79,12 +79,32 @@ write_zeroes() {
         head -c 4096 /dev/zero | cmp - /tmp/back
 }
 
+copy() {
+    head -c 8192 /dev/urandom >/tmp/blocks
+    each=$((count + 1))
+    # Two ranges of 4 KiB, the second one first; then one range onto itself.
+    nvme write $device -s 0 -c $((2 * each - 1)) -z 8192 -d /tmp/blocks &&
+        nvme copy $device --sdlba=$((64 * each)) --slbs=$each,0 --blocks=$count,$count --format=0 &&
+        nvme read $device -s $((64 * each)) -c $((2 * each - 1)) -z 8192 -d /tmp/back &&
+        { tail -c 4096 /tmp/blocks; head -c 4096 /tmp/blocks; } | cmp - /tmp/back &&
+        nvme copy $device --sdlba=$each --slbs=0 --blocks=$((2 * each - 1)) --format=0 &&
+        nvme read $device -s $each -c $((2 * each - 1)) -z 8192 -d /tmp/back &&
+        cmp /tmp/blocks /tmp/back &&
+        ! nvme copy $device --sdlba=$blocks --slbs=0 --blocks=0 --format=0
+}
+
+verify_blocks() {
+    nvme verify $device -s 0 -c 1023 && ! nvme verify $device -s $blocks -c 0
+}
+
 commands() {
     count=$((4096 / $(blockdev --getss $device) - 1))   # blocks of 4 KiB, counted from 0
     check "flush" nvme flush $device -n 1
     optional compare 0 compare
     optional dsm 2 nvme dsm $device -n 1 --ad -s 0 -b $((count + 1))
     optional write-zeroes 3 write_zeroes
+    optional verify 7 verify_blocks
+    optional copy 8 copy
     check_refused "a read beyond the end" \
         nvme read $device -s $blocks -c $count -z 4096 -d /tmp/back
 }

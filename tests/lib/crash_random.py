@@ -10,7 +10,7 @@ import random
 
 import crash
 from crash import rename_exchange
-from crash_rows import CHUNK, FILES
+from crash_case import CHUNK, FILES
 
 OTHERS = [f"z/o{number}" for number in range(8)]
 PATHS = ["a/f", "a/g", "a/small", "b/f", "p/q/r/f", "a/x", "b/x", "p/q/r/x", *OTHERS]

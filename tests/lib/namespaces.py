@@ -11,7 +11,12 @@ def enter(variable, *more):
         os.environ[variable] = "1"
         os.execvp("unshare", ["unshare", "--mount", *more, "--propagation", "private", sys.executable,
                               str(Path(sys.argv[0]).resolve()), *sys.argv[1:]])
-    # The copies of mounts that other tests have at this moment would keep these alive, and their servers.
+    leave_fuse()
+
+
+def leave_fuse():
+    """Removes the copies of mounts that other tests have at this moment: these would keep them alive, and their
+    servers."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, (kind, *_source) = line.split()[4], line.partition(" - ")[2].split()
         if kind.startswith("fuse"):

@@ -2,9 +2,9 @@
 import os
 import time
 
-import cluster as slurm
-import common
-from common import check, finish, need, wait_until
+import checks
+import slurm_cluster as slurm
+from checks import check, finish, need, wait_until
 
 STAY = 'echo "begun $TSUMUGI_MOUNT"; sleep 600'
 
@@ -51,7 +51,7 @@ def once(cluster, parts, number):
         except (RuntimeError, OSError) as error:
             check(part.__name__, False, error)
         print(f"        {part.__name__}: {time.monotonic() - began_at:.1f} s", flush=True)
-        if common.failures:
+        if checks.failures:
             print("\n".join(cluster.log(name) for name in ("ctl", *cluster.nodes)))
             finish()
     print(f"round {number + 1}: {time.monotonic() - start:.1f} s", flush=True)

@@ -104,6 +104,13 @@ pub trait Device {
 
     /// Makes blocks read as zeros.
     fn write_zeroes(&self, offset: u64, len: u64) -> IoFuture<()>;
+
+    /// Makes reads of the blocks fail until the blocks are written. Fails with
+    /// [`Error::Unsupported`] unless [`Backing::can_mark_uncorrectable`].
+    fn mark_uncorrectable(&self, offset: u64, len: u64) -> IoFuture<()> {
+        let what = "marking blocks as uncorrectable";
+        IoFuture::ready(Err(Error::Unsupported { what, offset, len }))
+    }
 }
 
 /// The part of a device that threads share.
@@ -119,8 +126,19 @@ pub trait Backing: Send + Sync {
         false
     }
 
+    /// Whether its blocks can be marked so that reads of them fail.
+    fn can_mark_uncorrectable(&self) -> bool {
+        false
+    }
+
     /// Returns a device for the calling thread, with I/O on that thread's ring.
     fn attach(&self) -> Rc<dyn Device>;
+
+    /// Returns the layers of this store over another one, for example one that was opened anew with
+    /// another size.
+    fn over(&self, store: Arc<dyn Backing>) -> Arc<dyn Backing> {
+        store
+    }
 
     /// Returns the same store with `size` bytes, a positive multiple of the block size. The store
     /// must have the space, from its creation or added later. Both may be used at the same time.

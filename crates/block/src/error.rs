@@ -135,6 +135,24 @@ pub enum Error {
         /// Length in bytes.
         len: u64,
     },
+    /// The device does not have this operation.
+    #[error("{what}, {len} bytes at {offset}, is not possible on this device")]
+    Unsupported {
+        /// The operation.
+        what: &'static str,
+        /// Byte offset.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// A file of marks of uncorrectable blocks cannot be used.
+    #[error("cannot use {path} for the marks of uncorrectable blocks: {fault}")]
+    Marks {
+        /// The file.
+        path: PathBuf,
+        /// The reason, and what to do.
+        fault: String,
+    },
     /// A number of the device's geometry is invalid.
     #[error("{what}: {value} {expected}")]
     Geometry {
@@ -153,7 +171,8 @@ impl Error {
         match self {
             Self::Unaligned { .. } | Self::Geometry { .. } => libc::EINVAL,
             Self::OutOfRange { .. } => libc::ENXIO,
-            Self::Short { .. } => libc::EIO,
+            Self::Unsupported { .. } => libc::EOPNOTSUPP,
+            Self::Short { .. } | Self::Marks { .. } => libc::EIO,
             Self::Locked { .. } => libc::EBUSY,
             Self::MemoryLimit { .. } => libc::ENOMEM,
             Self::NoSpace { .. } => libc::ENOSPC,

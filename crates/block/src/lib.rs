@@ -1,5 +1,5 @@
 //! The block device trait and its layers: file, memory, one queue for all threads, fault injection,
-//! a log for power-cut tests. A [`Device`] belongs to one thread, with its I/O on that thread's
+//! a log for power-cut tests, blocks whose reads fail. A [`Device`] belongs to one thread, with its I/O on that thread's
 //! ring. Several threads share a [`Backing`], from which each attaches a device of its own. I/O
 //! futures are an enum, so that memory and file devices allocate nothing per operation. The trait
 //! is dyn-compatible, so layers stack without generics.
@@ -16,6 +16,7 @@ mod joined;
 mod log;
 mod mark;
 mod memory;
+mod uncorrectable;
 mod zeroes;
 
 pub use device::{Backing, Device, DiscardEffect, Geometry};
@@ -29,3 +30,4 @@ pub use joined::Joined;
 pub use log::{Event, Log, Survival};
 pub use mark::FailureMark;
 pub use memory::MemoryBacking;
+pub use uncorrectable::Uncorrectable;

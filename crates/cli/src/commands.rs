@@ -8,7 +8,6 @@ mod check;
 mod cp;
 mod doctor;
 mod down;
-pub(crate) mod engine;
 mod eval;
 mod exporter;
 mod gc;
@@ -29,10 +28,12 @@ mod target;
 mod top;
 mod trace;
 pub(crate) mod union;
-pub(crate) mod up;
+mod up;
 mod volume;
 
-use crate::observe::ask;
+use crate::deploy::ask;
+use crate::deploy::options::UpArgs;
+use crate::engine::EngineArgs;
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -55,7 +56,7 @@ Environment:
     warn,operation=trace, which logs each operation; `up` passes it to all nodes")]
 pub(crate) struct Cli {
     #[command(flatten)]
-    engine: engine::EngineArgs,
+    engine: EngineArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -129,7 +130,7 @@ enum Command {
     /// Mount a union of directories, compatible with overlayfs and fuse-overlayfs.
     Union(union::UnionArgs),
     /// Create a job's file system from its nodes' SSDs.
-    Up(Box<up::UpArgs>),
+    Up(Box<UpArgs>),
     /// Create and manage thin volumes, snapshots and clones in a pool, which is a file or device.
     Volume(volume::VolumeArgs),
 }
@@ -194,8 +195,6 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Volume(args) => volume::run(args),
     }
 }
-
-pub(crate) use engine::print_version;
 
 /// Returns the exit code for an error.
 pub(crate) fn exit_code_of(error: &anyhow::Error) -> ExitCode {

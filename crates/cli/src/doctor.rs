@@ -96,5 +96,5 @@ pub(crate) fn of_machine(storage: &NodeStorage, measure: bool) -> Report {
         }
     };
     let version = env!("CARGO_PKG_VERSION").into();
-    Report { host: crate::site::host_name(), version, spot, findings }
+    Report { host: crate::deploy::site::host_name(), version, spot, findings }
 }

@@ -10,13 +10,14 @@ mod confine;
 mod deploy;
 mod descriptors;
 mod doctor;
+mod engine;
 mod keys;
 mod load;
 mod observe;
 mod one_file;
+mod output;
 mod scrub;
 mod signals;
-mod site;
 mod staging;
 
 use clap::Parser;
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     deploy::service::drop_inherited();
     let result = commands::union::run_by_name(std::env::args_os())
-        .or_else(|| commands::print_version(std::env::args_os()))
+        .or_else(|| engine::print_version(std::env::args_os()))
         .unwrap_or_else(|| commands::run(commands::Cli::parse()));
     let code = match result {
         Ok(code) => code,

@@ -3,6 +3,5 @@
 
 mod progress;
 pub(crate) mod reader;
-pub(crate) mod record;
 
 pub(crate) use progress::Progress;

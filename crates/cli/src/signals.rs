@@ -10,6 +10,20 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
+/// Returns whether this process ignores a signal (`proc_pid_status(5)`, `SigIgn`).
+///
+/// # Errors
+/// If /proc does not show it.
+pub(crate) fn is_ignored(signal: i32) -> anyhow::Result<bool> {
+    let path = "/proc/self/status";
+    let status = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let mask = mask.with_context(|| format!("{path} does not list the ignored signals"))?;
+    // The lowest bit is signal 1.
+    Ok(mask >> (signal - 1) & 1 != 0)
+}
+
 /// A queue of signals that have come. After it is dropped, these signals are ignored.
 #[derive(Debug)]
 pub(crate) struct Signals {

@@ -21,6 +21,9 @@ pub(crate) use tally::Tally;
 use crate::deploy::stop::Stop;
 use anyhow::{Context, bail};
 use scan::Scanned;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -52,30 +55,39 @@ pub(crate) struct Pair {
 }
 
 /// Returns the paths of the copies, chosen as in cp(1): in `target` if that is a directory, else
-/// `target` itself.
+/// `target` itself. A source that is given twice is copied once.
 pub(crate) fn pairs(sources: &[PathBuf], target: &Path) -> anyhow::Result<Vec<Pair>> {
     let is_directory = target.is_dir();
     if sources.len() > 1 && !is_directory {
         bail!("{} is not a directory, and there are several sources", target.display());
     }
-    let mut pairs = Vec::new();
+    let (mut pairs, mut known) = (Vec::new(), HashSet::new());
     for source in sources {
         let data = source
             .symlink_metadata()
             .with_context(|| format!("cannot copy {}", source.display()))?;
         let mut copy = target.to_path_buf();
         if is_directory {
-            // ".", "/" and "a/.." have no last name: their content is copied.
-            if let Some(name) = source.file_name() {
+            // ".", "/", "a/." and "a/.." have no last name: their content is copied.
+            if let Some(name) = last_name(source) {
                 copy.push(name);
             }
         }
         if data.is_dir() {
             refuse_inside(source, &copy)?;
         }
-        pairs.push(Pair { source: source.clone(), target: copy });
+        if known.insert(source) {
+            pairs.push(Pair { source: source.clone(), target: copy });
+        }
     }
     Ok(pairs)
+}
+
+/// Returns the last name of a path. [`Path::file_name`] takes "a/." for "a".
+fn last_name(path: &Path) -> Option<&OsStr> {
+    let bytes = path.as_os_str().as_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+    if bytes[..end].ends_with(b"/.") { None } else { path.file_name() }
 }
 
 /// Refuses to copy a tree into itself, which would never end.

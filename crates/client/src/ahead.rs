@@ -14,11 +14,13 @@
 //!
 //! [`State`]: crate::inode::state::State
 
+pub(crate) mod blocks;
 pub(crate) mod memory;
 
+use crate::ahead::blocks::Blocks;
 use crate::ahead::memory::{IDLE_ROOMS_MAX, Memory};
 use crate::fetched::Fetched;
-use protocol::FILE_SIZE_MAX_BYTES;
+use protocol::{Extent, FILE_SIZE_MAX_BYTES};
 use reactor::local::Notify;
 use reactor::{Chunk, Region};
 use std::cell::RefCell;
@@ -51,6 +53,8 @@ pub(crate) struct Ahead {
     streak: u64,
     /// Pieces in the order of the file; they do not overlap.
     pub(crate) pieces: VecDeque<Rc<Piece>>,
+    /// What was read in small pieces.
+    pub(crate) blocks: Blocks,
 }
 
 impl Ahead {
@@ -60,6 +64,22 @@ impl Ahead {
             return;
         }
         self.pieces.clear();
+        self.blocks.clear();
+    }
+
+    /// Drops what other bytes replace: this client's own ones, committed to these extents.
+    pub(crate) fn replace(&mut self, extents: &[Extent]) {
+        self.pieces.clear();
+        if !reactor::mutant!("blocks-over-commit") {
+            self.blocks.forget(extents);
+        }
+    }
+
+    /// Forgets how the file was read, and all that was.
+    pub(crate) fn reset(&mut self) {
+        (self.next, self.streak) = (0, 0);
+        self.pieces.clear();
+        self.blocks.clear();
     }
 
     /// Notes a read. Returns the ranges to read ahead now, one for each piece.

@@ -12,6 +12,7 @@ use crate::session::Session;
 use crate::session::config::SessionConfig;
 use crate::session::counts::CallCounts;
 use crate::small_pieces::{CompactCounts, Compaction};
+use crate::small_reads::{AllBlocks, BlockCounts};
 use crate::space::Space;
 use crate::stream::working::WorkingOn;
 use crate::sums::mismatches::{ChecksumCounts, Mismatches};
@@ -66,6 +67,9 @@ pub struct ClientCounts {
     /// What was read ahead.
     #[serde(flatten)]
     pub ahead: AheadCounts,
+    /// What was read in small pieces and kept.
+    #[serde(flatten)]
+    pub blocks: BlockCounts,
     /// Compactions.
     #[serde(flatten)]
     pub compaction: CompactCounts,
@@ -121,6 +125,8 @@ pub struct Client {
     pub(crate) own_taking_back: WaitGroup,
     /// Memory for read-ahead.
     pub(crate) read_ahead: Rc<Memory>,
+    /// Blocks that were read in small pieces.
+    pub(crate) blocks: AllBlocks,
     /// Files that were written in small pieces.
     pub(crate) compaction: Compaction,
     pub(crate) closed: Cell<bool>,
@@ -155,6 +161,7 @@ impl Client {
             devices: self.devices.counts(),
             lent: self.lent_counts.get(),
             ahead: self.read_ahead.counts(),
+            blocks: self.blocks.counts(),
             compaction: self.compaction.counts(),
             checksums: self.mismatches.counts(),
         }

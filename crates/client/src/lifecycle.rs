@@ -8,9 +8,10 @@ use crate::locks::waits::LockWaits;
 use crate::removals::Removals;
 use crate::session::Session;
 use crate::small_pieces::Compaction;
+use crate::small_reads::AllBlocks;
 use crate::stream::working::WorkingOn;
 use crate::sums::mismatches::Mismatches;
-use crate::write_back::WriteBack;
+use crate::write_back::{SYNCS_MAX, WriteBack};
 use protocol::Errno;
 use reactor::local::{Semaphore, WaitGroup};
 use reactor::time::{now, sleep};
@@ -64,6 +65,7 @@ impl Client {
             lent_until: Cell::new(now()),
             own_taking_back: WaitGroup::new(),
             read_ahead: Rc::default(),
+            blocks: AllBlocks::default(),
             compaction: Compaction::default(),
             closed: Cell::new(false),
         })
@@ -82,15 +84,30 @@ impl Client {
         result
     }
 
-    /// Commits all dirty data and makes it durable.
+    /// Commits all dirty data and makes it durable, of several files at once.
     ///
     /// # Errors
-    /// The first failure, after all inodes were tried.
+    /// A failure, after all inodes were tried.
     pub async fn sync_all(self: &Rc<Self>) -> Result<(), Errno> {
         let dirty: Vec<Rc<Inode>> = self.dirty_inodes.borrow().values().cloned().collect();
+        let at_once = dirty.len().min(SYNCS_MAX);
+        let rest = Rc::new(RefCell::new(dirty.into_iter()));
+        let sync_in_turn = || {
+            let (client, rest) = (Rc::clone(self), Rc::clone(&rest));
+            reactor::spawn(async move {
+                let mut result = Ok(());
+                loop {
+                    let next = rest.borrow_mut().next();
+                    let Some(inode) = next else { return result };
+                    result = result.and(client.commit(&inode, true).await);
+                }
+            })
+        };
+        let syncing: Vec<_> = (0..at_once).map(|_| sync_in_turn()).collect();
         let mut result = Ok(());
-        for inode in dirty {
-            result = result.and(self.commit(&inode, true).await);
+        for synced in syncing {
+            // A task without a result has panicked, or the reactor ends.
+            result = result.and(synced.await.unwrap_or(Err(Errno::EIO)));
         }
         result
     }

@@ -3,7 +3,6 @@
 //! The service keeps an inode without a name for as long as a session has it open. A [`Pin`] keeps
 //! an inode alive that a caller has found by walking a path.
 
-use crate::ahead::Ahead;
 use crate::client::Client;
 use crate::inode::Inode;
 use protocol::client::{Call, SessionCall};
@@ -62,7 +61,7 @@ impl Client {
         if state.opens > 0 {
             return;
         }
-        state.ahead = Ahead::default();
+        state.ahead.reset();
         let may_be_counted = std::mem::take(&mut state.may_be_counted);
         // Without READ no recall would ask whether it is still open: report that it is not.
         if may_be_counted

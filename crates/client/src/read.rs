@@ -16,12 +16,34 @@ pub(crate) mod extents;
 mod fetch;
 mod plan;
 pub(crate) mod scrub;
+mod small;
 
+use crate::ahead::blocks;
 use crate::client::Client;
 use crate::read::check::Unread;
 use protocol::{Errno, FILE_SIZE_MAX_BYTES, InodeId, Rights};
 use reactor::{Chunk, RegionSlice};
+use std::ops::Range;
 use std::rc::Rc;
+
+/// How bytes are read.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    /// These bytes, into memory of the caller where possible.
+    Once(Option<&'a RegionSlice>),
+    /// With the rest of their blocks, which are kept.
+    Kept,
+}
+
+impl Way<'_> {
+    /// Returns the range to read from devices for a wanted one.
+    fn needed(self, wanted: &Range<u64>) -> Range<u64> {
+        match self {
+            Self::Once(_) => wanted.clone(),
+            Self::Kept => blocks::whole(wanted),
+        }
+    }
+}
 
 impl Client {
     /// Reads up to `length` bytes at an offset; fewer only at the end of the file.
@@ -38,6 +60,18 @@ impl Client {
         length: usize,
         room: Option<&RegionSlice>,
     ) -> Result<Vec<Chunk>, Errno> {
+        self.read_by(id, offset..offset.saturating_add(length as u64), Way::Once(room)).await
+    }
+
+    /// Reads a range as `way` says.
+    async fn read_by(
+        self: &Rc<Self>,
+        id: InodeId,
+        wanted: Range<u64>,
+        way: Way<'_>,
+    ) -> Result<Vec<Chunk>, Errno> {
+        let offset = wanted.start;
+        let needed = way.needed(&wanted);
         let inode = self.inode(id);
         self.compaction.note_use();
         if offset >= FILE_SIZE_MAX_BYTES {
@@ -50,21 +84,24 @@ impl Client {
             inode.pages.note_read();
             let validity = self.validity();
             let last_commit = inode.last_commit.get();
-            let held = self.hold_extents(&inode, offset, length as u64).await?;
+            let held = self.hold_extents(&inode, needed.start, needed.end - needed.start).await?;
             if inode.last_commit.get() != last_commit && !reactor::mutant!("own-commit-unseen") {
                 // A commit may have ended since the extents came: dirty data then is in neither.
                 continue;
             }
             let size = held.size.max(inode.dirty.borrow().end());
-            let end = offset.saturating_add(length as u64).min(size);
+            let end = wanted.end.min(size);
             if offset >= end {
                 return Ok(Vec::new());
             }
             let chunks = if let Some(chunks) = self.take_ahead(&inode, &(offset..end)).await {
                 Ok(chunks)
-            } else {
+            } else if let Way::Once(room) = way {
                 let planned = self.plan(&inode, offset..end, &held)?;
                 self.carry_out(&planned.parts, &planned.checks, room).await
+            } else {
+                let needed = needed.start..needed.end.min(size);
+                Box::pin(self.read_blocks(&inode, &(offset..end), needed, &held, &validity)).await
             };
             if matches!(chunks, Err(Unread::Failed(_))) {
                 let places = held.runs.iter().map(|run| &run.place);

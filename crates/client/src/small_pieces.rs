@@ -4,6 +4,7 @@
 //! is due when it has been quiet for a moment, or has been written for long.
 
 use protocol::{Extent, InodeId};
+use reactor::local::WaitGroup;
 use reactor::time::{Instant, now};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -38,6 +39,8 @@ pub(crate) struct Compaction {
     files: RefCell<BTreeMap<InodeId, FileRecord>>,
     windows: Cell<usize>,
     pub(crate) is_running: Cell<bool>,
+    /// Requests for space for copies.
+    pub(crate) leases: WaitGroup,
     /// Reads and writes so far.
     pub(crate) uses: Cell<u64>,
     counts: Cell<CompactCounts>,

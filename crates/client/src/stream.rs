@@ -72,6 +72,7 @@ impl Handler for Client {
                 answer(reply, &PushAnswer::Done);
             }
             Push::Reclaim { free_epoch } => {
+                self.session.life.advance(free_epoch);
                 reactor::spawn(self.reclaim(reply, free_epoch));
             }
         }

@@ -17,7 +17,11 @@ use std::rc::Rc;
 /// This number leaves slots to other calls, even while the most locks wait.
 const COMMITS_MAX: usize = 64;
 
-const _: () = assert!(COMMITS_MAX + LOCK_WAITS_MAX < SLOTS_PER_SESSION as usize * 7 / 8);
+/// Most files that are made durable at once when all are.
+pub(crate) const SYNCS_MAX: usize = 16;
+
+const _: () =
+    assert!(COMMITS_MAX + SYNCS_MAX + LOCK_WAITS_MAX < SLOTS_PER_SESSION as usize * 7 / 8);
 
 /// The files that the background commits.
 #[derive(Debug, Default)]

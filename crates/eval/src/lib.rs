@@ -10,7 +10,7 @@ pub use lab::{
     store,
 };
 pub use loads::{copyup, ffsb, ior};
-pub use loads::{crowd, engine, engines, file_set, metadata};
+pub use loads::{crowd, engine, engines, file_set, metadata, rate, threads, workload};
 
 use lab::Error as LabError;
 

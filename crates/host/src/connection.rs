@@ -8,6 +8,7 @@
 
 mod driver;
 mod execute;
+mod fused;
 mod verbs;
 
 pub(crate) use execute::Execute;

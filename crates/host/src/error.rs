@@ -168,6 +168,9 @@ pub enum Error {
     /// The target demands a feature that this host does not support.
     #[error("the target demands {0}, which this host does not support yet")]
     Unsupported(&'static str),
+    /// The target does not have an optional command.
+    #[error("the target does not have {0}; `tsumugi nvme id-ctrl` shows what it has")]
+    NotOffered(&'static str),
     /// The namespace does not exist.
     #[error("{0} does not exist behind this controller; see `tsumugi nvme list`")]
     NoSuchNamespace(Nsid),
@@ -328,7 +331,7 @@ impl Error {
             | Self::InvalidOption { .. }
             | Self::PathMismatch { .. } => EINVAL,
             Self::TooManyWaiters(_) => EBUSY,
-            Self::Unsupported(_) => EOPNOTSUPP,
+            Self::Unsupported(_) | Self::NotOffered(_) => EOPNOTSUPP,
             Self::Rdma(error)
                 if matches!(**error, rdma::Error::Library(_) | rdma::Error::NoWindows { .. }) =>
             {

@@ -11,6 +11,7 @@
 //! Only Tsumugi's target reports incarnations. With another target, a power failure of the target
 //! looks like any lost connection, to this host as to Linux's.
 
+mod commands;
 mod device;
 mod paths;
 mod policy;
@@ -265,7 +266,7 @@ impl Namespace {
         };
         match found {
             Ok(found) => {
-                let verdict = self.compare(&found);
+                let verdict = self.check_found(&found);
                 if let Err(error) = &verdict {
                     *self.0.failed.borrow_mut() = Some(error.clone());
                 }
@@ -285,7 +286,7 @@ impl Namespace {
     /// Compares what a link shows with what the handle relies on. The block size may change under
     /// the same UUID, if the target's configuration does; commands with ranges of blocks would then
     /// hit other bytes.
-    fn compare(&self, found: &Found) -> Result<(), Error> {
+    fn check_found(&self, found: &Found) -> Result<(), Error> {
         self.0.must_flush.set(self.0.must_flush.get() || found.geometry.has_volatile_cache);
         let (known, now) = (&self.0.identity, &found.identity);
         let is_same = (known.uuid, known.nguid, known.eui64) == (now.uuid, now.nguid, now.eui64);

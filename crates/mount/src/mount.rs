@@ -1,6 +1,6 @@
 //! The mount in the kernel: its start, its end, and the agreement about capabilities.
 
-use crate::notices::{Notices, PageQueue, notices};
+use crate::notices::{NameQueue, Notices, PageQueue, notices};
 use crate::server::Server;
 use client::{Change, Client};
 use fuse::{
@@ -137,17 +137,7 @@ fn notice_threads(session: &Session) -> Result<Notices, FuseError> {
     let (notices, pages, names, prompt) = notices();
     let config = reactor::Config { entries: NOTICE_ENTRIES, ..reactor::Config::default() };
     let of_pages = page_thread(&config, session.notifier(), pages);
-    let notifier = session.notifier();
-    let of_names = reactor::thread::spawn("names", &config, move || async move {
-        let drop_name = async |directory, name: &Name, expires_only| {
-            if expires_only {
-                notifier.expire_entry(directory, name)
-            } else {
-                notifier.invalidate_entry(directory, name)
-            }
-        };
-        names.serve(drop_name).await;
-    });
+    let of_names = name_thread(&config, session.notifier(), names);
     let (notifier, mountpoint) = (session.notifier(), session.mountpoint().to_owned());
     let prompt = reactor::thread::spawn("attributes", &config, move || async move {
         let drop_attributes = async |node| notifier.drop_attributes(node);
@@ -177,6 +167,32 @@ fn page_thread(
     reactor::thread::spawn("pages", config, move || async move {
         let drop_pages = async |node| notifier.invalidate_inode(node, 0, 0);
         pages.serve(drop_pages, start_another).await;
+    })
+}
+
+/// Starts a thread that has the kernel drop names. It starts another one if it is the last that does
+/// not wait for a directory.
+fn name_thread(
+    config: &reactor::Config,
+    notifier: Notifier,
+    names: NameQueue,
+) -> io::Result<reactor::thread::JoinHandle<()>> {
+    let next = (config.clone(), notifier.clone());
+    let start_another = move |names| {
+        let (config, notifier) = next.clone();
+        if let Err(error) = name_thread(&config, notifier, names) {
+            tracing::warn!(%error, "a locked directory may delay others: no further thread");
+        }
+    };
+    reactor::thread::spawn("names", config, move || async move {
+        let drop_name = async |directory, name: &Name, expires_only| {
+            if expires_only {
+                notifier.expire_entry(directory, name)
+            } else {
+                notifier.invalidate_entry(directory, name)
+            }
+        };
+        names.serve(drop_name, start_another).await;
     })
 }
 

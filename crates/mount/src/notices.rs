@@ -7,18 +7,22 @@
 //! | queue | what the kernel drops | what that may wait for |
 //! | --- | --- | --- |
 //! | [`PageQueue`], with several threads | pages of a file | reads and writes of them |
-//! | [`NameQueue`] | names of a directory | the lock of the directory, held by each change of it |
+//! | [`NameQueue`], likewise | names of a directory | the directory's lock, held by each change of it |
 //! | [`PromptQueue`] | attributes; all names at once | nothing of its own |
 //!
 //! Attributes of directories need no queue: each create and removal drops those of its directory.
 
+mod names;
 mod pages;
+mod servers;
 
+pub use names::NameQueue;
 pub use pages::PageQueue;
 
 use crate::nodes::Numbers;
-use client::{Change, LentName};
-use fuse::{FuseError, Name, NodeId, Notifier};
+use client::Change;
+use fuse::{FuseError, NodeId, Notifier};
+use names::NameSender;
 use pages::PageSender;
 use reactor::mailbox::{Receiver, Sender, channel};
 use std::sync::Arc;
@@ -27,9 +31,6 @@ use std::sync::Arc;
 /// until the file is opened anew, which is what mode `close` promises anyway. A sender that waits
 /// for a report learns of it, because the channel of the report closes.
 const NOTICES_MAX: usize = 65536;
-
-/// A directory (all its numbers), names in it, and the channel that reports when they are dropped.
-type OfNames = (Vec<NodeId>, Vec<LentName>, Sender<()>);
 
 #[derive(Debug)]
 enum Prompt {
@@ -41,16 +42,12 @@ enum Prompt {
 #[derive(Clone, Debug)]
 pub struct Notices {
     pages: Arc<PageSender>,
-    names: Sender<OfNames>,
+    names: Arc<NameSender>,
     prompt: Sender<Prompt>,
     /// Makes the kernel drop attributes of directories without a queue.
     pub(crate) at_once: Option<Notifier>,
     pub(crate) numbers: Numbers,
 }
-
-/// Names that the kernel has to drop.
-#[derive(Debug)]
-pub struct NameQueue(Receiver<OfNames>);
 
 /// Attributes and names that the kernel can drop without waiting.
 #[derive(Debug)]
@@ -60,10 +57,11 @@ pub struct PromptQueue(Receiver<Prompt>);
 pub fn notices() -> (Notices, PageQueue, NameQueue, PromptQueue) {
     let (pages, of_pages) = pages::pages();
     let pages = Arc::new(pages);
-    let (names, of_names) = channel(NOTICES_MAX);
+    let (names, of_names) = names::names();
+    let names = Arc::new(names);
     let (prompt, of_prompt) = channel(NOTICES_MAX);
     let notices = Notices { pages, names, prompt, at_once: None, numbers: Numbers::default() };
-    (notices, of_pages, NameQueue(of_names), PromptQueue(of_prompt))
+    (notices, of_pages, of_names, PromptQueue(of_prompt))
 }
 
 impl Notices {
@@ -96,7 +94,7 @@ impl Notices {
                 _ => self.prompt.try_send(Prompt::Attributes(numbers(inode), known)).is_ok(),
             },
             Change::Names(inode, names, done) => {
-                self.names.try_send((numbers(inode), names, done)).is_ok()
+                self.names.send(inode, (numbers(inode), names, done))
             }
             Change::AllNames(done) => self.prompt.try_send(Prompt::AllNames(done)).is_ok(),
         };
@@ -115,31 +113,6 @@ fn drop_at_once(notifier: &Notifier, nodes: &[NodeId]) -> bool {
         })
     };
     nodes.iter().filter(|node| !dropped(node)).count() == 0
-}
-
-impl NameQueue {
-    /// Makes the kernel drop names, given by their directory; the flag says that the kernel need
-    /// only end their validity. Returns when no sender is left.
-    pub async fn serve(
-        mut self,
-        drop_name: impl AsyncFn(NodeId, &Name, bool) -> Result<(), FuseError>,
-    ) {
-        while let Some((nodes, names, done)) = self.0.recv().await {
-            let mut is_dropped = true;
-            for lent in &names {
-                let Some(name) = Name::new(&lent.name) else { continue };
-                for node in &nodes {
-                    if let Err(error) = drop_name(*node, &name, lent.expires_only).await {
-                        tracing::debug!(node = node.0, %error, "kernel not notified of a name");
-                        is_dropped = false;
-                    }
-                }
-            }
-            if is_dropped {
-                let _ = done.try_send(());
-            }
-        }
-    }
 }
 
 impl PromptQueue {
@@ -174,6 +147,7 @@ impl PromptQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use client::Dropping;
     use protocol::InodeId;
     use std::cell::{Cell, RefCell};
     use std::time::Duration;
@@ -184,22 +158,23 @@ mod tests {
         let mut simulation = reactor::sim::Simulation::new(1);
         let whole = async {
             let (notices, pages, _names, _prompt) = notices();
-            let (done, answered) = channel(1);
+            let (done, answered) = channel(Dropping::REPORTS_MAX);
             let answered = RefCell::new(answered);
-            let is_reported = || answered.borrow_mut().try_recv().is_ok();
+            let reported = || answered.borrow_mut().try_recv().ok();
             notices.changes()(Change::Pages(InodeId(5), done));
             drop(notices);
             let is_dropped = Cell::new(false);
             let drop_pages = async |node| {
                 assert_eq!(node, NodeId(5));
                 reactor::time::sleep(Duration::from_millis(1)).await;
-                assert!(!is_reported(), "the kernel has not dropped them yet");
+                assert_eq!(reported(), Some(Dropping::Begun));
+                assert_eq!(reported(), None, "the kernel has not dropped them yet");
                 is_dropped.set(true);
                 Ok(())
             };
             pages.serve(drop_pages, drop).await;
             assert!(is_dropped.get());
-            assert!(is_reported(), "it is reported in the end");
+            assert_eq!(reported(), Some(Dropping::Done), "it is reported in the end");
         };
         simulation.run(whole).unwrap();
     }

@@ -74,7 +74,7 @@ impl Server {
             Operation::ReadDirectoryPlus(read) => self.list(request.node, read, true).await,
             Operation::ReleaseDirectory(release) => Ok(self.drop_directory(release.handle)),
             Operation::GetXattr { name, size } => self.xattr(id, &name, size).await,
-            Operation::ListXattr { size } => self.xattrs(id, size).await,
+            Operation::ListXattr { size } => self.xattrs(id, size, request.uid).await,
             Operation::SetXattr { name, value, .. } if *name == *FILES_XATTR.as_bytes() => {
                 let owner = (request.uid, request.gid);
                 done(Box::pin(self.create_files(id, owner, &value)).await)
@@ -186,6 +186,7 @@ impl Server {
     }
 
     async fn attributes(&self, id: InodeId) -> Answer {
+        self.client.late_drops_end(id).await;
         let attr = self.client.attr(id).await?;
         Ok(attributes_response(&attr, self.client.lend_attributes(&attr)))
     }
@@ -228,11 +229,16 @@ impl Server {
         if size <= SMALL_READ_BYTES && caching.is_some() {
             self.client.note_use(id, size);
         }
-        if read.flags & libc::O_DIRECT.cast_unsigned() == 0 && caching != Some(WriteCaching::Past) {
-            self.client.reads_through_pages(id);
-        }
+        let is_direct = read.flags & libc::O_DIRECT.cast_unsigned() != 0;
+        let is_through = !is_direct && caching != Some(WriteCaching::Past);
+        let _reading = is_through.then(|| self.client.reads_through_pages(id));
         self.client.look_ahead(id, read.offset, size);
-        let chunks = self.client.read(id, read.offset, size, room).await?;
+        let chunks =
+            if size <= SMALL_READ_BYTES && caching == Some(WriteCaching::Past) && !is_direct {
+                self.client.read_small(id, read.offset, size).await?
+            } else {
+                self.client.read(id, read.offset, size, room).await?
+            };
         Ok(Response::Data(chunks.into_iter().collect()))
     }
 
@@ -264,6 +270,7 @@ impl Server {
     async fn open(self: &Rc<Self>, request: &Request, flags: u32, kill_privileges: bool) -> Answer {
         let id = self.inode(request.node);
         let mode = open_mode(flags);
+        self.client.late_drops_end(id).await;
         let truncates = flags as i32 & libc::O_TRUNC != 0;
         if truncates {
             if kill_privileges {
@@ -355,6 +362,7 @@ impl Server {
         let passes_by =
             !write.is_from_cache && (is_direct || caching != Some(WriteCaching::Through));
         let passing = passes_by.then(|| self.client.pass_pages_by(id));
+        let _using = (!passes_by).then(|| self.client.uses_pages(id));
         if write.kill_suid_sgid && !write.data.is_empty() {
             Box::pin(self.clear_of_stranger(id, gid)).await?;
         }

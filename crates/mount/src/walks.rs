@@ -117,8 +117,8 @@ struct Walk {
     number: u64,
     pins: Vec<Pin>,
     absent: Option<Absent>,
-    /// The caller has looked up a name in it.
-    has_looked: bool,
+    /// The directory and the name that the caller has looked up last in it.
+    looked_up: Option<(InodeId, Box<[u8]>)>,
     /// The walk is for a rename whose old name has gone.
     has_lost_name: bool,
 }
@@ -284,8 +284,16 @@ impl Server {
         let second = self.walks.second.borrow();
         let Some(walk) = second.get(&caller) else { return false };
         let node = match step(&request.operation) {
-            // A create that lost again because it came too late: see NAME_HELD.
-            Step::Act(Act::Create(..)) => return walk.has_looked && caller.thread != 0,
+            // A create that lost again because it came too late: see NAME_HELD. A create of another
+            // name belongs to a later walk, whose LOOKUPs the kernel has answered from its cache.
+            Step::Act(Act::Create(name, ..)) => {
+                let is_same = |(directory, looked_up): &(InodeId, Box<[u8]>)| {
+                    *directory == self.inode(request.node) && **looked_up == *name.as_bytes()
+                };
+                // A name that was called lost may be there for who does not rename.
+                let is_second = !walk.has_lost_name && walk.looked_up.as_ref().is_some_and(is_same);
+                return caller.thread != 0 && is_second;
+            }
             Step::Act(Act::Link(inode)) => inode,
             Step::Act(Act::Rename | Act::Other) | Step::Look | Step::Lookup(_) => request.node,
         };
@@ -320,7 +328,7 @@ impl Server {
         name: &[u8],
     ) -> Result<Attr, Errno> {
         if let Some(walk) = self.walks.second.borrow_mut().get_mut(&caller) {
-            walk.has_looked = true;
+            walk.looked_up = Some((parent, name.into()));
         }
         let mut held = None;
         let mut has_directory = true;

@@ -15,6 +15,9 @@ pub(crate) const LAYOUT_XATTR: &[u8] = b"user.tsumugi.layout";
 /// Shows this mount's counts, on the root directory, as JSON.
 const COUNTS_XATTR: &[u8] = b"user.tsumugi.counts";
 
+/// The namespaces of attributes that are stored (xattr(7)).
+const NAMESPACES: [&str; 3] = ["user.", "trusted.", "security."];
+
 /// The label of a security module.
 const SELINUX_XATTR: &[u8] = b"security.selinux";
 
@@ -33,9 +36,7 @@ impl Server {
         name: &[u8],
         size: u32,
     ) -> Result<Response, Errno> {
-        if is_unsupported(name) {
-            return Err(Errno::EOPNOTSUPP);
-        }
+        check_namespace(name)?;
         let value = if name == LAYOUT_XATTR {
             render(self.client.attr(id).await?.layout).into_bytes()
         } else if id == InodeId::ROOT && name == COUNTS_XATTR {
@@ -70,10 +71,17 @@ impl Server {
         self.client.create_files(id, files).await
     }
 
-    /// Lists the names of the extended attributes.
-    pub(crate) async fn xattrs(self: &Rc<Self>, id: InodeId, size: u32) -> Result<Response, Errno> {
+    /// Lists the names of the extended attributes, those of `trusted.*` only to root: others could
+    /// not read these attributes, and programs that copy all would fail.
+    pub(crate) async fn xattrs(
+        self: &Rc<Self>,
+        id: InodeId,
+        size: u32,
+        uid: u32,
+    ) -> Result<Response, Errno> {
         let mut list = Vec::new();
-        for name in self.client.xattrs(id).await? {
+        let is_shown = |name: &Vec<u8>| uid == 0 || !name.starts_with(b"trusted.");
+        for name in self.client.xattrs(id).await?.into_iter().filter(is_shown) {
             list.extend_from_slice(&name);
             list.push(0);
         }
@@ -88,9 +96,7 @@ impl Server {
         value: &[u8],
         flags: u32,
     ) -> Result<(), Errno> {
-        if name.starts_with(b"system.") || is_unsupported(name) {
-            return Err(Errno::EOPNOTSUPP);
-        }
+        check_namespace(name)?;
         if name == LAYOUT_XATTR {
             let layout = parse(value).ok_or(Errno::EINVAL)?;
             let changes = AttrChanges { layout: Some(layout), ..AttrChanges::default() };
@@ -127,11 +133,18 @@ fn give(file: &mut NewFile, (uid, gid): (u32, u32), handed_on: Option<u32>) {
     }
 }
 
-/// Returns whether an attribute is refused. ACLs and security labels would be stored but not
-/// enforced. Programs that look for them, such as `ls -l`, stop asking about further files of the
-/// mount after this answer.
-fn is_unsupported(name: &[u8]) -> bool {
-    name.starts_with(b"system.posix_acl_") || name == SELINUX_XATTR
+/// Refuses attributes that belong to no namespace of ours, as file systems do to which a file may be
+/// copied later. ACLs (`system.*`) and security labels would be stored but not enforced. Programs
+/// that look for them, such as `ls -l`, stop asking about further files of the mount after this
+/// answer.
+fn check_namespace(name: &[u8]) -> Result<(), Errno> {
+    let rest = NAMESPACES.iter().find_map(|namespace| name.strip_prefix(namespace.as_bytes()));
+    match rest {
+        None => Err(Errno::EOPNOTSUPP),
+        Some(_) if name == SELINUX_XATTR => Err(Errno::EOPNOTSUPP),
+        Some(b"") => Err(Errno::EINVAL),
+        Some(_) => Ok(()),
+    }
 }
 
 fn render(layout: Layout) -> String {
@@ -169,6 +182,20 @@ mod tests {
             assert_eq!(parse(bad.as_bytes()), None, "{bad}");
         }
     }
+
+    /// Goal: attributes of no namespace, ACLs and labels are refused.
+    #[test]
+    fn attributes_have_a_namespace() {
+        for name in ["user.a", "trusted.a", "security.capability", "user.system.a"] {
+            assert_eq!(check_namespace(name.as_bytes()), Ok(()), "{name}");
+        }
+        for name in ["", "a", "user", "users.a", "system.a", "system.posix_acl_access", "btrfs.x"] {
+            assert_eq!(check_namespace(name.as_bytes()), Err(Errno::EOPNOTSUPP), "{name}");
+        }
+        assert_eq!(check_namespace(SELINUX_XATTR), Err(Errno::EOPNOTSUPP));
+        assert_eq!(check_namespace(b"user."), Err(Errno::EINVAL));
+    }
+
     /// Goal: only a user that can certainly search a directory makes files there.
     #[test]
     fn only_searchable_directories_take_files() {

@@ -5,10 +5,12 @@
 //! can handle entries uniformly, and only the code that executes a command knows its dwords.
 
 mod admin;
+mod copy;
 mod io;
 mod reservation;
 
 pub use admin::{Abort, Feature, FeatureSelect, GetLogPage, Identify, SetFeatures};
+pub use copy::{Copy, CopyRange};
 pub use io::{DatasetManagement, DsmRange, ReadWrite};
 pub use reservation::{
     AcquireAction, RegisterAction, ReservationAcquire, ReservationRegister, ReservationRelease,
@@ -17,6 +19,19 @@ pub use reservation::{
 
 use crate::opcode::{self, AdminOpcode, DataDirection, FabricsType, NvmOpcode};
 use crate::{CommandId, Nsid, SglDescriptor, U16, U32, U64};
+
+/// The place of a command in a fused operation (base figure 91, FUSE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fuse {
+    /// 00b: the command is not fused.
+    None,
+    /// 01b: the first command of a fused operation.
+    First,
+    /// 10b: the second command of a fused operation.
+    Second,
+    /// 11b.
+    Reserved,
+}
 
 /// PSDT 01b: the data pointer is an SGL, the only form over fabrics.
 const FLAGS_SGL: u8 = 0x40;
@@ -145,9 +160,26 @@ impl SubmissionQueueEntry {
         DataDirection::of(if self.is_fabrics() { self.fabrics_type().0 } else { self.opc })
     }
 
-    /// Returns FUSE (base figure 91): 00b for a command that is not fused.
-    pub fn fuse(&self) -> u8 {
-        self.flags & 3
+    /// Returns the command's place in a fused operation.
+    pub fn fuse(&self) -> Fuse {
+        match self.flags & 3 {
+            0 => Fuse::None,
+            1 => Fuse::First,
+            2 => Fuse::Second,
+            _ => Fuse::Reserved,
+        }
+    }
+
+    /// Returns the same command at another place in a fused operation.
+    pub fn with_fuse(mut self, fuse: Fuse) -> Self {
+        let bits = match fuse {
+            Fuse::None => 0,
+            Fuse::First => 1,
+            Fuse::Second => 2,
+            Fuse::Reserved => 3,
+        };
+        self.flags = (self.flags & !3) | bits;
+        self
     }
 
     /// Whether PSDT declares the data pointer as an SGL, as fabrics requires.

@@ -12,7 +12,7 @@
 mod fuzz;
 
 use nvme::auth::{Message, Reason};
-use nvme::command::ReadWrite;
+use nvme::command::{Copy, CopyRange, Fuse, ReadWrite};
 use nvme::fabrics::{Connect, ConnectData};
 use nvme::opcode::NvmOpcode;
 use nvme::tcp::{DataDigest, Encoder, HEADER_BYTES_MAX, IcReq, IcResp};
@@ -98,6 +98,12 @@ fn streams() -> Vec<Vec<u8>> {
             let io = ReadWrite { start_lba: 9, blocks: 8, ..ReadWrite::default() };
             let sqe = io.encode(NvmOpcode::READ, Nsid(1)).unwrap();
             push(&mut stream, &[], encoder, |out| encoder.capsule_cmd(out, &sqe, 0));
+            let fused = io.encode(NvmOpcode::COMPARE, Nsid(1)).unwrap().with_fuse(Fuse::First);
+            push(&mut stream, &[], encoder, |out| encoder.capsule_cmd(out, &fused, 0));
+            let copy = Copy { destination_lba: 9, ranges: 1, ..Copy::default() };
+            let sqe = copy.encode(Nsid(1)).unwrap().with_sgl(SglDescriptor::in_capsule(0, 32));
+            let range = CopyRange::new(3, 4).unwrap();
+            push(&mut stream, range.bytes(), encoder, |out| encoder.capsule_cmd(out, &sqe, 32));
             push(&mut stream, &[1; 64], encoder, |out| {
                 encoder.h2c_data(out, cid, TransferTag(2), 4096, 64, true)
             });

@@ -13,12 +13,14 @@ macro_rules! assert_offsets {
 
 #[test]
 fn queue_entries() {
-    // Goal: submission and completion queue entries, SGL descriptors and DSM ranges.
+    // Goal: submission and completion queue entries, SGL descriptors, and the ranges of DSM and Copy.
     assert_offsets!(nvme::SubmissionQueueEntry: opc = 0, flags = 1, cid = 2, nsid = 4, cdw2 = 8,
         cdw3 = 12, mptr = 16, sgl1 = 24, cdw10 = 40, cdw11 = 44, cdw12 = 48, cdw15 = 60);
     assert_offsets!(nvme::CompletionQueueEntry: result = 0, sqhd = 8, sqid = 10, cid = 12, sf = 14);
     assert_offsets!(nvme::SglDescriptor: addr = 0, length = 8, id = 15);
     assert_offsets!(nvme::command::DsmRange: cattr = 0, nlb = 4, slba = 8);
+    assert_offsets!(nvme::command::CopyRange: slba = 8, nlb = 16, eilbrt = 24, elbat = 28,
+        elbatm = 30);
     assert_offsets!(nvme::fabrics::ConnectData: hostid = 0, cntlid = 16, subnqn = 256,
         hostnqn = 512, rsvd768 = 768);
 }

@@ -6,8 +6,8 @@
 
 use nvme::async_event::AsyncEvent;
 use nvme::command::{
-    Abort, DatasetManagement, DsmRange, Feature, FeatureSelect, GetLogPage, Identify, ReadWrite,
-    SetFeatures,
+    Abort, Copy, CopyRange, DatasetManagement, DsmRange, Feature, FeatureSelect, Fuse, GetLogPage,
+    Identify, ReadWrite, SetFeatures,
 };
 use nvme::fabrics::{
     Connect, ConnectData, ConnectInvalid, ConnectResult, PropertyGet, PropertySet,
@@ -34,7 +34,8 @@ proptest! {
         start_lba in any::<u64>(), blocks in 1u32..=65_536, flags in any::<(bool, bool, bool)>(),
         prinfo in 0u8..16, ranges in 1u16..=256, nsid in any::<u32>(),
     ) {
-        // Goal: Read, Write, Compare, Write Zeroes and Dataset Management are read back.
+        // Goal: Read, Write, Compare, Write Zeroes, Dataset Management and Copy are read back, and the
+        // place in a fused operation changes nothing else.
         let (is_fua, is_limited_retry, is_deallocate) = flags;
         let io = ReadWrite { start_lba, blocks, is_fua, is_limited_retry, is_deallocate, prinfo };
         let sqe = io.encode(NvmOpcode::WRITE, Nsid(nsid)).unwrap();
@@ -46,6 +47,20 @@ proptest! {
         };
         prop_assert_eq!(DatasetManagement::decode(&dsm.encode(Nsid(nsid)).unwrap()), dsm);
         prop_assert_eq!(dsm.data_bytes(), usize::from(ranges) * 16);
+        let copy = Copy {
+            destination_lba: start_lba, ranges, format: prinfo, is_fua, is_limited_retry,
+        };
+        let sqe = copy.encode(Nsid(nsid)).unwrap();
+        prop_assert_eq!(Copy::decode(&sqe), copy);
+        prop_assert_eq!(sqe.data_direction(), DataDirection::HostToController);
+        prop_assert_eq!(copy.data_bytes(), usize::from(ranges) * 32);
+        let range = CopyRange::new(start_lba, blocks).unwrap();
+        prop_assert_eq!((range.slba.get(), range.blocks()), (start_lba, blocks));
+        for fuse in [Fuse::First, Fuse::Second, Fuse::Reserved, Fuse::None] {
+            let fused = sqe.with_fuse(fuse);
+            prop_assert!(fused.fuse() == fuse && fused.has_sgl());
+            prop_assert_eq!(fused.with_fuse(Fuse::None), sqe);
+        }
         let is_within = u128::from(start_lba) + u128::from(blocks) <= 1 << 40;
         prop_assert_eq!(io.is_within(1 << 40), is_within);
     }
@@ -222,6 +237,11 @@ fn impossible_commands_are_refused() {
     assert_eq!(field(io(0).encode(NvmOpcode::READ, Nsid(1))), "nlb");
     assert_eq!(field(io(65_537).encode(NvmOpcode::READ, Nsid(1))), "nlb");
     assert_eq!(field(DatasetManagement::default().encode(Nsid(1))), "nr");
+    assert_eq!(field(Copy::default().encode(Nsid(1))), "nr");
+    assert_eq!(field(Copy { ranges: 1, format: 16, ..Copy::default() }.encode(Nsid(1))), "desfmt");
+    let sqe = SubmissionQueueEntry::flush(Nsid(1));
+    assert_eq!(field(CopyRange::new(0, 0).map(|_| sqe)), "nlb");
+    assert_eq!(field(CopyRange::new(0, 65_537).map(|_| sqe)), "nlb");
     assert_eq!(field(GetLogPage::default().encode(Nsid(1))), "numd");
     assert_eq!(field(Connect::default().encode()), "sqsize");
     let mut sqe = SubmissionQueueEntry::fabrics(FabricsType::CONNECT);
@@ -342,12 +362,16 @@ fn discovery_entries_are_read_back() {
 
 #[test]
 fn ranges_are_read_in_place() {
-    // Goal: a list of DSM ranges, with bytes of a cut-off range at the end.
+    // Goal: lists of DSM ranges and of Copy's sources, with bytes of a cut-off range at the end.
     let ranges = [DsmRange::new(5, 6), DsmRange::new(1 << 40, 7)];
     let mut bytes: Vec<u8> = ranges.iter().flat_map(|range| range.bytes().to_vec()).collect();
     bytes.extend_from_slice(&[1; 15]);
     assert_eq!(DsmRange::list(&bytes), &ranges);
     assert_eq!((ranges[1].slba, ranges[1].nlb), (U64::new(1 << 40), U32::new(7)));
+    let sources = [5, 65_536].map(|blocks| CopyRange::new(1 << 40, blocks).unwrap());
+    let mut bytes: Vec<u8> = sources.iter().flat_map(|range| range.bytes().to_vec()).collect();
+    bytes.extend_from_slice(&[1; 31]);
+    assert_eq!(CopyRange::list(&bytes), &sources);
 }
 
 #[test]

@@ -1,23 +1,28 @@
 //! A connection after its handshake: calls out, calls in, one reader and one writer task.
 
+mod answers;
+mod deferred;
+mod tasks;
+
 use crate::access::Credential;
-use crate::deferred::Deferred;
 use crate::error::RpcError;
 use crate::interface::{Connector, Interface, Side};
 use crate::transport::{self, Transport};
 use crate::unsent::Unsent;
+use answers::{Pending, Waiting};
+use deferred::Deferred;
 use protocol::connection::{ConnectionError, Event, Limits, Peer};
 use protocol::frame;
-use reactor::time::{self, Sleep};
-use reactor::{JoinHandle, SocketOptions};
+use reactor::{JoinHandle, SocketOptions, time};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
+
+pub use answers::{Answering, Reply};
 
 /// The owner of a connection, as the receiver of its events. All methods run on the reader task, in
 /// the order of arrival, and must not wait: longer work needs a task of its own.
@@ -40,25 +45,11 @@ pub struct Traffic {
     pub received_bytes: u64,
 }
 
-/// An own call whose answer is awaited.
-pub(crate) struct Waiting<A> {
-    answer: Option<Result<A, RpcError>>,
-    waker: Option<Waker>,
-}
-
-type Awaited<A> = Rc<RefCell<Waiting<A>>>;
-
-/// The receiver of an own call's answer.
-pub(crate) enum Pending<A> {
-    Awaited(Awaited<A>),
-    Then(Box<dyn FnOnce(Result<A, RpcError>)>),
-}
-
-pub(crate) struct Inner<S: Side> {
+struct Inner<S: Side> {
     peer: RefCell<Peer>,
     /// A call that goes out before the next queued message.
-    pub(crate) deferred: Deferred<S::Call>,
-    pub(crate) pending: RefCell<BTreeMap<u64, Pending<S::Answer>>>,
+    deferred: Deferred<S::Call>,
+    pending: RefCell<BTreeMap<u64, Pending<S::Answer>>>,
     handler: RefCell<Option<Rc<dyn Handler<S>>>>,
     /// The reason for the end, once the connection is closed.
     reason: RefCell<Option<Rc<str>>>,
@@ -146,8 +137,8 @@ impl<S: Side> Connection<S> {
             address: transport.address,
         });
         let transport = Rc::new(transport);
-        let reader = reactor::spawn(read(Rc::clone(&inner), Rc::clone(&transport)));
-        let writer = reactor::spawn(write(Rc::clone(&inner), transport));
+        let reader = reactor::spawn(tasks::read(Rc::clone(&inner), Rc::clone(&transport)));
+        let writer = reactor::spawn(tasks::write(Rc::clone(&inner), transport));
         inner.tasks.borrow_mut().extend([reader, writer]);
         Self(Rc::new(Owner(inner)))
     }
@@ -218,10 +209,6 @@ impl<S: Side> Connection<S> {
         inner.watch(is_flushed).await;
     }
 
-    pub(crate) fn inner(&self) -> &Inner<S> {
-        &self.0.0
-    }
-
     /// Returns whether both are clones of one connection.
     pub fn is_same(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
@@ -256,7 +243,7 @@ impl<S: Side> Inner<S> {
     }
 
     /// As `queue`, but leaves a deferred call waiting.
-    pub(crate) fn queue_now<T>(
+    fn queue_now<T>(
         &self,
         queue: impl FnOnce(&mut Peer) -> Result<T, ConnectionError>,
     ) -> Result<T, RpcError> {
@@ -286,7 +273,7 @@ impl<S: Side> Inner<S> {
     }
 
     /// Returns whether the connection is closed.
-    pub(crate) fn is_closed(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.reason.borrow().is_some()
     }
 
@@ -301,7 +288,7 @@ impl<S: Side> Inner<S> {
         S::WAITS_FOR_READER && self.unsent.holds_calls()
     }
 
-    pub(crate) fn close(&self, reason: &str) {
+    fn close(&self, reason: &str) {
         if self.reason.borrow().is_some() {
             return;
         }
@@ -373,186 +360,5 @@ impl<S: Side> Inner<S> {
             }
         }
         Ok(self.reason.borrow().is_none())
-    }
-}
-
-impl<A> Pending<A> {
-    fn finish(self, answer: Result<A, RpcError>) {
-        match self {
-            Self::Then(then) => then(answer),
-            Self::Awaited(waiting) => {
-                let mut waiting = waiting.borrow_mut();
-                waiting.answer = Some(answer);
-                let waker = waiting.waker.take();
-                drop(waiting);
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            }
-        }
-    }
-}
-
-async fn read<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
-    let mut buffer = transport::receive_buffer();
-    let reason = loop {
-        match drain(&inner).await {
-            Ok(true) => {}
-            Ok(false) => return,
-            Err(error) => break error.to_string(),
-        }
-        let result;
-        let take = |bytes: &[u8]| inner.peer.borrow_mut().receive(bytes);
-        (result, buffer) = transport.receive(buffer, take).await;
-        match result {
-            Ok(0) => break "the peer closed it".to_owned(),
-            Ok(bytes) => {
-                let traffic = inner.traffic.get();
-                let received_bytes = traffic.received_bytes + bytes as u64;
-                inner.traffic.set(Traffic { received_bytes, ..traffic });
-            }
-            Err(error) => break ended_with(&inner, "receiving", &error),
-        }
-    };
-    tracing::info!(address = %inner.address, reason, "connection ends");
-    inner.close(&reason);
-}
-
-/// Logs an error that ends a connection; returns its text.
-fn ended_with<S: Side>(inner: &Inner<S>, action: &str, error: &RpcError) -> String {
-    let errno = match error {
-        RpcError::Io(error) => error.raw_os_error().unwrap_or_default(),
-        _ => 0,
-    };
-    if inner.reason.borrow().is_none() {
-        tracing::warn!(address = %inner.address, errno, %error, "connection ends: {action} failed");
-    }
-    error.to_string()
-}
-
-/// Passes all received events on, at the speed at which the peer reads; returns false if the
-/// connection was closed meanwhile.
-async fn drain<S: Side>(inner: &Rc<Inner<S>>) -> Result<bool, ConnectionError> {
-    let may_go_on =
-        |inner: &Inner<S>| (!inner.holds_calls() || inner.reason.borrow().is_some()).then_some(());
-    loop {
-        inner.watch(may_go_on).await;
-        if !inner.dispatch()? {
-            return Ok(inner.reason.borrow().is_none());
-        }
-    }
-}
-
-async fn write<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
-    let mut spare = Vec::new();
-    loop {
-        std::future::poll_fn(|cx| {
-            if inner.peer.borrow().output().is_empty() {
-                *inner.writer.borrow_mut() = Some(cx.waker().clone());
-                return Poll::Pending;
-            }
-            Poll::Ready(())
-        })
-        .await;
-        // Tasks that are ready now may have more to send: it goes with this send.
-        reactor::yield_now().await;
-        let bytes = inner.peer.borrow_mut().take_output(spare);
-        inner.is_sending.set(true);
-        inner.sending_bytes.set(bytes.len());
-        let sent = transport.send(&bytes).await;
-        inner.is_sending.set(false);
-        inner.sending_bytes.set(0);
-        inner.count_unsent();
-        if let Err(error) = sent {
-            inner.close(&ended_with(&inner, "sending", &error));
-            return;
-        }
-        let traffic = inner.traffic.get();
-        let sent_bytes = traffic.sent_bytes + bytes.len() as u64;
-        inner.traffic.set(Traffic { sent_bytes, ..traffic });
-        spare = transport::spare(bytes);
-        if !inner.holds_calls() {
-            inner.notify();
-        }
-    }
-}
-
-/// The future of [`Connection::call`].
-#[must_use = "an answer that is not awaited is lost; the call is made all the same"]
-pub struct Answering<S: Side> {
-    inner: Weak<Inner<S>>,
-    waiting: Awaited<S::Answer>,
-    tag: u64,
-    deadline: Option<(Duration, Sleep)>,
-}
-
-impl<S: Side> Future for Answering<S> {
-    type Output = Result<S::Answer, RpcError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        {
-            let mut waiting = self.waiting.borrow_mut();
-            if let Some(answer) = waiting.answer.take() {
-                return Poll::Ready(answer);
-            }
-            waiting.waker = Some(cx.waker().clone());
-        }
-        if let Some((after, sleep)) = &mut self.deadline
-            && !reactor::mutant!("deadline-ignored")
-            && Pin::new(sleep).poll(cx).is_ready()
-        {
-            return Poll::Ready(Err(RpcError::Deadline(*after)));
-        }
-        Poll::Pending
-    }
-}
-
-impl<S: Side> Drop for Answering<S> {
-    fn drop(&mut self) {
-        if let Some(inner) = self.inner.upgrade()
-            && inner.pending.borrow_mut().remove(&self.tag).is_some()
-        {
-            inner.peer.borrow_mut().forget(self.tag);
-        }
-    }
-}
-
-impl<S: Side> fmt::Debug for Answering<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answering").field("tag", &self.tag).finish_non_exhaustive()
-    }
-}
-
-/// The way back for the answer to one call of the peer.
-#[must_use = "the peer waits for its answer"]
-pub struct Reply<S: Side> {
-    inner: Weak<Inner<S>>,
-    tag: u64,
-}
-
-impl<S: Side> Reply<S> {
-    /// Queues the answer, to be sent with all others of the loop turn. It has no effect if the
-    /// connection is closed.
-    ///
-    /// # Errors
-    /// [`RpcError::Protocol`] if the answer is too long for a frame: the peer then gets no answer
-    /// from this call, and `self` is returned for another.
-    pub fn send(self, answer: &S::Reply) -> Result<(), (Self, RpcError)> {
-        let Some(inner) = self.inner.upgrade() else { return Ok(()) };
-        match inner.queue(|peer| peer.answer(self.tag, answer)) {
-            Ok(()) | Err(RpcError::Closed(_)) => Ok(()),
-            Err(error) => Err((self, error)),
-        }
-    }
-
-    /// Returns whether the connection is gone, so that the peer no longer waits for the answer.
-    pub fn is_closed(&self) -> bool {
-        self.inner.upgrade().is_none_or(|inner| inner.reason.borrow().is_some())
-    }
-}
-
-impl<S: Side> fmt::Debug for Reply<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reply").field("tag", &self.tag).finish_non_exhaustive()
     }
 }

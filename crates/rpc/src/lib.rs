@@ -16,7 +16,6 @@
 
 mod access;
 mod connection;
-mod deferred;
 mod error;
 mod interface;
 mod listener;

@@ -316,6 +316,19 @@ fn serve_pages(kernel: Rc<Kernel>, pages: mount::PageQueue) {
     }));
 }
 
+/// Has a kernel drop names, as a thread of a mount does.
+fn serve_names(kernel: Rc<Kernel>, names: mount::NameQueue) {
+    let next = Rc::clone(&kernel);
+    let start_another = move |names| serve_names(Rc::clone(&next), names);
+    drop(reactor::spawn(async move {
+        let drop_name = async |directory: fuse::NodeId, name: &fuse::Name, expires_only| {
+            kernel.drop_name(directory.0, name.as_bytes(), expires_only).await;
+            Ok(())
+        };
+        names.serve(drop_name, start_another).await;
+    }));
+}
+
 impl Machine {
     /// Returns the name of its node.
     pub(crate) fn name(&self) -> &str {
@@ -369,11 +382,7 @@ impl Machine {
         let kernel = self.mount(&client, &notices).await;
         *self.client.borrow_mut() = Some(client);
         *self.kernel.borrow_mut() = Some(Rc::clone(&kernel));
-        let notified = Rc::clone(&kernel);
-        drop(reactor::spawn(names.serve(async move |directory, name, expires_only| {
-            notified.drop_name(directory.0, name.as_bytes(), expires_only).await;
-            Ok(())
-        })));
+        serve_names(Rc::clone(&kernel), names);
         let (notified, all) = (Rc::clone(&kernel), Rc::clone(&kernel));
         drop(reactor::spawn(prompt.serve(
             async move |node| Ok(notified.drop_attributes(node.0).await),

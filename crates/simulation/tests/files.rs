@@ -5,7 +5,7 @@
 
 mod stage;
 
-use client::{Change, Client, Lending, OpenMode};
+use client::{Change, Client, Dropping, Lending, OpenMode};
 use protocol::files::NewFile;
 use protocol::inline::{Bytes, INLINE_MAX_BYTES};
 use protocol::times::LENT;
@@ -184,7 +184,7 @@ fn kernel(dropped: Rc<Cell<u32>>) -> Changes {
         Change::Inode(_) => {}
         Change::Pages(_, done) => {
             dropped.set(dropped.get() + 1);
-            let _ = done.try_send(());
+            let _ = done.try_send(Dropping::Done);
         }
         Change::Attributes { known, .. } => drop(known.try_send(true)),
         Change::Names(_, _, done) => drop(done.try_send(())),

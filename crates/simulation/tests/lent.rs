@@ -8,7 +8,7 @@
 mod cluster;
 
 use block::{Incarnation, MemoryBacking};
-use client::{Change, Client, Lending, OpenMode, Setting};
+use client::{Change, Client, Dropping, Lending, OpenMode, Setting};
 use cluster::{Changes, machines, start_meta, start_node, start_node_with};
 use meta::store::{CrashPoint, MemoryStore};
 use node::NodeDevice;
@@ -60,7 +60,7 @@ impl Cache {
         let request = match &change {
             Change::Inode(_) => return,
             Change::Pages(_, done) => {
-                let _ = done.try_send(());
+                let _ = done.try_send(Dropping::Done);
                 return;
             }
             Change::Attributes { inode, .. } => DropRequest::Attributes(*inode),

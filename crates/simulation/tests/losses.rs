@@ -72,6 +72,29 @@ fn what_a_device_has_lost_reads_as_eio() {
     });
 }
 
+/// Goal: a small read past the kernel's pages, which reads whole blocks, gets bytes that were written
+/// again, although others of their block are lost (F4).
+#[test]
+fn a_small_read_spares_what_is_lost_beside_it() {
+    play(1, async |stage, _| {
+        let inode = stage.on(0, async |client| make(&client, b"a", 1, 5000).await).await;
+        lose_device(&stage, 2).await;
+        let read = async move |client: Rc<Client>| {
+            let (handle, _) = client.open(inode, WRITE).await.unwrap();
+            client.write(&handle, 0, filled(2, 100), false).await.unwrap();
+            client.flush(&handle).await.unwrap();
+            let wanted = client.read_small(inode, 0, 100).await.unwrap();
+            let beside = client.read_small(inode, 50, 100).await.map(drop);
+            client.release(&handle).await.unwrap();
+            let wanted = wanted.iter().flat_map(|chunk| chunk.to_bytes().into_owned());
+            (wanted.collect::<Vec<u8>>(), beside)
+        };
+        let (wanted, beside) = stage.on(0, read).await;
+        assert_eq!(wanted, [2; 100]);
+        assert_eq!(beside, Err(Errno::EIO));
+    });
+}
+
 /// Goal: a read that was under way when its device came back with another incarnation returns no
 /// bytes of the new content (F7).
 #[test]
@@ -385,4 +408,31 @@ fn a_failed_flush_outlives_its_node() {
             assert_eq!((sync, is_whole), wanted);
         });
     }
+}
+
+/// Goal: a sync of all files does not wait for one before it begins with the next.
+#[test]
+fn all_files_are_synced_together() {
+    const FILES: u64 = 5;
+    play(1, async |stage, gate| {
+        let open = async |client: Rc<Client>| {
+            let mut handles = Vec::new();
+            for number in 0..FILES {
+                let name = [b'a' + number as u8];
+                let (handle, _) = client.create(ROOT, &name, SETTING, WRITE).await.unwrap();
+                write(&client, &handle, 0, 1).await;
+                handles.push(handle);
+            }
+            handles
+        };
+        gate.writes().hold();
+        let handles = stage.on(0, open).await;
+        let asked = gate.writes().asked();
+        let syncing = stage.begin(0, async |client| client.sync_all().await);
+        sleep(WRITEBACK / 20).await;
+        assert_eq!(gate.writes().asked() - asked, FILES, "a file waits for another one");
+        gate.writes().release();
+        syncing.await.unwrap().unwrap();
+        drop(handles);
+    });
 }

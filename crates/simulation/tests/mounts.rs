@@ -4,13 +4,14 @@
 
 mod stage;
 
-use client::{Change, Client, Lending, OpenMode, Setting};
+use client::{Change, Client, Dropping, Lending, OpenMode, Setting};
 use fuse::{
     Creation, Extensions, FileHandle, FileSystem, LockKind, LockOwner, LockRequest, Name, NodeId,
     OpenFlags, Opened, Operation, Read, ReadDirectory, Registry, Release, Request, Response,
     Unique, Write,
 };
 use mount::Server;
+use protocol::client::RenameMode;
 use protocol::lock::{Lock, LockFamily, LockMode};
 use protocol::times::{HEARTBEAT, REQUEST_DEADLINE};
 use protocol::{Errno, InodeId};
@@ -217,7 +218,7 @@ fn a_write_past_the_pages_begins_when_it_arrives() {
         Some(Box::new(move |change| {
             if let Change::Pages(_, done) = change {
                 counted.set(counted.get() + 1);
-                let _ = done.try_send(());
+                let _ = done.try_send(Dropping::Done);
             }
         }))
     };
@@ -303,6 +304,44 @@ fn a_known_directory_lists_its_parent() {
             let number = u64::from_le_bytes(listed[..8].try_into().unwrap());
             let is = client.lookup(InodeId::ROOT, b"parent").await.unwrap().inode;
             assert_eq!(number, is.0, "`..` is another directory");
+        };
+        stage.on(0, scene).await;
+    });
+}
+
+/// Goal: a create that another node's create has overtaken is repeated by the kernel (ESTALE), also if
+/// the caller's second walk for an earlier name ended in the kernel, which then looked up no further
+/// name (seed 433: the create failed with EIO).
+#[test]
+fn a_walk_does_not_outlive_its_name() {
+    play(2, async |stage| {
+        let scene = async |client: Rc<Client>| {
+            let mount = Mounted::new(&client);
+            let name = |name: &[u8]| Name::new(name).unwrap();
+            let create = async |path: &[u8]| {
+                let creation =
+                    Creation { mode: 0o644, umask: 0, extensions: Extensions::default() };
+                let flags = (libc::O_CREAT | libc::O_RDWR).cast_unsigned();
+                let (name, kill_suid_sgid) = (name(path), false);
+                let create = Operation::Create { name, creation, flags, kill_suid_sgid };
+                mount.ask(NodeId(InodeId::ROOT.0), create).await.map(drop)
+            };
+            let look_up = async |path: &[u8]| {
+                let lookup = Operation::Lookup { name: name(path) };
+                mount.ask(NodeId(InodeId::ROOT.0), lookup).await.map(drop)
+            };
+            for path in [b"first", b"other"] {
+                make(&client, path, 1, 100).await;
+                assert_eq!(create(path).await, Err(Errno::ESTALE), "the kernel walks once more");
+                // The second walk finds what the kernel refuses by itself.
+                look_up(path).await.unwrap();
+            }
+            // The inode has another name now, and the caller's last LOOKUP has found the old one.
+            let (from, to) = ((InodeId::ROOT, &b"other"[..]), (InodeId::ROOT, &b"moved"[..]));
+            client.rename(from, to, RenameMode::Replace).await.unwrap();
+            assert_eq!(look_up(b"moved").await, Err(Errno::ENOENT), "for a rename of both");
+            assert_eq!(create(b"moved").await, Err(Errno::ESTALE), "the kernel walks once more");
+            look_up(b"moved").await.unwrap();
         };
         stage.on(0, scene).await;
     });

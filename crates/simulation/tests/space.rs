@@ -4,12 +4,18 @@
 
 mod stage;
 
-use client::Client;
+use client::{Change, Client, Lending};
 use protocol::InodeId;
+use protocol::attr::AttrChanges;
+use reactor::time::sleep;
 use stage::gate::Gate;
-use stage::{BLOCK_BYTES, DEVICE_BYTES, SETTING, Stage, WRITE, bytes_of, filled, play_on_one};
+use stage::{
+    BLOCK_BYTES, Changes, DEVICE_BYTES, SETTING, Stage, WRITE, bytes_of, filled, make, play_on_one,
+};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Blocks of the file: five of eight of the pool.
 const BLOCKS: u64 = DEVICE_BYTES / BLOCK_BYTES as u64 * 5 / 8;
@@ -108,5 +114,46 @@ fn fills_have_all_blocks_that_they_need() {
             }
         };
         stage.on(0, write).await;
+    });
+}
+
+/// Goal: a change that waits for another session holds no space back that was freed before (P4): the
+/// other one may wait for this space. Here it waits for its kernel, which keeps lent attributes until
+/// they expire.
+#[test]
+fn a_change_that_waits_holds_no_space_back() {
+    const LENT: Duration = Duration::from_secs(5);
+    let device = Arc::new(Gate::new(DEVICE_BYTES, BLOCK_BYTES));
+    let silent = |node| -> Option<Changes> {
+        let kept = std::cell::RefCell::new(Vec::new());
+        let keep = move |change: Change| kept.borrow_mut().push(change);
+        (node == 1).then(|| Box::new(keep) as Changes)
+    };
+    play_on_one(device, 2, silent, async |stage| {
+        let length = BLOCKS as usize * BLOCK_BYTES as usize;
+        let shown = stage.on(0, async |client| make(&client, b"shown", 1, 100).await).await;
+        stage.on(0, async move |client| make(&client, b"old", 2, length).await).await;
+        let lend = async move |client: Rc<Client>| {
+            client.set_lending(Lending { attributes: LENT, names: LENT });
+            let attr = client.attr(shown).await.unwrap();
+            client.lend_attributes(&attr)
+        };
+        assert!(!stage.on(1, lend).await.is_zero());
+        let is_done = Rc::new(Cell::new(false));
+        let ended = Rc::clone(&is_done);
+        let change = async move |client: Rc<Client>| {
+            let changes = AttrChanges { mode: Some(0o600), ..AttrChanges::default() };
+            client.set_attr(shown, changes).await.unwrap();
+            ended.set(true);
+        };
+        let changing = stage.begin(0, change);
+        sleep(LENT / 50).await;
+        let replace = async move |client: Rc<Client>| {
+            client.unlink(InodeId::ROOT, b"old").await.unwrap();
+            make(&client, b"new", 3, length).await;
+        };
+        stage.on(0, replace).await;
+        assert!(!is_done.get(), "the space was free only after the change");
+        changing.await.unwrap();
     });
 }

@@ -23,6 +23,7 @@ use crate::subsystem::Subsystem;
 use crate::target::{Link, Target};
 use event::Events;
 use health::Thresholds;
+use nvme::command::Fuse;
 use nvme::opcode::{AdminOpcode, FabricsType};
 use nvme::property::{Capabilities, Configuration, ControllerStatus};
 use nvme::sgl::Sgl;
@@ -279,7 +280,7 @@ impl Drop for Controller {
 
 /// Checks the conditions for all commands: no fused operations, and data by an SGL.
 fn check_form(sqe: &SubmissionQueueEntry) -> Result<(), Status> {
-    if sqe.fuse() != 0 || !sqe.has_sgl() {
+    if sqe.fuse() != Fuse::None || !sqe.has_sgl() {
         return Err(Status::INVALID_FIELD.do_not_retry());
     }
     Ok(())

@@ -8,12 +8,14 @@ mod connection;
 mod cores;
 mod execute;
 mod fabric;
+mod fused;
 mod io_command;
 mod limit;
 mod listen;
 mod pace;
 
 mod reserve;
+mod start;
 mod wire;
 mod work;
 

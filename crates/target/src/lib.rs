@@ -13,6 +13,7 @@ pub mod controller;
 mod counts;
 mod driver;
 mod error;
+mod exclusion;
 mod handshakes;
 mod limits;
 mod local;

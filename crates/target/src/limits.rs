@@ -15,6 +15,9 @@ const CONNECTION_BYTES: usize = 32 << 10;
 /// Memory of a command in addition to its data, in bytes, rounded up.
 const COMMAND_BYTES: usize = 512;
 
+/// Maximum number of source ranges of one Copy (MSRC + 1). Their list fits into a capsule.
+pub(crate) const COPY_RANGES_MAX: u16 = 128;
+
 /// Memory of an entry of a queue over RDMA in addition to data, in bytes: room for a command, and
 /// for four messages with their records.
 const RDMA_ENTRY_BYTES: usize = 64 + 4 * (64 + 64);
@@ -63,7 +66,8 @@ pub struct Limits {
     pub aborts_max: u8,
     /// Largest transfer of one command in bytes: a power of two times 4 KiB (MDTS).
     pub transfer_bytes_max: u32,
-    /// Most bytes that one Write Zeroes clears: a power of two times 4 KiB (WZSL).
+    /// Most bytes that one Write Zeroes clears or one Verify reads: a power of two times 4 KiB (WZSL,
+    /// VSL).
     pub zero_bytes_max: u32,
     /// Maximum number of ranges of one Dataset Management command that deallocates (DMRL).
     pub deallocate_ranges_max: u8,
@@ -148,6 +152,12 @@ impl Limits {
     /// Returns DMSL: the blocks of all ranges of one Dataset Management command.
     pub fn dmsl(&self) -> u64 {
         u64::from(self.deallocate_ranges_max) * u64::from(self.deallocate_range_blocks_max)
+    }
+
+    /// Returns MCL: the blocks that one Copy copies. All of them are read before the first is
+    /// written, so they are bounded as a transfer is.
+    pub fn copy_blocks_max(&self, block_shift: u32) -> u32 {
+        (self.transfer_bytes_max >> block_shift.min(31)).max(1)
     }
 
     /// Returns IOCCSZ: the I/O command capsule in units of 16 bytes.

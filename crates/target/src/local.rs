@@ -6,6 +6,7 @@
 
 use crate::admission::{Admissions, Lane, Permit, Refusal};
 use crate::counts::{Counter, Origin, Tally};
+use crate::exclusion::Writer;
 use crate::namespace::Namespace;
 use crate::signal::Signal;
 use block::{Access, Backing, Device, Error, Geometry, Incarnation, IoFuture};
@@ -72,6 +73,7 @@ impl Backing for LocalAccess {
     fn attach(&self) -> Rc<dyn Device> {
         Rc::new(LocalDevice {
             inner: self.namespace.backing().attach(),
+            writer: Writer::new(self.namespace.exclusion()),
             counter: self.namespace.counter(),
             access: self.clone(),
             lane: std::cell::RefCell::new(None),
@@ -84,6 +86,8 @@ impl Backing for LocalAccess {
 /// ended and the host has a new one, the next command opens the lane again.
 struct LocalDevice {
     inner: Rc<dyn Device>,
+    /// Counts this thread's writes.
+    writer: Writer,
     access: LocalAccess,
     counter: Counter,
     lane: std::cell::RefCell<Option<Lane>>,
@@ -109,13 +113,20 @@ impl LocalDevice {
     fn run<T: 'static>(
         &self,
         (access, offset, len): (Access, u64, u64),
-        start: impl FnOnce(&dyn Device) -> IoFuture<T>,
+        start: impl FnOnce(&dyn Device) -> IoFuture<T> + 'static,
     ) -> IoFuture<T> {
         let permit = match self.enter() {
             Ok(permit) => permit,
             Err(refusal) => {
                 return IoFuture::ready(Err(self.access.refuse(access, offset, len, refusal)));
             }
+        };
+        let counted = match access {
+            Access::Read | Access::Flush => None,
+            Access::Write | Access::Discard | Access::WriteZeroes => match self.writer.enter() {
+                Some(counted) => Some(counted),
+                None => return self.run_listed((access, offset, len), permit, start),
+            },
         };
         let mut work = start(&*self.inner);
         // A memory device has completed already, so nothing has to be kept alive.
@@ -125,20 +136,46 @@ impl LocalDevice {
             return IoFuture::ready(result);
         }
         let counter = self.counter.clone();
-        // The caller may drop its future, but the permit must outlive the device's work.
-        let task = reactor::spawn(async move {
+        lasting((access, offset, len), async move {
             let result = work.await;
             counter.add(&tally(access, len, &result), Origin::Local);
-            drop(permit);
+            drop((permit, counted));
             result
-        });
-        IoFuture::boxed(async move {
-            task.await.unwrap_or_else(|aborted| {
-                let source = Arc::new(io::Error::other(aborted));
-                Err(Error::Io { access, offset, len, source })
-            })
         })
     }
+
+    /// Runs a write after the Compare and Write of a host on its blocks.
+    fn run_listed<T: 'static>(
+        &self,
+        (access, offset, len): (Access, u64, u64),
+        permit: Permit,
+        start: impl FnOnce(&dyn Device) -> IoFuture<T> + 'static,
+    ) -> IoFuture<T> {
+        let listed = self.writer.list(offset..offset.saturating_add(len));
+        let (inner, counter) = (Rc::clone(&self.inner), self.counter.clone());
+        lasting((access, offset, len), async move {
+            listed.begin().await;
+            let result = start(&*inner).await;
+            counter.add(&tally(access, len, &result), Origin::Local);
+            drop((permit, listed));
+            result
+        })
+    }
+}
+
+/// Runs the work of a device to its end, even if the caller drops the future: the permit must last
+/// as long as the work.
+fn lasting<T: 'static>(
+    (access, offset, len): (Access, u64, u64),
+    work: impl Future<Output = Result<T, Error>> + 'static,
+) -> IoFuture<T> {
+    let task = reactor::spawn(work);
+    IoFuture::boxed(async move {
+        task.await.unwrap_or_else(|aborted| {
+            let source = Arc::new(io::Error::other(aborted));
+            Err(Error::Io { access, offset, len, source })
+        })
+    })
 }
 
 fn tally<T>(access: Access, len: u64, result: &Result<T, Error>) -> Tally {
@@ -166,7 +203,7 @@ impl Device for LocalDevice {
     }
 
     fn read(&self, offset: u64, len: usize) -> IoFuture<Chunk> {
-        self.run((Access::Read, offset, len as u64), |inner| {
+        self.run((Access::Read, offset, len as u64), move |inner| {
             let read = inner.read(offset, len);
             IoFuture::boxed(async move {
                 // A view of a memory device would be read after the permit was dropped.
@@ -180,29 +217,29 @@ impl Device for LocalDevice {
 
     fn read_into(&self, offset: u64, segments: Segments) -> IoFuture<Segments> {
         let len = segments.iter().map(Segment::len).sum::<usize>() as u64;
-        self.run((Access::Read, offset, len), |inner| inner.read_into(offset, segments))
+        self.run((Access::Read, offset, len), move |inner| inner.read_into(offset, segments))
     }
 
     fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()> {
         let len = chunk.len() as u64;
-        self.run((Access::Write, offset, len), |inner| inner.write(offset, chunk))
+        self.run((Access::Write, offset, len), move |inner| inner.write(offset, chunk))
     }
 
     fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()> {
         let len = chunks.iter().map(Chunk::len).sum::<usize>() as u64;
-        self.run((Access::Write, offset, len), |inner| inner.write_chunks(offset, chunks))
+        self.run((Access::Write, offset, len), move |inner| inner.write_chunks(offset, chunks))
     }
 
     fn flush(&self) -> IoFuture<()> {
-        self.run((Access::Flush, 0, 0), |inner| inner.flush())
+        self.run((Access::Flush, 0, 0), move |inner| inner.flush())
     }
 
     fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
-        self.run((Access::Discard, offset, len), |inner| inner.discard(offset, len))
+        self.run((Access::Discard, offset, len), move |inner| inner.discard(offset, len))
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> IoFuture<()> {
-        self.run((Access::WriteZeroes, offset, len), |inner| inner.write_zeroes(offset, len))
+        self.run((Access::WriteZeroes, offset, len), move |inner| inner.write_zeroes(offset, len))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::ana::AnaGroupId;
 use crate::counts::{Counter, Counters, NamespaceCounts};
+use crate::exclusion::Exclusion;
 use crate::rate::{Rate, RateLimits};
 use crate::reservation::Reservations;
 use crate::subsystem::HostAccess;
@@ -22,6 +23,8 @@ pub struct Namespace {
     geometry: Geometry,
     ana_group: AnaGroupId,
     is_read_only: bool,
+    /// Whether only this namespace writes to its blocks.
+    is_alone: bool,
     /// Number that only this namespace and its replacements have in this process.
     identity: u64,
     /// State that a namespace shares with its replacement.
@@ -35,6 +38,7 @@ struct Common {
     is_write_protected: AtomicBool,
     counters: Counters,
     rate: Rate,
+    exclusion: Arc<Exclusion>,
     /// The hosts that see the namespace.
     hosts: RwLock<HostAccess>,
 }
@@ -53,11 +57,13 @@ impl Namespace {
             geometry,
             ana_group: AnaGroupId::DEFAULT,
             is_read_only,
+            is_alone: true,
             identity: IDENTITY.fetch_add(1, Ordering::Relaxed),
             common: Arc::new(Common {
                 is_write_protected: AtomicBool::new(is_read_only),
                 counters: Counters::default(),
                 rate: Rate::default(),
+                exclusion: Arc::default(),
                 hosts: RwLock::new(HostAccess::Any),
             }),
             reservations: None,
@@ -84,6 +90,29 @@ impl Namespace {
     /// Returns the reservations, if hosts can make any.
     pub fn reservations(&self) -> Option<&Arc<Reservations>> {
         self.reservations.as_ref()
+    }
+
+    /// Records that others write to the blocks too. Compare and Write is refused then, because it
+    /// could not exclude their writes.
+    #[must_use]
+    pub fn with_other_writers(mut self) -> Self {
+        self.is_alone = false;
+        self
+    }
+
+    /// Returns whether hosts can use Compare and Write.
+    pub fn allows_compare_and_write(&self) -> bool {
+        self.is_alone
+    }
+
+    /// Returns whether hosts can use Write Uncorrectable.
+    pub fn allows_write_uncorrectable(&self) -> bool {
+        self.backing.can_mark_uncorrectable()
+    }
+
+    /// Returns the exclusive access to its blocks.
+    pub(crate) fn exclusion(&self) -> &Arc<Exclusion> {
+        &self.common.exclusion
     }
 
     /// Puts the namespace into another group of asymmetric access.

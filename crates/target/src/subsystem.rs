@@ -213,6 +213,16 @@ impl Subsystem {
         self.read().namespaces.values().any(|namespace| namespace.reservations().is_some())
     }
 
+    /// Returns whether hosts can use Compare and Write on all namespaces.
+    pub(crate) fn allows_compare_and_write(&self) -> bool {
+        self.read().namespaces.values().all(|namespace| namespace.allows_compare_and_write())
+    }
+
+    /// Returns whether hosts can use Write Uncorrectable on any namespace.
+    pub(crate) fn allows_write_uncorrectable(&self) -> bool {
+        self.read().namespaces.values().any(|namespace| namespace.allows_write_uncorrectable())
+    }
+
     /// Returns the counts of the namespaces.
     pub fn counts(&self) -> Vec<NamespaceCounts> {
         self.read().namespaces.values().map(|namespace| namespace.counts()).collect()

@@ -1,24 +1,4 @@
-//! Errors of keys and of connections.
-
-/// The reason why a text is not a key. No variant contains any part of the text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum KeyError {
-    /// It has neither of the two forms.
-    #[error(
-        "it is neither a job's key (64 hexadecimal digits) nor IDENTITY and 96 hexadecimal digits"
-    )]
-    Form,
-    /// The library accepts secrets of 16 bytes and more; ours have 32 to 64.
-    #[error("a pre-shared key has 32 to 64 bytes, this one has {0}")]
-    Length(usize),
-    /// An identity that is empty or overlong.
-    #[error("the identity of a key has 1 to {max} bytes, this one has {0}", max = crate::IDENTITY_BYTES_MAX)]
-    Identity(usize),
-    /// All bytes are zero, for example because a key was not set.
-    #[error("the key is all zeros")]
-    Zeros,
-}
+//! Errors of connections.
 
 /// The reason why a connection ends. It cannot be used afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -8,8 +8,7 @@
 //! | tool key | "tools" | the metadata service, the head node | `status`, `down`, `cp` |
 //! | data key | "data", a session at a node | the metadata service, the session, the node | the session's NVMe/TCP |
 
-use crate::error::KeyError;
-use crate::key::{Hash, Psk};
+use crate::key::{Hash, KeyError, Psk};
 use hkdf::Hkdf;
 use sha2::Sha384;
 use std::fmt;

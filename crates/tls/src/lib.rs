@@ -15,18 +15,21 @@ mod error;
 mod hello;
 mod job;
 mod key;
+mod library;
 mod records;
 mod server;
 mod session;
 mod stream;
+mod suite;
 mod wires;
 
-pub use error::{Error, KeyError};
+pub use error::Error;
 pub use job::{DataKeyUse, Holder, JobKey};
-pub use key::{Hash, IDENTITY_BYTES_MAX, Psk};
+pub use key::{Hash, IDENTITY_BYTES_MAX, KeyError, Psk};
 pub use server::{Keys, Server};
-pub use session::{CLOSE_BYTES_MAX, Session, Suite};
+pub use session::{CLOSE_BYTES_MAX, Session};
 pub use stream::{Idle, Outgoing, Receiving, Secure, Sending, Stream};
+pub use suite::Suite;
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@
 mod direction;
 
 use crate::error::Error;
-use crate::session::Suite;
+use crate::suite::Suite;
 pub(crate) use direction::Direction;
 use zeroize::Zeroizing;
 

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::hello;
 use crate::key::{Psk, shown};
-use crate::session::configuration;
+use crate::library::{configuration, library};
 use s2n_tls::callbacks::{ClientHelloCallback, ConnectionFuture};
 use s2n_tls::config::Config;
 use s2n_tls::connection::Connection;
@@ -45,11 +45,6 @@ impl Server {
         builder.set_client_hello_callback(Door(Arc::new(keys))).map_err(|error| library(&error))?;
         Ok(Self { config: builder.build().map_err(|error| library(&error))? })
     }
-}
-
-/// Converts an error of the library.
-pub(crate) fn library(error: &s2n_tls::error::Error) -> Error {
-    Error::Library(error.name())
 }
 
 /// The result of the first message, stored with the connection.

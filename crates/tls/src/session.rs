@@ -3,54 +3,25 @@
 
 use crate::error::Error;
 use crate::key::{Psk, shown};
+use crate::library::{configuration, library};
 use crate::records::{
     ALERT_BYTES, Fault, HEADER_BYTES, Held, OVERHEAD_BYTES, Opened, PLAIN_BYTES_MAX, RENEWAL_BYTES,
     Records,
 };
-use crate::server::{Asked, Server, library};
+use crate::server::{Asked, Server};
+use crate::suite::Suite;
 use crate::wires::Wired;
 use reactor::Buffer;
-use s2n_tls::config::{self, Config};
+use s2n_tls::config::Config;
 use s2n_tls::connection::Connection;
-use s2n_tls::enums::{Blinding, Mode, SerializationVersion, Version};
+use s2n_tls::enums::{Blinding, Mode, Version};
 use s2n_tls::error::ErrorType;
-use s2n_tls::security::Policy;
 use std::fmt;
 use std::task::{Poll, Waker};
 use zeroize::Zeroizing;
 
-/// TLS 1.3 only, forward secrecy, AES-GCM first. Numbered policies of the library never change.
-const POLICY: &str = "AWS-CRT-SDK-TLSv1.3-2023";
-
 /// Largest size of the close message's record.
 pub const CLOSE_BYTES_MAX: usize = 64;
-
-/// The cipher suite of a connection; its key's hash function determines it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Suite {
-    /// `TLS_AES_128_GCM_SHA256`
-    Aes128,
-    /// `TLS_AES_256_GCM_SHA384`
-    Aes256,
-}
-
-impl Suite {
-    /// Returns the length of its hash values and of its secrets, in bytes.
-    pub(crate) fn hash_bytes(self) -> usize {
-        match self {
-            Self::Aes128 => 32,
-            Self::Aes256 => 48,
-        }
-    }
-
-    /// Returns its number as it is sent.
-    pub(crate) fn code(self) -> [u8; 2] {
-        match self {
-            Self::Aes128 => [0x13, 0x01],
-            Self::Aes256 => [0x13, 0x02],
-        }
-    }
-}
 
 /// The bytes to send.
 #[derive(Default)]
@@ -125,18 +96,6 @@ impl fmt::Debug for Session {
             .field("state", &self.state)
             .finish_non_exhaustive()
     }
-}
-
-/// Returns the configuration for both ends.
-pub(crate) fn configuration() -> Result<config::Builder, Error> {
-    let fail = |error: s2n_tls::error::Error| library(&error);
-    let mut builder = Config::builder();
-    builder.set_security_policy(&Policy::from_version(POLICY).map_err(fail)?).map_err(fail)?;
-    // No peer can use a certificate.
-    builder.with_system_certs(false).map_err(fail)?;
-    // Records needs the export to continue after the handshake.
-    builder.set_serialization_version(SerializationVersion::V1).map_err(fail)?;
-    Ok(builder)
 }
 
 impl Session {

@@ -6,7 +6,7 @@
 #![allow(unsafe_code, reason = "the library's callbacks are C functions; see SAFETY notes")]
 
 use crate::error::Error;
-use crate::server::library;
+use crate::library::library;
 use libc::{c_int, c_void};
 use s2n_tls::connection::Connection;
 use std::ptr::{self, NonNull};

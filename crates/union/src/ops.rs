@@ -181,7 +181,7 @@ impl Union {
                 self.make_nameless(&Setting::of(&request, creation), flags).await
             }
             Operation::GetXattr { name, size } => self.xattr(&node()?, &name, size),
-            Operation::ListXattr { size } => self.xattrs(&node()?, size),
+            Operation::ListXattr { size } => self.xattrs(&node()?, size, caller),
             Operation::SetXattr { name, value, flags, acl_kill_sgid } => {
                 self.set_xattr(id, &node()?, &name, &value, flags, acl_kill_sgid).await
             }

@@ -282,6 +282,26 @@ pub(crate) fn write_all_at(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> R
     Ok(())
 }
 
+/// Writes bytes at an offset up to the first error. Returns the number of bytes written, and the
+/// error only if there are none, as write(2) does.
+pub(crate) fn write_up_to_error_at(
+    file: BorrowedFd<'_>,
+    bytes: &[u8],
+    offset: u64,
+) -> Result<usize, Errno> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match rustix::io::pwrite(file, &bytes[written..], offset + written as u64) {
+            Err(Errno::INTR) => {}
+            Ok(count) if count > 0 => written += count,
+            _ if written > 0 => break,
+            Ok(_) => return Err(Errno::IO),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(written)
+}
+
 /// Returns all names of a directory but `.` and `..`.
 pub(crate) fn list(directory: BorrowedFd<'_>) -> Result<Vec<Listed>, Errno> {
     let open = open_below(directory, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;

@@ -36,7 +36,7 @@ pub(crate) use copies::{CAPABILITY, Original, is_protective};
 pub(crate) use files::OpenFile;
 pub(crate) use index::Index;
 pub(crate) use kept::KeptOpen;
-pub(crate) use listing::Listing;
+pub(crate) use listing::{Listing, is_of_entry};
 pub(crate) use lookup::Found;
 pub(crate) use node::{FileState, Link, LowerPart, Node, Place};
 pub(crate) use passthrough::{HandleMode, Passed};

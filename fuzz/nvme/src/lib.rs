@@ -4,7 +4,8 @@
 
 use nvme::auth::{Authentication, MESSAGE_BYTES_MAX, Message, is_authentication};
 use nvme::command::{
-    Abort, DatasetManagement, DsmRange, Feature, GetLogPage, Identify, ReadWrite, SetFeatures,
+    Abort, Copy, CopyRange, DatasetManagement, DsmRange, Feature, Fuse, GetLogPage, Identify,
+    ReadWrite, SetFeatures,
 };
 use nvme::fabrics::{Connect, ConnectData, PropertyGet, PropertySet};
 use nvme::identify::{
@@ -170,6 +171,9 @@ pub fn structures(bytes: &[u8]) {
     }
     assert!(NamespaceDescriptors::new(bytes).count() <= bytes.len());
     assert_eq!(DsmRange::list(bytes).len(), bytes.len() / DsmRange::BYTES);
+    let sources = CopyRange::list(bytes);
+    assert_eq!(sources.len(), bytes.len() / CopyRange::BYTES);
+    assert!(sources.iter().all(|range| (1..=65_536).contains(&range.blocks())));
     if let Ok(name) = core::str::from_utf8(bytes) {
         let _ = nvme::Nqn::new(name).map_err(|error| error.to_string());
     }
@@ -204,6 +208,12 @@ fn commands(sqe: &SubmissionQueueEntry) {
     let dsm = DatasetManagement::decode(sqe);
     let again = dsm.encode(nsid).expect("a decoded command can be encoded");
     assert_eq!(DatasetManagement::decode(&again), dsm);
+    let copy = Copy::decode(sqe);
+    let again = copy.encode(nsid).expect("a decoded command can be encoded");
+    assert_eq!(Copy::decode(&again), copy);
+    assert_eq!(copy.data_bytes(), usize::from(copy.ranges) * CopyRange::BYTES);
+    let fused = sqe.with_fuse(Fuse::None).with_fuse(sqe.fuse());
+    assert_eq!((fused.fuse(), fused.has_sgl()), (sqe.fuse(), sqe.has_sgl()));
     let identify = Identify::decode(sqe);
     assert_eq!(Identify::decode(&identify.encode(nsid)), identify);
     let log = GetLogPage::decode(sqe);

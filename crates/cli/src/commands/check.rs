@@ -7,11 +7,11 @@ mod stopped;
 
 use super::scrub;
 use crate::deploy::job::JobDir;
+use crate::deploy::scrub_record::json_of;
 use crate::deploy::state::State;
 use crate::print::words;
 use crate::scrub::Progress;
 use crate::scrub::reader::Look;
-use crate::scrub::record::json_of;
 use ::meta::check::store::check;
 use ::meta::check::{Area, Finding};
 use anyhow::{Context, bail};

@@ -1,8 +1,8 @@
 //! `tsumugi cp`: stages files in and out.
 
-use crate::deploy::output::print_json;
 use crate::deploy::size::human;
 use crate::deploy::stop::Stop;
+use crate::output::print_json;
 use crate::staging::{self, Options, Tally};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};

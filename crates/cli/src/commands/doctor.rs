@@ -1,13 +1,13 @@
 //! `tsumugi doctor`: checks whether machines are ready for a job.
 
 use crate::deploy::hosts;
-use crate::deploy::output::print_json;
 use crate::deploy::reach::ReachArgs;
 use crate::deploy::remote::Errand;
+use crate::deploy::site::{SIZE_DEFAULT, Site};
 use crate::deploy::size;
 use crate::deploy::state::HostState;
 use crate::doctor::{self, Level, NodeStorage, Report};
-use crate::site::{SIZE_DEFAULT, Site};
+use crate::output::print_json;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -5,10 +5,11 @@ mod of_slurm;
 use crate::deploy::cleanup::{self, Report};
 use crate::deploy::find::{self, FoundJob, JobName};
 use crate::deploy::job::{FindArgs, JobDir};
+use crate::deploy::jobs;
 use crate::deploy::logs::Logs;
-use crate::deploy::output::{print_json, relay};
 use crate::deploy::remote;
 use crate::deploy::users::{self, REMOTE_GRACE, User};
+use crate::output::{print_json, relay};
 use crate::print::words;
 use anyhow::bail;
 use clap::Args;
@@ -105,7 +106,7 @@ fn down_all(args: &DownArgs) -> anyhow::Result<ExitCode> {
         ));
     }
     let base = args.find.job.dir.as_deref().map(std::path::absolute).transpose()?;
-    let (jobs, trouble) = find::own(base.as_deref());
+    let (jobs, trouble) = jobs::own(base.as_deref());
     let mut all = Report { left: trouble, ..Report::default() };
     let mut values = Vec::new();
     for job in jobs {

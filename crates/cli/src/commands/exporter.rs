@@ -1,8 +1,8 @@
 //! `tsumugi exporter`: serves the metrics of all jobs of this machine to Prometheus.
 
-use crate::deploy::find::{self, Job};
+use crate::deploy::ask::Service;
+use crate::deploy::jobs::{self, Job};
 use crate::deploy::others;
-use crate::observe::ask::Service;
 use crate::observe::server;
 use crate::observe::text::{self, Part};
 use anyhow::{Context, bail};
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &ExporterArgs) -> anyhow::Result<ExitCode> {
 
 /// Returns the metrics of all services that answer.
 fn render(job: Option<&str>) -> String {
-    let mut jobs = find::own(None).0;
+    let mut jobs = jobs::own(None).0;
     if rustix::process::geteuid().is_root() {
         jobs.extend(others::jobs().jobs);
     }

@@ -2,8 +2,8 @@
 
 use crate::deploy::gc::{self, Collected};
 use crate::deploy::others;
-use crate::deploy::output::{plain, print_json};
 use crate::deploy::users::{GRACE, User};
+use crate::output::{plain, print_json};
 use crate::print::words;
 use clap::Args;
 use std::ffi::OsString;

@@ -1,7 +1,7 @@
 //! `tsumugi keep`: watches a job's part on this machine. `tsumugi up` starts it.
 
 use crate::deploy::job::JobDir;
-use crate::deploy::keeper;
+use crate::deploy::watch;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,5 +17,5 @@ pub(crate) struct KeepArgs {
 /// Runs `tsumugi keep`.
 pub(crate) fn run(args: &KeepArgs) -> anyhow::Result<ExitCode> {
     crate::confine::keep_files_private();
-    keeper::keep(&JobDir::at(&args.directory)?)
+    watch::keep(&JobDir::at(&args.directory)?)
 }

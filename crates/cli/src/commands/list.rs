@@ -1,9 +1,9 @@
 //! `tsumugi list`: the jobs of this machine.
 
-use crate::deploy::find::{self, Condition, Job};
+use crate::deploy::jobs::{self, Condition, Job};
 use crate::deploy::others;
-use crate::deploy::output::{plain, print_json};
 use crate::deploy::users::User;
+use crate::output::{plain, print_json};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -48,11 +48,11 @@ pub(crate) struct ListArgs {
 /// Runs `tsumugi list`.
 pub(crate) fn run(args: &ListArgs) -> anyhow::Result<ExitCode> {
     if args.for_root {
-        print_json(&serde_json::to_value(find::own_for_root())?)?;
+        print_json(&serde_json::to_value(jobs::own_for_root())?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let base = args.dir.as_deref().map(std::path::absolute).transpose()?;
-    let (mut jobs, mut trouble) = find::own(base.as_deref());
+    let (mut jobs, mut trouble) = jobs::own(base.as_deref());
     if base.is_none() && rustix::process::geteuid().is_root() {
         let found = others::jobs();
         jobs.extend(found.jobs);

@@ -7,6 +7,7 @@
 pub(crate) mod args;
 mod attach;
 mod check;
+mod extra;
 mod foreign;
 mod host_files;
 mod keys;
@@ -77,6 +78,27 @@ enum NvmeCommand {
     #[command(after_help = "Example:\n  \
         tsumugi nvme write -a 10.0.0.7 -n NQN --data-file part.bin --destroy SERIAL")]
     Write(transfer::WriteArgs),
+    /// Compare a namespace with a file, on the target.
+    #[command(after_help = "Example:\n  \
+        tsumugi nvme compare -a 10.0.0.7 -n NQN --offset 1M --data-file part.bin")]
+    Compare(extra::CompareArgs),
+    /// Write blocks if they have the expected content, with no other write in between; needs
+    /// --destroy.
+    #[command(after_help = "Example:\n  \
+        tsumugi nvme compare-and-write -a 10.0.0.7 -n NQN --compare-file old --data-file new \
+        --destroy SERIAL")]
+    CompareAndWrite(extra::CompareAndWriteArgs),
+    /// Make the target read blocks without sending them.
+    #[command(after_help = "Example:\n  tsumugi nvme verify -a 10.0.0.7 -n NQN --size 1G")]
+    Verify(extra::VerifyArgs),
+    /// Make the target copy blocks within a namespace; needs --destroy.
+    #[command(after_help = "Example:\n  \
+        tsumugi nvme copy -a 10.0.0.7 -n NQN --offset 1M --size 64M --to 1G --destroy SERIAL")]
+    Copy(extra::CopyArgs),
+    /// Make reads of blocks fail until they are written; needs --destroy.
+    #[command(after_help = "Example:\n  \
+        tsumugi nvme write-uncor -a 10.0.0.7 -n NQN --offset 1M --size 4k --destroy SERIAL")]
+    WriteUncor(extra::WriteUncorArgs),
     /// Measure a namespace under load.
     #[command(after_help = "Examples:\n  \
         tsumugi nvme perf -a 10.0.0.7 -n NQN --rw randread --bs 4k --iodepth 32 --runtime 10\n  \
@@ -123,6 +145,11 @@ pub(crate) fn run(args: NvmeArgs) -> anyhow::Result<ExitCode> {
         NvmeCommand::List(args) => block_on(show::list(args)),
         NvmeCommand::Read(args) => block_on(transfer::read(args)),
         NvmeCommand::Write(args) => block_on(transfer::write(args)),
+        NvmeCommand::Compare(args) => block_on(extra::compare(args)),
+        NvmeCommand::CompareAndWrite(args) => block_on(extra::compare_and_write(args)),
+        NvmeCommand::Verify(args) => block_on(extra::verify(args)),
+        NvmeCommand::Copy(args) => block_on(extra::copy(args)),
+        NvmeCommand::WriteUncor(args) => block_on(extra::write_uncor(args)),
         NvmeCommand::Perf(args) => perf::run(args),
         NvmeCommand::IdCtrl(args) => block_on(show::id_controller(args)),
         NvmeCommand::IdNs(args) => block_on(show::id_namespace(args)),

@@ -1,8 +1,8 @@
 //! `tsumugi renew`: renews a job's lease.
 
 use crate::deploy::job::JobArgs;
-use crate::deploy::output::print_json;
 use crate::deploy::remote;
+use crate::output::print_json;
 use clap::Args;
 use serde_json::json;
 use std::process::ExitCode;

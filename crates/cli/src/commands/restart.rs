@@ -1,9 +1,9 @@
 //! `tsumugi restart`: starts a job's dead processes again.
 
 use crate::deploy::job::JobArgs;
-use crate::deploy::output::print_json;
 use crate::deploy::remote;
 use crate::deploy::stop::Stop;
+use crate::output::print_json;
 use anyhow::bail;
 use clap::Args;
 use serde_json::json;

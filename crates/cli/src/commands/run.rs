@@ -1,11 +1,13 @@
 //! `tsumugi run`: a job's file system for one command.
 
-use super::up::{self, UpArgs};
+use super::up;
 use crate::deploy::job::JobDir;
+use crate::deploy::options::UpArgs;
 use crate::deploy::process::Process;
 use crate::deploy::remote;
 use crate::deploy::stop::{Stop, Stopped};
 use crate::print::words;
+use crate::signals;
 use crate::staging::{self, Options, Tally};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -60,7 +62,8 @@ Examples:
 
 The command finds the job's name in $TSUMUGI_JOB and the mount of the first node in \
 $TSUMUGI_MOUNT. Paths in the file system are relative to that mount. Without --job the job's name \
-is run-PID. `run` forwards signals to the command. At the end the file system is always taken \
+is run-PID. `run` forwards signals to the command, but not \
+SIGHUP if nohup started it. At the end the file system is always taken \
 down, even after kill -9.
 
 Exit codes: that of the command, 128 plus the number of a signal that killed it, or
@@ -182,7 +185,11 @@ fn stage(from: &Path, to: &Path, stop: &Stop) -> anyhow::Result<()> {
 fn execute(args: &RunArgs, dir: &JobDir, mount: &Path, stop: &Stop) -> anyhow::Result<Ended> {
     stop.check()?;
     let (program, arguments) = args.command.split_first().context("there is no command")?;
-    let all = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+    let mut all = vec![SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+    // The command inherits that it is ignored, as from nohup(1).
+    if !signals::is_ignored(SIGHUP)? {
+        all.push(SIGHUP);
+    }
     let mut signals =
         signal_hook::iterator::Signals::new(all).context("cannot watch for signals")?;
     let mut command = Command::new(program);

@@ -3,12 +3,12 @@
 
 use crate::deploy::admin::Access;
 use crate::deploy::job::JobDir;
+use crate::deploy::scrub_record::{ScrubRecord, Tally, json_of};
 use crate::deploy::size::{human, parse};
 use crate::deploy::state::State;
 use crate::print::words;
 use crate::scrub::Progress;
-use crate::scrub::reader::{self, Look, Tally};
-use crate::scrub::record::{ScrubRecord, json_of};
+use crate::scrub::reader::{self, Look};
 use crate::signals;
 use ::meta::check::Finding;
 use anyhow::{Context, bail};

@@ -1,8 +1,8 @@
 //! `tsumugi stats`: counts and latencies of a mount, or of another service of a job.
 
-use crate::deploy::output::plain;
-use crate::observe::ask::Service;
+use crate::deploy::ask::Service;
 use crate::observe::show;
+use crate::output::plain;
 use clap::Args;
 use metrics::{Counts, Snapshot};
 use serde_json::json;

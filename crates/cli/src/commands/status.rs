@@ -6,13 +6,13 @@
 use crate::deploy::find::{self, FoundJob};
 use crate::deploy::job::FindArgs;
 use crate::deploy::mounts::Condition;
-use crate::deploy::output::{plain, print_json, relay};
 use crate::deploy::remote;
 use crate::deploy::size::human;
 use crate::deploy::slurm;
 use crate::deploy::status::{KeeperStatus, Life, NodeStatus, ScrubStatus, Status};
 use crate::deploy::users;
 use crate::observe::show;
+use crate::output::{plain, print_json, relay};
 use anyhow::bail;
 use clap::Args;
 use std::ffi::OsString;

@@ -115,7 +115,7 @@ fn get(paths: &[PathBuf], is_json: bool) -> anyhow::Result<()> {
         all.push(json!({ "path": path, "stripe_size": stripe_size, "stripe_count": stripe_count }));
     }
     if is_json {
-        crate::deploy::output::print_json(&json!(all))?;
+        crate::output::print_json(&json!(all))?;
     }
     Ok(())
 }

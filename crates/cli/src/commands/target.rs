@@ -23,7 +23,7 @@ pub(super) use args::TargetArgs;
 pub(super) use control::Request;
 pub(super) use ctl::Target as RunningTarget;
 
-use super::engine::Engine;
+use crate::engine::Engine;
 use crate::signals::Signals;
 use anyhow::{Context, bail};
 use args::TargetCommand;
@@ -236,13 +236,15 @@ async fn namespace_of(
     backing: Arc<dyn block::Backing>,
 ) -> anyhow::Result<Namespace> {
     let group = ana::group(settings.ana_group)?;
+    let backing = settings.with_marks(uuid, backing).await?;
     let namespace =
         Namespace::new(nsid, uuid.into_bytes(), backing, settings.read_only).with_ana_group(group);
     let namespace = namespace.with_hosts(settings.hosts()?);
     namespace.set_rate_limits(settings.rate_limits()?);
     if settings.is_shared() {
-        // Another target that shares the store does not know this target's reservations.
-        return Ok(namespace);
+        // Another target that shares the store does not know this target's reservations, nor which
+        // blocks it compares.
+        return Ok(namespace.with_other_writers());
     }
     Ok(namespace.with_reservations(settings.reservations(uuid).await?))
 }

@@ -1,8 +1,8 @@
 //! `tsumugi trace`: shows operations of a mount, or of another service of a job, as they end.
 
-use crate::deploy::output::plain;
-use crate::observe::ask::Service;
+use crate::deploy::ask::Service;
 use crate::observe::show;
+use crate::output::plain;
 use anyhow::Context;
 use clap::Args;
 use metrics::trace::Event;

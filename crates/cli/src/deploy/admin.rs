@@ -1,7 +1,6 @@
 //! Requests of tools to the metadata service.
 
 use super::state::MetaState;
-use super::status::FileHit;
 use crate::keys;
 use crate::print::words;
 use anyhow::bail;
@@ -9,6 +8,7 @@ use protocol::DeviceId;
 use protocol::admin::{Answer, Call};
 use reactor::{Runtime, SocketOptions};
 use rpc::{Admin, Connection, Connector, Credential, Handler, Limits, Nothing, Reply};
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -29,6 +29,15 @@ pub(crate) struct Pool {
     pub(crate) files_hit: Vec<FileHit>,
     /// Why files may be missing there.
     pub(crate) files_hit_trouble: Option<String>,
+}
+
+/// A file with data on an offline device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct FileHit {
+    /// Path relative to the root; bytes that are not UTF-8 are replaced.
+    pub(crate) path: String,
+    /// The device.
+    pub(crate) device: u32,
 }
 
 type Link = Connection<Connector<Admin>>;

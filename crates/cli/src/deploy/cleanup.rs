@@ -17,6 +17,8 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
+/// Time to undo what was created when something fails.
+const UNDO_WITHIN: Duration = Duration::from_secs(20);
 /// Time for killed processes to disappear.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
@@ -287,6 +289,24 @@ fn remove_files(state: &State, report: &mut Report) {
     for directory in state.directories.iter().rev() {
         // In use by others, or the job's own directory, which is removed last.
         let _ = std::fs::remove_dir(directory);
+    }
+}
+
+/// Cleans up after a failure, and reports what could not be removed. Leaves a job alone that
+/// another process has created.
+pub(crate) fn undo(dir: &JobDir) {
+    if !dir.is_made_here() {
+        return;
+    }
+    match clean(dir, Instant::now() + UNDO_WITHIN, true) {
+        Ok(report) => {
+            for left in report.left {
+                eprintln!("tsumugi: left behind: {left}");
+            }
+        }
+        Err(error) => {
+            eprintln!("tsumugi: left behind {}: {}", dir.path().display(), words(&error));
+        }
     }
 }
 

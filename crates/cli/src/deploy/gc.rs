@@ -5,8 +5,8 @@
 //! the job's lock.
 
 use super::cleanup::{self, Report};
-use super::find::{self, Condition, Job};
 use super::job::JobDir;
+use super::jobs::{self, Condition, Job};
 use super::mounts;
 use super::state::{MetaState, State};
 use crate::print::words;
@@ -37,7 +37,7 @@ pub(crate) struct Collected {
 /// only lists them.
 pub(crate) fn collect(base: Option<&Path>, is_dry: bool, within: Duration) -> Collected {
     let mut all = Collected::default();
-    let (jobs, trouble) = find::own(base);
+    let (jobs, trouble) = jobs::own(base);
     all.left.extend(trouble);
     for job in &jobs {
         match job.condition {

@@ -1,6 +1,6 @@
 //! The machines of a job: a file, or names on the command line.
 
-use crate::site::Site;
+use crate::deploy::site::Site;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;

@@ -11,14 +11,15 @@ use super::place::{self, Trust};
 use super::plan::Plan;
 use super::prepare::{self, Backing};
 use super::service::Service;
+use super::services::{self, ReadyNode};
 use super::state::{MetaState, State};
 use super::stop::Stop;
 use super::users::User;
-use super::{fabric, fuse_uring, keeper, lease, record, services};
-use crate::site::devices::{self, Chosen};
-use crate::site::{self, Site};
+use super::{fabric, fuse_uring, keeper, lease, record};
+use crate::deploy::site::devices::{self, Chosen};
+use crate::deploy::site::{self, Site};
 use anyhow::{Context, bail};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,20 +29,6 @@ use std::time::{Duration, Instant};
 
 /// How long an existing mount at the mount point may take to show whether it is alive.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
-
-/// A ready node.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ReadyNode {
-    /// Its name.
-    pub(crate) name: String,
-    /// Its mount point.
-    pub(crate) mount: PathBuf,
-    /// The address of its target.
-    pub(crate) target: SocketAddr,
-    /// The FUSE transport of its mount.
-    #[serde(default)]
-    pub(crate) transport: Option<String>,
-}
 
 /// A node's configuration, in the form that `tsumugi node` reads.
 #[derive(Debug, Serialize)]

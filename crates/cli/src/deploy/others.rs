@@ -5,15 +5,14 @@
 //! content is whatever the user wrote. Root itself reads only names in `/run/user`, `/tmp` and
 //! `/var/tmp`. The rest is a report of this program, run as the user, which has a time and a size.
 
-use super::find::Job;
+use super::jobs::{Found, Job};
 use super::mounts;
-use super::output::plain;
 use super::users::User;
+use crate::output::plain;
 use crate::print::words;
 use anyhow::{Context, bail};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -33,15 +32,6 @@ const BYTES_MAX: usize = 8 << 20;
 const JOBS_MAX: usize = 10_000;
 /// Maximum number of a user's reports of trouble that are passed on.
 const TROUBLE_MAX: usize = 10;
-
-/// A report: jobs, and what could not be read.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Found {
-    /// The jobs.
-    pub(crate) jobs: Vec<Job>,
-    /// What could not be read, and users that did not answer.
-    pub(crate) trouble: Vec<String>,
-}
 
 /// Returns the jobs of all other users.
 pub(crate) fn jobs() -> Found {

@@ -1,6 +1,6 @@
 //! Options of commands that reach other machines by ssh.
 
-use crate::site::Defaults;
+use crate::deploy::site::Defaults;
 use clap::Args;
 
 /// Number of machines that one machine reaches directly, if neither an option nor the site sets it.

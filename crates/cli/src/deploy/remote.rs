@@ -6,11 +6,13 @@
 //! machine. Afterwards no connection stays open; `status` and `down` ask the machines anew.
 
 mod agent;
+mod answers;
 mod called;
 mod conversation;
 mod errand;
 mod host;
 mod look;
+mod messages;
 mod pieces;
 mod step;
 mod tree;
@@ -18,18 +20,19 @@ mod tree;
 use super::cleanup::{self, Report};
 use super::hosts::{self, Host};
 use super::job::JobDir;
-use super::machine::ReadyNode;
+use super::options::{Outcome, UpArgs, show};
 use super::plan::{MetaPlan, NodePlan, Plan};
 use super::restart::META;
+use super::services::ReadyNode;
 use super::slurm::{self, SlurmRun, SlurmStep, Verdict};
 use super::state::{HostState, State};
 use super::status::{NodeStatus, Status};
 use super::stop::Stop;
 use super::{keeper, lease, record};
-use crate::commands::up::{Outcome, UpArgs, show};
 use crate::print::words;
 use anyhow::{Context, bail};
-use conversation::{Conversation, Order, Reply};
+use conversation::Conversation;
+use messages::{Order, Reply};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -37,8 +40,9 @@ use std::time::{Duration, Instant};
 use tls::{Holder, JobKey};
 
 pub(crate) use agent::{serve, serve_step};
+pub(crate) use answers::Errand;
 use errand::ask_in_turn;
-pub(crate) use errand::{Errand, ask_all, run as run_errand};
+pub(crate) use errand::{ask_all, run as run_errand};
 
 /// How much longer than an agent's own deadline its answer may take.
 const GRACE: Duration = Duration::from_secs(10);
@@ -223,7 +227,7 @@ fn launch(state: &State, dir: &JobDir) -> anyhow::Result<Vec<Conversation>> {
     let hosts = &state.hosts;
     if let Some(run) = hosts.first().and_then(|host| host.run.as_ref()) {
         let mut command = host::agents(run, dir.job(), hosts);
-        return step::start(hosts, &mut command, &dir.join("srun.log"));
+        return Conversation::start_step(hosts, &mut command, &dir.join("srun.log"));
     }
     Ok(Conversation::start(dir.job(), hosts))
 }

@@ -6,7 +6,7 @@
 use super::job::JobDir;
 use super::process::{DIRECTORY, MARK, Process};
 use super::stop::Stop;
-use crate::commands::engine::insisted;
+use crate::engine::insisted;
 use anyhow::{Context, bail};
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;

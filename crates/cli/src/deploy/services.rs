@@ -2,18 +2,33 @@
 
 use super::job::JobDir;
 use super::life::Holder;
-use super::machine::ReadyNode;
 use super::mounts::{self, Condition};
 use super::service::Service;
 use super::state::State;
 use super::stop::Stop;
 use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long a mount may take to answer after its node is ready.
 const MOUNT_WITHIN: Duration = Duration::from_secs(10);
+
+/// A ready node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ReadyNode {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its mount point.
+    pub(crate) mount: PathBuf,
+    /// The address of its target.
+    pub(crate) target: SocketAddr,
+    /// The FUSE transport of its mount.
+    #[serde(default)]
+    pub(crate) transport: Option<String>,
+}
 
 /// Starts the metadata service and records its process.
 pub(crate) fn start_meta(

@@ -1,15 +1,15 @@
 //! The output of `tsumugi status --json`. New versions only add fields.
 
-use super::admin;
+use super::admin::{self, FileHit};
 use super::job::JobDir;
 use super::keeper::KeeperRecord;
 use super::lease;
 use super::life::Holder;
 use super::mounts::{self, Condition};
 use super::state::State;
-use crate::observe::ask;
+use crate::deploy::ask;
+use crate::deploy::scrub_record::ScrubRecord;
 use crate::print::words;
-use crate::scrub::record::ScrubRecord;
 use anyhow::bail;
 use metrics::Snapshot;
 use protocol::admin::Answer;
@@ -269,15 +269,6 @@ pub(crate) struct Space {
     pub(crate) reserved_bytes: u64,
     /// Number of inodes in use.
     pub(crate) inodes: u64,
-}
-
-/// A file with data on an offline device.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct FileHit {
-    /// Path relative to the root; bytes that are not UTF-8 are replaced.
-    pub(crate) path: String,
-    /// The device.
-    pub(crate) device: u32,
 }
 
 impl Status {

@@ -1,5 +1,7 @@
-//! The user's request to stop: SIGINT, SIGTERM and SIGHUP set a flag that loops look at.
+//! The user's request to stop: SIGINT, SIGTERM and SIGHUP set a flag that loops look at. SIGHUP
+//! stays ignored if it is ignored already: nohup(1) starts programs this way, to outlast a terminal.
 
+use crate::signals;
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::sync::Arc;
@@ -18,7 +20,8 @@ impl Stop {
     /// Catches the signals from now on.
     pub(crate) fn on_signals() -> anyhow::Result<Stop> {
         let stop = Stop::default();
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let hangup = if signals::is_ignored(SIGHUP)? { None } else { Some(SIGHUP) };
+        for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
             let value = signal.cast_unsigned() as usize;
             signal_hook::flag::register_usize(signal, Arc::clone(&stop.0), value)
                 .context("cannot watch for signals")?;

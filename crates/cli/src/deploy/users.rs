@@ -20,7 +20,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(40);
 pub(crate) const REMOTE_GRACE: Duration = Duration::from_mins(3);
 /// Longest output of such a program.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
-/// The group `nobody`. A user without an entry in this machine's passwd gets it.
+/// The group `nobody`, for users without an entry in this machine's passwd.
 const NO_GROUP: u32 = 65534;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -130,7 +130,7 @@ impl User {
         if let Some(log) = std::env::var_os("TSUMUGI_LOG") {
             command.env("TSUMUGI_LOG", log);
         }
-        if let Some(engine) = crate::commands::engine::insisted() {
+        if let Some(engine) = crate::engine::insisted() {
             command.env(reactor::engine::choice::VARIABLE, engine);
         }
         command.uid(self.uid).gid(self.gid).current_dir("/");

@@ -1,12 +1,12 @@
 //! The machine: kernel, engine, FUSE, limits, the site's file, leftovers of earlier jobs.
 
 use super::{Finding, Level};
-use crate::deploy::find::{self, Condition};
+use crate::deploy::jobs::{self, Condition};
 use crate::deploy::others;
-use crate::deploy::output::plain;
+use crate::deploy::site::{self, Site};
 use crate::deploy::users::User;
+use crate::output::plain;
 use crate::print::words;
-use crate::site::{self, Site};
 use rustix::process::{Resource, getrlimit};
 use std::fs::OpenOptions;
 use std::os::unix::fs::PermissionsExt;
@@ -123,7 +123,7 @@ fn site_file() -> Finding {
 
 /// Checks for jobs without processes.
 fn leftovers() -> Finding {
-    let (mut jobs, _) = find::own(None);
+    let (mut jobs, _) = jobs::own(None);
     if rustix::process::geteuid().is_root() {
         jobs.extend(others::jobs().jobs);
     }

@@ -2,10 +2,10 @@
 
 use super::machine::is_exchangeable;
 use super::{Finding, Level};
+use crate::deploy::site::devices::{self, Chosen};
+use crate::deploy::site::{Site, host_name};
 use crate::deploy::size::human;
 use crate::print::words;
-use crate::site::devices::{self, Chosen};
-use crate::site::{Site, host_name};
 use rustix::fs::{Mode, OFlags, statfs};
 use std::io;
 use std::os::unix::fs::FileExt;

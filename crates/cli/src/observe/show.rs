@@ -1,6 +1,6 @@
 //! Operations in words and tables.
 
-use crate::deploy::output::plain;
+use crate::output::plain;
 use metrics::{Counts, Running, Slow, Wait};
 use std::time::Duration;
 

@@ -5,6 +5,7 @@
 //! a moment.
 
 use crate::deploy::admin::Access;
+use crate::deploy::scrub_record::Tally;
 use ::meta::check::data::Wrongness;
 use ::meta::check::{Area, Finding};
 use anyhow::bail;
@@ -15,7 +16,6 @@ use protocol::{DeviceId, Errno, FileKind, InodeId};
 use reactor::JoinHandle;
 use reactor::time::{Instant, now, sleep};
 use rpc::Credential;
-use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -40,21 +40,6 @@ const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// Number of successive calls that may time out.
 const TIMEOUTS_MAX: u32 = 3;
-
-/// The amounts that were read and compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Tally {
-    /// Files that were read.
-    pub(crate) files: u64,
-    /// Bytes that were read from devices.
-    pub(crate) read_bytes: u64,
-    /// Blocks that were compared with their checksum.
-    pub(crate) compared_blocks: u64,
-    /// Blocks without a checksum.
-    pub(crate) unsummed_blocks: u64,
-    /// Blocks that were wrong at first and right when they were read again.
-    pub(crate) repaired_blocks: u64,
-}
 
 /// The argument of a watcher's call.
 pub(crate) struct Look {

@@ -1,7 +1,7 @@
 //! Copying one file: data without its holes, attributes, verification, then the final name.
 
 use super::{Options, Pair, Tally, task::Task, xattrs};
-use crate::deploy::stop::Stop;
+use crate::deploy::stop::{Stop, Stopped};
 use anyhow::{Context, anyhow, bail};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -148,7 +148,7 @@ impl Copier {
         let mut written_end = 0;
         loop {
             let (start, end) = next_data(source, offset)?;
-            hash_zeros(hasher.as_mut(), start - offset);
+            hash_zeros(hasher.as_mut(), start - offset, &self.stop)?;
             add_bytes(tally, start - offset);
             offset = start;
             if start == end {
@@ -215,14 +215,22 @@ fn next_data(file: &File, offset: u64) -> anyhow::Result<(u64, u64)> {
     Ok((start, end))
 }
 
-fn hash_zeros(hasher: Option<&mut blake3::Hasher>, mut count: u64) {
+/// Adds the zeros of a hole to a digest. A hole may be larger than any disk, so a request to stop
+/// ends this too.
+fn hash_zeros(
+    hasher: Option<&mut blake3::Hasher>,
+    mut count: u64,
+    stop: &Stop,
+) -> Result<(), Stopped> {
     static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
-    let Some(hasher) = hasher else { return };
+    let Some(hasher) = hasher else { return Ok(()) };
     while count > 0 {
+        stop.check()?;
         let piece = count.min(ZEROS.len() as u64);
         hasher.update(&ZEROS[..piece as usize]);
         count -= piece;
     }
+    Ok(())
 }
 
 /// Gives a copy the owner (as root), mode and times of `data`, and the extended attributes of its
@@ -233,7 +241,8 @@ pub(crate) fn set_attributes(pair: &Pair, data: &Metadata, xattrs: bool) -> anyh
     let failed = |what: &str| format!("cannot set {what} of {}", path.display());
     let now = path.symlink_metadata().with_context(|| failed("attributes"))?;
     let mut mode = now.mode();
-    if rustix::process::geteuid().is_root() && (now.uid(), now.gid()) != (data.uid(), data.gid()) {
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root && (now.uid(), now.gid()) != (data.uid(), data.gid()) {
         std::os::unix::fs::lchown(path, Some(data.uid()), Some(data.gid()))
             .with_context(|| failed("the owner"))?;
         // The change of owner may have cleared bits.
@@ -244,8 +253,9 @@ pub(crate) fn set_attributes(pair: &Pair, data: &Metadata, xattrs: bool) -> anyh
     if xattrs {
         xattrs::copy(&pair.source, path)?;
     }
-    if !data.file_type().is_symlink() && mode & 0o7777 != data.mode() & 0o7777 {
-        std::fs::set_permissions(path, Permissions::from_mode(data.mode() & 0o7777))
+    let wanted = mode_for_owner(data, (now.uid(), now.gid()), is_root);
+    if !data.file_type().is_symlink() && mode & 0o7777 != wanted {
+        std::fs::set_permissions(path, Permissions::from_mode(wanted))
             .with_context(|| failed("the mode"))?;
     }
     let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
@@ -255,6 +265,21 @@ pub(crate) fn set_attributes(pair: &Pair, data: &Metadata, xattrs: bool) -> anyh
     };
     rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
         .with_context(|| failed("the times"))
+}
+
+/// Returns the mode that a copy with this owner and group gets. The copy keeps set-user-ID and
+/// set-group-ID only if it has the user or group of the source. Otherwise every user could run it
+/// with the rights of the user that made the copy. Copies by root have the source's owner.
+pub(crate) fn mode_for_owner(data: &Metadata, (uid, gid): (u32, u32), is_root: bool) -> u32 {
+    const SUID: u32 = 0o4000;
+    const SGID: u32 = 0o2000;
+    let mode = data.mode() & 0o7777;
+    if is_root || data.is_dir() {
+        return mode;
+    }
+    let lost_uid = if uid == data.uid() { 0 } else { SUID };
+    let lost_gid = if gid == data.gid() { 0 } else { SGID };
+    mode & !(lost_uid | lost_gid)
 }
 
 /// Creates a further name, and replaces an existing file.

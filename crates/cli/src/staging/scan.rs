@@ -6,6 +6,7 @@ use super::{Options, Pair, Tally};
 use crate::deploy::mounts;
 use crate::deploy::stop::Stop;
 use anyhow::{Context, anyhow};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{DirBuilder, Metadata};
 use std::io;
@@ -36,6 +37,8 @@ struct Scan<'a> {
     last: Option<(PathBuf, Option<u64>)>,
     /// Copies of files that have several names.
     firsts: HashMap<(u64, u64), PathBuf>,
+    /// The copies so far, with their sources, if two sources may give one name.
+    names: Option<HashMap<PathBuf, PathBuf>>,
     found: Scanned,
 }
 
@@ -49,7 +52,9 @@ pub(crate) fn scan(
 ) -> Scanned {
     let (group, firsts, found) = (Group::default(), HashMap::new(), Scanned::default());
     let mounts = mounts::devices("fuse.tsumugi");
-    let mut scan = Scan { options, tally, stop, sender, group, mounts, last: None, firsts, found };
+    let names = may_collide(pairs).then(HashMap::new);
+    let mut scan =
+        Scan { options, tally, stop, sender, group, mounts, last: None, firsts, names, found };
     for pair in pairs {
         scan.walk(pair);
     }
@@ -57,6 +62,15 @@ pub(crate) fn scan(
         let _ = scan.sender.send(scan.group);
     }
     scan.found
+}
+
+/// Returns whether copies of two sources may get one name, because one of the two is, or lies in,
+/// the copy of the other.
+fn may_collide(pairs: &[Pair]) -> bool {
+    let mut targets: Vec<&Path> = pairs.iter().map(|pair| &*pair.target).collect();
+    // Paths are ordered by their components, so those below a path follow it.
+    targets.sort_unstable();
+    targets.windows(2).any(|pair| pair[1].starts_with(pair[0]))
 }
 
 impl Scan<'_> {
@@ -78,6 +92,7 @@ impl Scan<'_> {
     fn visit(&mut self, pair: &Pair) -> anyhow::Result<Vec<Pair>> {
         let data = pair.source.symlink_metadata().context("cannot read its attributes")?;
         if !data.is_dir() {
+            self.note_name(pair)?;
             self.hand_out(pair, data);
             return Ok(Vec::new());
         }
@@ -97,6 +112,23 @@ impl Scan<'_> {
         // Files before directories, so that files can form a group.
         children.sort_by(|a, b| (b.0, &b.1.source).cmp(&(a.0, &a.1.source)));
         Ok(children.into_iter().map(|(_, child)| child).collect())
+    }
+
+    /// Notes the name of a copy. Returns an error if another source has given it already: one of
+    /// the two would be lost. (Directories of one name are merged.)
+    fn note_name(&mut self, pair: &Pair) -> anyhow::Result<()> {
+        let Some(names) = &mut self.names else { return Ok(()) };
+        match names.entry(pair.target.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(pair.source.clone());
+                Ok(())
+            }
+            Entry::Occupied(taken) => Err(anyhow!(
+                "is not copied, because {} has become {}: copy it to another name",
+                taken.get().display(),
+                pair.target.display()
+            )),
+        }
     }
 
     fn hand_out(&mut self, pair: &Pair, data: Metadata) {

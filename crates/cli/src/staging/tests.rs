@@ -118,6 +118,74 @@ fn senseless_targets_are_refused() {
     assert!(pairs(&[base.path().join("missing")], &source).is_err());
 }
 
+/// Goal: as with cp(1), "a/." stands for the content of a directory, in every spelling, and a source
+/// that is given twice is copied once.
+#[test]
+fn a_dot_stands_for_the_content() {
+    let base = tempfile::tempdir().unwrap();
+    let (source, target) = (base.path().join("a"), base.path().join("target"));
+    fs::create_dir_all(source.join("b")).unwrap();
+    fs::create_dir(&target).unwrap();
+    fs::write(source.join("b/file"), "x").unwrap();
+    for spelling in ["a/.", "a/./", "a//.", "a/b/.."] {
+        let given = base.path().join(spelling);
+        let found = pairs(&[given.clone(), given.clone()], &target).unwrap();
+        assert_eq!(found, [Pair { source: given, target: target.clone() }]);
+    }
+    for spelling in ["a", "a/", "a//"] {
+        let found = pairs(&[base.path().join(spelling)], &target).unwrap();
+        assert_eq!(found[0].target, target.join("a"), "{spelling}");
+    }
+    assert_eq!(run(&[base.path().join("a/.")], &target).errors, []);
+    assert!(target.join("b/file").exists() && !target.join("a").exists());
+}
+
+/// Goal: of two sources that would become one file, one is copied and the other is named in an
+/// error, also inside directories that are merged; files that are there already are replaced.
+#[test]
+fn no_source_replaces_another() {
+    let base = tempfile::tempdir().unwrap();
+    let (one, two, target) =
+        (base.path().join("one"), base.path().join("two"), base.path().join("target"));
+    for (directory, content) in [(&one, "one"), (&two, "two"), (&target, "before")] {
+        fs::create_dir_all(directory.join("both")).unwrap();
+        fs::write(directory.join("out"), content).unwrap();
+        fs::write(directory.join("both/out"), content).unwrap();
+    }
+    fs::write(two.join("both/other"), "two").unwrap();
+    for name in ["out", "both"] {
+        let summary = run(&[one.join(name), two.join(name)], &target);
+        assert_eq!(summary.failures, 1, "{name}: {:?}", summary.errors);
+        let lost = &summary.errors[0];
+        assert!(lost.path.starts_with(two.to_str().unwrap()) && lost.path.ends_with("out"));
+        assert!(lost.error.contains(one.to_str().unwrap()), "{}", lost.error);
+    }
+    for name in ["out", "both/out"] {
+        assert_eq!(fs::read_to_string(target.join(name)).unwrap(), "one");
+    }
+    assert_eq!(fs::read_to_string(target.join("both/other")).unwrap(), "two");
+}
+
+/// Goal: a copy that gets another owner or group than its source does not act as this owner.
+#[test]
+fn privileges_stay_with_their_owner() {
+    let base = tempfile::tempdir().unwrap();
+    let path = base.path().join("program");
+    fs::write(&path, "x").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o7755)).unwrap();
+    let data = fs::metadata(&path).unwrap();
+    let (uid, gid) = (data.uid(), data.gid());
+    let mode = |owner, is_root| file::mode_for_owner(&data, owner, is_root);
+    assert_eq!(mode((uid, gid), false), 0o7755);
+    assert_eq!(mode((uid + 1, gid), false), 0o3755);
+    assert_eq!(mode((uid, gid + 1), false), 0o5755);
+    assert_eq!(mode((uid + 1, gid + 1), false), 0o1755);
+    assert_eq!(mode((uid + 1, gid + 1), true), 0o7755);
+    fs::set_permissions(base.path(), fs::Permissions::from_mode(0o2770)).unwrap();
+    let data = fs::metadata(base.path()).unwrap();
+    assert_eq!(file::mode_for_owner(&data, (uid + 1, gid + 1), false), 0o2770, "a directory");
+}
+
 /// Goal: a stopped copy leaves neither partial files nor temporary names.
 #[test]
 fn stopped_copy_leaves_nothing_half() {
@@ -142,4 +210,27 @@ fn stopped_copy_leaves_nothing_half() {
         assert!(!entry.file_name().to_string_lossy().starts_with('.'), "{entry:?}");
         assert_eq!(entry.metadata().unwrap().len(), 1 << 20);
     }
+}
+
+/// Goal: a copy with digests stops in the middle of a hole too, which may be larger than any disk.
+#[test]
+fn a_hole_does_not_keep_a_copy_from_stopping() {
+    let base = tempfile::tempdir().unwrap();
+    let source = base.path().join("source");
+    // With fewer bytes the digest of the hole would be complete before the copy is stopped.
+    fs::File::create(&source).unwrap().set_len(4 << 40).unwrap();
+    let (tally, stop) = (Tally::default(), Stop::default());
+    let pairs = pairs(&[source], &base.path().join("target")).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| copy(&pairs, &options(), &tally, &stop));
+        while !fs::read_dir(base.path())
+            .unwrap()
+            .any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with(".tsumugi-cp-"))
+        {
+            std::thread::yield_now();
+        }
+        stop.request();
+    });
+    assert_eq!(tally.summary().files, 0);
+    assert_eq!(fs::read_dir(base.path()).unwrap().count(), 1);
 }

@@ -6,7 +6,7 @@
 //! none. If the mount refuses a group, for example because a name exists already, its files are
 //! copied one by one, which also finds the reason.
 
-use super::file::{Copier, open_source};
+use super::file::{Copier, mode_for_owner, open_source};
 use super::task::Task;
 use super::{Tally, xattrs};
 use anyhow::{Context, anyhow};
@@ -123,10 +123,13 @@ impl Copier {
         let (file, data) = open_source(&task.source).ok()?;
         let mut bytes = Vec::with_capacity(data.len().min(INLINE_MAX_BYTES) as usize + 1);
         file.take(INLINE_MAX_BYTES + 1).read_to_end(&mut bytes).ok()?;
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let is_plain = !self.xattrs || !xattrs::may_have_any(&task.source);
         (bytes.len() as u64 <= INLINE_MAX_BYTES && is_plain).then(|| NewFile {
             name,
-            mode: (data.mode() & 0o7777) as u16,
+            // The mount gives it the caller's group, or that of the directory, which is not the
+            // source's if the caller's is not.
+            mode: mode_for_owner(&data, (uid.as_raw(), gid.as_raw()), uid.is_root()) as u16,
             uid: data.uid(),
             gid: data.gid(),
             atime: Timestamp::from_parts(data.atime(), data.atime_nsec() as u32),

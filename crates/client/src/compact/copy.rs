@@ -11,8 +11,10 @@ use protocol::space::NewAllocation;
 use protocol::sums::Sums;
 use protocol::{DeviceId, Errno, Extent, ExtentList, Generation, Place};
 use reactor::Shared;
+use reactor::time::timeout;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// A compaction needs one part in this many of the pool free.
 const FREE_PARTS: u64 = 8;
@@ -27,6 +29,10 @@ const COMMANDS_MIN: u64 = 4;
 
 /// How often space is leased for a copy. A grant may be smaller than the request, or in short runs.
 const LEASES_MAX: usize = 2;
+
+/// Longest wait for space for a copy. Meanwhile the pieces hold back all blocks that others free,
+/// and so the space itself, if the pool is full.
+const LEASE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A copy may lie in one piece for this many commands of the old pieces.
 const COMMANDS_SAVED_PARTS: usize = 2;
@@ -197,11 +203,31 @@ impl Client {
                 return Ok(allocated);
             }
             // The copy belongs on this device, not on another one.
-            if number < LEASES_MAX && self.lease_space(device, bytes as u64).await? != device {
+            if number < LEASES_MAX && self.lease_soon(device, bytes as u64).await? != device {
                 return Err(Errno::ENOSPC);
             }
         }
         Err(Errno::ENOSPC)
+    }
+
+    /// Leases space for a copy, if it is granted soon. A later grant serves others, or the next copy.
+    async fn lease_soon(self: &Rc<Self>, device: DeviceId, bytes: u64) -> Result<DeviceId, Errno> {
+        if reactor::mutant!("compaction-waits-for-space") {
+            return self.lease_space(device, bytes).await;
+        }
+        if self.compaction.leases.count() > 0 {
+            return Err(Errno::EAGAIN);
+        }
+        let (client, lease) = (Rc::clone(self), self.compaction.leases.enter());
+        let leasing = reactor::spawn(async move {
+            let leased = client.lease_space(device, bytes).await;
+            drop(lease);
+            leased
+        });
+        match timeout(LEASE_PATIENCE, leasing).await {
+            Ok(leased) => leased.unwrap_or(Err(Errno::EIO)),
+            Err(_) => Err(Errno::EAGAIN),
+        }
     }
 
     /// Allocates blocks in at most `pieces_max` runs, or none.
@@ -312,5 +338,25 @@ impl Client {
         let spare = pool.free_bytes.saturating_sub(pool.dead_bytes);
         let is_enough = spare >= pool.total_bytes / FREE_PARTS;
         if is_enough { Ok(()) } else { Err(Errno::ENOSPC) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::lifecycle::tests::alone;
+    use protocol::{DeviceId, Errno};
+
+    /// Goal: a copy does not wait until there is space, and makes no second request while the first
+    /// waits (P11).
+    #[test]
+    fn a_copy_does_not_wait_for_space() {
+        let scene = async {
+            let client = alone();
+            for _ in 0..2 {
+                assert_eq!(client.lease_soon(DeviceId(1), 1).await, Err(Errno::EAGAIN));
+                assert_eq!(client.compaction.leases.count(), 1);
+            }
+        };
+        reactor::sim::Simulation::new(1).run(scene).unwrap();
     }
 }

@@ -17,8 +17,16 @@ pub(crate) struct Pages {
     pub(crate) stale: Cell<u64>,
     /// All pages that were stale by this number are dropped.
     pub(crate) dropped: Cell<u64>,
+    /// The kernel is asked to drop all pages that were stale by this number, and reports the end.
+    pub(crate) asked: Cell<u64>,
+    /// Drops that take so long that something else did not wait for them.
+    pub(crate) late_drops: WaitGroup,
+    /// When the last of them ended.
+    pub(crate) late_drop_ended: Cell<Option<Instant>>,
     /// When the kernel was last asked to drop pages.
     pub(crate) drop_requested: Cell<Option<Instant>>,
+    /// Requests of the kernel for which it may have locked pages.
+    pub(crate) users: WaitGroup,
     /// When something was last read that the kernel may keep.
     read: Cell<Option<Instant>>,
     /// When the kernel last asked for bytes of its pages.
@@ -60,9 +68,19 @@ impl Pages {
         }
     }
 
+    /// Notes that the kernel has dropped all pages that were stale by this number.
+    pub(crate) fn note_dropped(&self, stale: u64) {
+        self.dropped.set(self.dropped.get().max(stale));
+    }
+
     /// Returns whether the kernel may have stale pages.
     pub(crate) fn are_stale(&self) -> bool {
         self.dropped.get() < self.stale.get()
+    }
+
+    /// Returns whether the kernel is asked to drop all stale pages, or has dropped them.
+    pub(crate) fn are_asked(&self) -> bool {
+        self.asked.get().max(self.dropped.get()) >= self.stale.get()
     }
 
     /// Returns whether the file is open for writing through the cache.
@@ -74,8 +92,9 @@ impl Pages {
     /// the cache that arrived at `came`. It can if the page was dropped after the kernel had
     /// written to it, while the write was on its way.
     pub(crate) fn may_lack_write(&self, came: Instant) -> bool {
-        let is_near = |requested: &Instant| *requested + ON_ITS_WAY > came;
-        let Some(requested) = self.drop_requested.get().filter(is_near) else { return false };
-        self.read.get().is_some_and(|read| read >= requested)
+        let Some(requested) = self.drop_requested.get() else { return false };
+        let last = self.late_drop_ended.get().map_or(requested, |ended| ended.max(requested));
+        let is_near = last + ON_ITS_WAY > came || self.late_drops.count() > 0;
+        is_near && self.read.get().is_some_and(|read| read >= requested)
     }
 }

@@ -146,7 +146,7 @@ impl State {
         if !self.may_cache() {
             return;
         }
-        self.ahead.clear();
+        self.ahead.replace(extents);
         for extent in extents {
             self.known.insert(extent.offset..extent.end());
             self.put_extent(extent);

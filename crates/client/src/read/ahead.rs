@@ -75,7 +75,7 @@ impl Client {
     /// extents.
     pub(super) async fn take_ahead(&self, inode: &Inode, range: &Range<u64>) -> Option<Vec<Chunk>> {
         if !inode.dirty.borrow().is_clean() && !reactor::mutant!("ahead-over-dirty") {
-            inode.state.borrow_mut().ahead.clear();
+            inode.state.borrow_mut().ahead.pieces.clear();
             return None;
         }
         let pieces = inode.state.borrow_mut().ahead.take(range, inode.last_commit.get())?;

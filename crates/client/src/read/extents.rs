@@ -33,7 +33,14 @@ pub(crate) struct HeldExtents {
     /// The file's first bytes, where no run is.
     pub(crate) head: Rc<[u8]>,
     _epoch: ReadGuard,
-    _lease: Option<InFlight>,
+    lease: Option<InFlight>,
+}
+
+impl HeldExtents {
+    /// Returns whether READ was held when the extents were taken, so that they may be cached.
+    pub(crate) fn is_leased(&self) -> bool {
+        self.lease.is_some()
+    }
 }
 
 /// The service's answer about a range of a file.
@@ -75,14 +82,7 @@ impl Client {
         let epoch = self.session.life.hold();
         let lease = Some(inode.lease_reads.enter());
         let sums = self.sums_of(&state.sums, &runs);
-        Some(HeldExtents {
-            size: attr.size,
-            runs,
-            sums,
-            head: state.head(),
-            _epoch: epoch,
-            _lease: lease,
-        })
+        Some(HeldExtents { size: attr.size, runs, sums, head: state.head(), _epoch: epoch, lease })
     }
 
     /// Returns the committed extents of a range, held until the read ends.
@@ -130,14 +130,7 @@ impl Client {
                     .contains(Rights::READ)
                     .then(|| inode.lease_reads.enter());
                 sums.sort();
-                return Ok(HeldExtents {
-                    size: attr.size,
-                    runs,
-                    sums,
-                    head,
-                    _epoch: epoch,
-                    _lease: lease,
-                });
+                return Ok(HeldExtents { size: attr.size, runs, sums, head, _epoch: epoch, lease });
             }
         }
     }

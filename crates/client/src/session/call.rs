@@ -91,9 +91,10 @@ impl Session {
         progress: Rc<Progress>,
     ) -> Result<Answer, Failure> {
         let slot = guard.as_ref().map(SlotGuard::slot);
+        let traits = call.traits();
         // Blocks that a change frees are not used again until reads from before its answer have
         // ended.
-        let _epoch = call.traits().may_free.then(|| self.life.hold());
+        let epoch = traits.may_free.then(|| self.life.hold());
         // A report of locks belongs to its session: another session has other locks.
         let is_bound =
             slot.is_some() || matches!(call, Call::Session(SessionCall::ReportLocks { .. }));
@@ -112,6 +113,11 @@ impl Session {
                 // The lost session may or may not have carried it out.
                 return Err(Failure { errno: Errno::EIO, is_refusal: false });
             }
+            // If it was sent before, it may have been carried out. The answer to a commit that waits
+            // for devices comes later than others.
+            let is_in_order = progress.sent_in.get().is_none() && traits.made_durable.is_none();
+            let in_order = epoch.as_ref().filter(|_| is_in_order);
+            let unanswered = in_order.map(|epoch| self.life.await_answer(epoch));
             progress.sent_in.set(Some(self.life.stamp()));
             self.counts.borrow_mut().note(&request.call);
             let (sender, receiver) = oneshot();
@@ -119,6 +125,7 @@ impl Session {
             // The slot is in use until the answer is there.
             let (guard, progress_then) = (guard.clone(), Rc::clone(&progress));
             link.call_then(&request, move |answer| {
+                drop(unanswered);
                 let outcome = answer.map(|response: Response| {
                     if let Some(handler) = session.handler() {
                         let is_awaited = progress_then.is_awaited.get() && !sender.is_closed();

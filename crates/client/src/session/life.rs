@@ -7,6 +7,7 @@ use reactor::local::Notify;
 use reactor::time::{Instant, now, timeout};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -32,12 +33,42 @@ struct Epochs {
     latest: FreeEpoch,
     /// Running reads (and changes), by the epoch they began under.
     under_way: BTreeMap<FreeEpoch, usize>,
+    /// Changes without an answer, whose answers come in the order of their execution.
+    unanswered: BTreeMap<u64, ReadGuard>,
+    /// The number of the next such call.
+    next_call: u64,
 }
 
-/// Marks a read as running until it is dropped.
+impl Epochs {
+    fn enter(&mut self, epoch: FreeEpoch) {
+        *self.under_way.entry(epoch).or_default() += 1;
+    }
+
+    fn leave(&mut self, epoch: FreeEpoch) {
+        let count = self.under_way.get_mut(&epoch).filter(|count| **count > 0);
+        // Without the count, blocks that it reads would be reported as free of readers.
+        let Some(count) = count else { panic!("a read under {epoch:?} is not counted") };
+        *count -= 1;
+        if *count == 0 {
+            self.under_way.remove(&epoch);
+        }
+    }
+}
+
+/// The epoch of a read.
+struct Hold {
+    epoch: Cell<FreeEpoch>,
+    epochs: Rc<RefCell<Epochs>>,
+}
+
+/// Marks a read as running until all clones are dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadGuard(Rc<Hold>);
+
+/// Marks a change as one that has no answer, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct ReadGuard {
-    epoch: FreeEpoch,
+pub(super) struct Unanswered {
+    call: u64,
     epochs: Rc<RefCell<Epochs>>,
 }
 
@@ -121,8 +152,31 @@ impl Life {
 
     /// Begins a read under extents that held at `epoch`.
     pub(crate) fn hold_at(&self, epoch: FreeEpoch) -> ReadGuard {
-        *self.epochs.borrow_mut().under_way.entry(epoch).or_default() += 1;
-        ReadGuard { epoch, epochs: Rc::clone(&self.epochs) }
+        self.epochs.borrow_mut().enter(epoch);
+        ReadGuard(Rc::new(Hold { epoch: Cell::new(epoch), epochs: Rc::clone(&self.epochs) }))
+    }
+
+    /// Notes that a change waits for its answer, which will come in the order of its execution.
+    pub(super) fn await_answer(&self, change: &ReadGuard) -> Unanswered {
+        let mut epochs = self.epochs.borrow_mut();
+        let call = epochs.next_call;
+        epochs.next_call += 1;
+        epochs.unanswered.insert(call, change.clone());
+        Unanswered { call, epochs: Rc::clone(&self.epochs) }
+    }
+
+    /// Takes a free epoch that the service has sent after the answers to all changes that it has
+    /// carried out. It will carry out the others under this epoch or a later one, so they hold no
+    /// blocks back that were freed before. (They may wait for others who wait for these blocks.)
+    pub(crate) fn advance(&self, epoch: FreeEpoch) {
+        self.note_epoch(epoch);
+        if reactor::mutant!("unanswered-hold-space") {
+            return;
+        }
+        let unanswered: Vec<_> = self.epochs.borrow().unanswered.values().cloned().collect();
+        for change in unanswered {
+            change.0.advance(epoch);
+        }
     }
 
     /// Returns an epoch such that every read that began before it has ended.
@@ -134,16 +188,35 @@ impl Life {
     }
 }
 
-impl Drop for ReadGuard {
-    fn drop(&mut self) {
-        let mut epochs = self.epochs.borrow_mut();
-        let count = epochs.under_way.get_mut(&self.epoch).filter(|count| **count > 0);
-        // Without the count, blocks that it reads would be reported as free of readers.
-        let Some(count) = count else { panic!("a read under {:?} is not counted", self.epoch) };
-        *count -= 1;
-        if *count == 0 {
-            epochs.under_way.remove(&self.epoch);
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Hold").field(&self.epoch.get()).finish()
+    }
+}
+
+impl Hold {
+    fn advance(&self, epoch: FreeEpoch) {
+        let before = self.epoch.get();
+        if before < epoch {
+            let mut epochs = self.epochs.borrow_mut();
+            epochs.enter(epoch);
+            epochs.leave(before);
+            self.epoch.set(epoch);
         }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.epochs.borrow_mut().leave(self.epoch.get());
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        let change = self.epochs.borrow_mut().unanswered.remove(&self.call);
+        // Its end borrows the epochs.
+        drop(change);
     }
 }
 
@@ -166,5 +239,26 @@ mod tests {
         assert_eq!(life.ended_through(), FreeEpoch(9));
         drop(new);
         assert_eq!(life.ended_through(), FreeEpoch(12));
+    }
+
+    /// Goal: a change that was not carried out holds no blocks back that were freed before, and one
+    /// that has its answer does.
+    #[test]
+    fn an_unanswered_change_moves_on() {
+        let life = Life::new(Times::default());
+        life.note_epoch(FreeEpoch(5));
+        let (waiting, answered) = (life.hold(), life.hold());
+        let unanswered = life.await_answer(&waiting);
+        drop(life.await_answer(&answered));
+        life.advance(FreeEpoch(9));
+        assert_eq!(life.ended_through(), FreeEpoch(5));
+        drop(answered);
+        assert_eq!(life.ended_through(), FreeEpoch(9), "it waits, and holds blocks back");
+        life.note_epoch(FreeEpoch(12));
+        drop(unanswered);
+        life.advance(FreeEpoch(15));
+        assert_eq!(life.ended_through(), FreeEpoch(9), "it is carried out");
+        drop(waiting);
+        assert_eq!(life.ended_through(), FreeEpoch(15));
     }
 }

@@ -1,5 +1,6 @@
 //! Answers recalls of rights, and invalidations of names.
 
+use crate::change::PageDrop;
 use crate::client::Client;
 use crate::inode::Inode;
 use crate::session::handler::{PushReply, answer};
@@ -32,7 +33,7 @@ impl Client {
         let has_pages = is_read && inode.pages.are_stale() && inode.state.borrow().is_open();
         let is_quiet = inode.lease_reads.count() == 0 && taken.is_none() && !has_pages;
         if is_quiet && !is_shown && !has_locks && (!is_data || is_idle) {
-            self.end_recall(reply, &inode, recall, false);
+            self.end_recall(reply, &inode, recall, PageDrop::Refused);
             counted.end(0);
             return;
         }
@@ -57,21 +58,22 @@ impl Client {
                 let publish = self.publish_attributes(&inode);
                 let _ = self.working_on.during(recall.stamp, publish).await;
             }
-            let mut is_dropped = false;
+            let mut dropped = PageDrop::Refused;
             if has_pages && !reactor::mutant!("recall-before-pages") {
-                is_dropped = self.drop_stale_pages(&inode).await;
+                dropped = self.drop_stale_pages(&inode).await;
             }
-            self.end_recall(reply, &inode, &recall, is_dropped);
+            self.end_recall(reply, &inode, &recall, dropped);
             counted.end(0);
         });
     }
 
-    /// Answers a recall. Has the kernel drop its pages, unless it has done so just before.
-    fn end_recall(&self, reply: PushReply, inode: &Rc<Inode>, recall: &Recall, is_dropped: bool) {
+    /// Answers a recall. Has the kernel drop its pages, unless it has just done so or will soon.
+    fn end_recall(&self, reply: PushReply, inode: &Rc<Inode>, recall: &Recall, dropped: PageDrop) {
         inode.end_recall(recall.stamp);
         let recalled = Recalled { inode: inode.id, kept: inode.kept() };
         answer(reply, &PushAnswer::Recalled(recalled));
-        if recall.rights.contains(Rights::READ) && (!is_dropped || inode.pages.are_stale()) {
+        let is_asked = dropped != PageDrop::Refused && inode.pages.are_asked();
+        if recall.rights.contains(Rights::READ) && !is_asked {
             self.send_pages_invalidation(inode);
         }
     }

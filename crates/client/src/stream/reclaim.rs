@@ -24,9 +24,7 @@ impl Client {
         // Files that were deleted while open, and are closed since, hold space too.
         self.give_back().await;
         self.return_unused_space().await;
-        self.session.note_epoch(free_epoch);
-        // Reads are short. A change that waits for others (which may wait for this space) is not:
-        // what it holds back is freed a little later.
+        // Reads are short. So are the calls that are under way, as far as they hold blocks back.
         let deadline = now() + READS_PATIENCE;
         while self.session.life.ended_through() < free_epoch && now() < deadline {
             sleep(Duration::from_millis(1)).await;

@@ -29,6 +29,7 @@ pub mod synthetic;
 pub mod tail;
 #[cfg(test)]
 mod test_support;
+pub mod threads;
 pub mod worker;
 pub mod workload;
 pub mod workloads;

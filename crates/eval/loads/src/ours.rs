@@ -5,7 +5,7 @@ use crate::engine::Work;
 use crate::outcome::Outcome;
 use crate::process::{self, Finished};
 use base::{Error, Stop};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -18,14 +18,19 @@ const RUN_PATIENCE: Duration = Duration::from_mins(1);
 const COMPLAINT_CHARS_MAX: usize = 2000;
 
 /// Times of operations, in µs.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Times {
-    pub(crate) avg: f64,
-    pub(crate) p50: f64,
-    pub(crate) p99: f64,
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Times {
+    /// Mean.
+    pub avg: f64,
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
     #[serde(rename = "p99.9")]
-    pub(crate) p999: f64,
-    pub(crate) max: f64,
+    pub p999: f64,
+    /// Longest.
+    pub max: f64,
 }
 
 /// Runs one load to its end; `parse` reads what it says.

@@ -3,22 +3,28 @@
 //! The rate does not depend on how operations end, so that CPU time per operation can be looked at
 //! by rate. A run that does not reach 99 % of its rate is marked: it counts as measured, but not for what
 //! CPU time grows with.
+//!
+//! [`generator`] is the load itself, which `tsumugi eval rate` runs; the engine starts that command, so that a run
+//! has a process of its own.
+
+pub mod generator;
+pub mod summary;
 
 use crate::blocks;
 use crate::engine::{Declaration, Engine, Operations, SettingKind, Work};
 use crate::keys::{Form, Key, Table};
 use crate::level::{Level, LevelKind, Runtime, Setting, Storage};
 use crate::metric::Metric;
-use crate::ours::{self, Times};
+use crate::ours;
 use crate::outcome::{Mark, Outcome};
 use crate::place::Place;
 use crate::workload::{Access, Load, Pattern};
 use base::messages::{Language, Text};
 use base::{Error, Stop};
-use serde::Deserialize;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
+use summary::Summary;
 
 const NAME: &str = "tsumugi eval rate";
 const UNITS_MAX: u32 = 65_536;
@@ -139,24 +145,6 @@ pub struct RateEngine {
     program: PathBuf,
 }
 
-#[derive(Debug, Deserialize)]
-struct Said {
-    seconds: f64,
-    is_interrupted: bool,
-    is_saturated: bool,
-    bs: u64,
-    ios: u64,
-    ios_all: u64,
-    iops: f64,
-    latency_us: Times,
-    service_us: Times,
-    lateness_us: Times,
-    submissions: Vec<(u64, u64)>,
-    cpu_us_per_io: f64,
-    unfinished: u64,
-    series: Vec<u64>,
-}
-
 impl RateEngine {
     /// An engine that runs this program.
     pub fn new(program: PathBuf) -> Self {
@@ -248,7 +236,7 @@ fn storage(work: &Work<'_>, place: &dyn Place) -> Vec<String> {
 /// Reads what `tsumugi eval rate --json` says.
 fn parse(text: &str, pattern: Pattern) -> Result<Outcome, Error> {
     let wrong = |why: &str| Error::program(NAME, why);
-    let said: Said = serde_json::from_str(text).map_err(|error| wrong(&error.to_string()))?;
+    let said: Summary = serde_json::from_str(text).map_err(|error| wrong(&error.to_string()))?;
     if said.is_interrupted {
         return Err(wrong("was interrupted by somebody else"));
     }
@@ -293,11 +281,11 @@ fn parse(text: &str, pattern: Pattern) -> Result<Outcome, Error> {
     }
     let calls: u64 = said.submissions.iter().map(|(_, count)| count).sum();
     if calls > 0 {
-        let entries: u64 = said.submissions.iter().map(|(size, count)| size * count).sum();
+        let entries: u64 = said.submissions.iter().map(|(size, count)| *size as u64 * count).sum();
         outcome.further.insert("batch_achieved".into(), entries as f64 / calls as f64);
     }
-    for (name, value) in
-        [("ios", said.ios), ("ios_all", said.ios_all), ("unfinished", said.unfinished)]
+    let unfinished = u64::from(said.unfinished);
+    for (name, value) in [("ios", said.ios), ("ios_all", said.ios_all), ("unfinished", unfinished)]
     {
         outcome.further.insert(name.into(), value as f64);
     }

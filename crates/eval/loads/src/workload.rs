@@ -199,4 +199,9 @@ impl Pattern {
     pub fn writes(self) -> bool {
         matches!(self, Self::Write | Self::RandomWrite | Self::RandomMixed)
     }
+
+    /// Whether its offsets are random.
+    pub fn is_random(self) -> bool {
+        matches!(self, Self::RandomRead | Self::RandomWrite | Self::RandomMixed)
+    }
 }

@@ -227,6 +227,10 @@ async fn identify(
 pub(crate) struct NvmLimits {
     /// Most bytes of one Write Zeroes.
     pub(crate) zero_bytes_max: u64,
+    /// Most bytes of one Verify.
+    pub(crate) verify_bytes_max: u64,
+    /// Most bytes of one Write Uncorrectable.
+    pub(crate) uncorrectable_bytes_max: u64,
     /// Most ranges of one Dataset Management command.
     pub(crate) discard_ranges_max: usize,
     /// Most blocks of one of its ranges.
@@ -240,6 +244,8 @@ impl Default for NvmLimits {
     fn default() -> Self {
         Self {
             zero_bytes_max: u64::MAX,
+            verify_bytes_max: u64::MAX,
+            uncorrectable_bytes_max: u64::MAX,
             discard_ranges_max: 256,
             discard_range_blocks_max: u32::MAX.into(),
             discard_blocks_max: u64::MAX,
@@ -252,11 +258,16 @@ impl NvmLimits {
     fn new(stated: &IdentifyControllerNvm, mpsmin: u64) -> Self {
         let none = Self::default();
         let stated_or = |stated: u64, none: u64| if stated == 0 { none } else { stated.min(none) };
-        let zero_shift = u64::from(stated.wzsl) + 12 + mpsmin;
-        let is_limited = stated.wzsl != 0 && zero_shift < 64;
+        // Powers of two of the smallest page.
+        let bytes = |exponent: u8| {
+            let shift = u64::from(exponent) + 12 + mpsmin;
+            if exponent != 0 && shift < 64 { 1 << shift } else { u64::MAX }
+        };
         let ranges = stated_or(stated.dmrl.into(), none.discard_ranges_max as u64);
         Self {
-            zero_bytes_max: if is_limited { 1 << zero_shift } else { none.zero_bytes_max },
+            zero_bytes_max: bytes(stated.wzsl),
+            verify_bytes_max: bytes(stated.vsl),
+            uncorrectable_bytes_max: bytes(stated.wusl),
             discard_ranges_max: ranges as usize,
             discard_range_blocks_max: stated_or(
                 stated.dmrsl.get().into(),
@@ -271,6 +282,8 @@ impl NvmLimits {
         let least = |of: fn(&Self) -> u64| of(&self).min(of(&other));
         Self {
             zero_bytes_max: least(|it| it.zero_bytes_max),
+            verify_bytes_max: least(|it| it.verify_bytes_max),
+            uncorrectable_bytes_max: least(|it| it.uncorrectable_bytes_max),
             discard_ranges_max: self.discard_ranges_max.min(other.discard_ranges_max),
             discard_range_blocks_max: least(|it| it.discard_range_blocks_max),
             discard_blocks_max: least(|it| it.discard_blocks_max),

@@ -38,6 +38,10 @@ impl Request {
             NvmOpcode::READ => "read",
             NvmOpcode::WRITE_ZEROES => "write_zeroes",
             NvmOpcode::DATASET_MANAGEMENT => "dataset_management",
+            NvmOpcode::COMPARE => "compare",
+            NvmOpcode::VERIFY => "verify",
+            NvmOpcode::COPY => "copy",
+            NvmOpcode::WRITE_UNCORRECTABLE => "write_uncorrectable",
             _ => "other",
         };
         Point::new(Family::Host, opcode.0, name)
@@ -191,8 +195,11 @@ impl Namespace {
             Ok(Outcome::ConnectionLost) if reactor::mutant!("lost-write-done") => Next::Done(data),
             Ok(Outcome::ConnectionLost) => {
                 let end = connection.reason();
-                let may_resend = !request.is_write
-                    || self.0.controller.options().interrupted_writes == InterruptedWrites::Resend;
+                let resends =
+                    self.0.controller.options().interrupted_writes == InterruptedWrites::Resend;
+                // A copy may have overwritten its own source.
+                let is_copy = request.sqe.nvm_opcode() == NvmOpcode::COPY;
+                let may_resend = !request.is_write || (resends && !is_copy);
                 if !may_resend {
                     return Next::Fail(Error::WriteInterrupted(end));
                 }
@@ -245,6 +252,27 @@ impl Namespace {
         };
         RETRY_DELAY.max(Duration::from_millis(u64::from(units) * 100))
     }
+}
+
+/// Returns the pause before a fused pair is sent again, if it was refused because of its path or for
+/// a moment: then nothing of it was executed.
+pub(super) fn retry_elsewhere(
+    route: &Route<'_>,
+    statuses: [Status; 2],
+    attempt: u32,
+) -> Option<Duration> {
+    let is_transient = |status: &Status| {
+        !status.is_do_not_retry()
+            && (status.is_path_error() || status.is(Status::TRANSIENT_TRANSPORT_ERROR))
+    };
+    let status = statuses.into_iter().find(is_transient)?;
+    if let Some(path) = route.path
+        && may_go_elsewhere(status)
+    {
+        path.note_status(&route.link, status);
+        return Some(Duration::ZERO);
+    }
+    (attempt < RETRIES_MAX).then_some(RETRY_DELAY)
 }
 
 /// Returns whether another path may execute a command with this status.

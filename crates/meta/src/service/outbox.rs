@@ -17,6 +17,9 @@ use std::time::Duration;
 /// Interval between attempts to store changes while the disk is full.
 const FLUSH_AGAIN: Duration = Duration::from_millis(100);
 
+/// Most flushes in a row until nothing more is posted.
+const FLUSHES_MAX: usize = 16;
+
 /// The way back to a client.
 pub(crate) type ClientReply = Reply<Acceptor<Client>>;
 
@@ -126,6 +129,18 @@ impl Shared {
                 Outgoing::Then(then) => then(self),
             }
         }
+    }
+
+    /// Stores executed changes and sends everything that waited for it, also what that posts. Returns
+    /// whether nothing is left: the disk may be full.
+    pub(super) fn flush_all(self: &Rc<Self>) -> bool {
+        for _ in 0..FLUSHES_MAX {
+            if self.outbox.borrow().is_empty() {
+                return true;
+            }
+            self.flush();
+        }
+        self.outbox.borrow().is_empty()
     }
 
     /// Flushes again soon, when there may be room.

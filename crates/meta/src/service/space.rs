@@ -129,6 +129,10 @@ impl Shared {
         while self.reclaim_some() {
             reactor::yield_now().await;
         }
+        // A session that gets the free epoch counts calls without an answer as not carried out (P4).
+        if !self.flush_all() {
+            return false;
+        }
         let mut is_complete = true;
         let free_epoch = self.core.borrow().free_epoch();
         let asked: Vec<_> = self

@@ -8,7 +8,8 @@ const LIMITED_RETRY: u32 = 1 << 31;
 const DEALLOCATE: u32 = 1 << 25;
 const PRINFO_SHIFT: u32 = 26;
 
-/// Dwords 10 to 12 of Read, Write, Compare and Write Zeroes (NVM 3.3.1, 3.3.4, 3.3.6, 3.3.8).
+/// Dwords 10 to 12 of Read, Write, Compare, Verify, Write Uncorrectable and Write Zeroes (NVM 3.3.1,
+/// 3.3.4 to 3.3.8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadWrite {
     /// SLBA: the first logical block.
@@ -39,7 +40,8 @@ impl ReadWrite {
         }
     }
 
-    /// Encodes the command; `opcode` is one of Read, Write, Compare, Write Zeroes.
+    /// Encodes the command; `opcode` is one of Read, Write, Compare, Verify, Write Uncorrectable,
+    /// Write Zeroes.
     ///
     /// Fails with [`Error::InvalidField`] if `blocks` is not in 1 to 65536 or `prinfo` is above 15.
     pub fn encode(&self, opcode: NvmOpcode, nsid: Nsid) -> Result<SubmissionQueueEntry, Error> {

@@ -317,6 +317,10 @@ impl IdentifyController {
     pub const ONCS_VERIFY: u16 = 1 << 7;
     /// ONCS: Copy.
     pub const ONCS_COPY: u16 = 1 << 8;
+    /// FUSES: Compare and Write.
+    pub const FUSES_COMPARE_AND_WRITE: u16 = 1;
+    /// CDFS: copy descriptor format 0, ranges of the same namespace.
+    pub const CDFS_FORMAT_0: u16 = 1;
     /// VWC: a volatile write cache is present.
     pub const VWC_PRESENT: u8 = 1;
     /// VWC: Flush with the broadcast NSID flushes all namespaces.

@@ -58,7 +58,7 @@ impl Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallTraits {
     /// It may free blocks. A request for space does not, and may have to wait until blocks that
-    /// other calls freed have rested.
+    /// other calls freed have rested. Nor does a request for a lock.
     pub may_free: bool,
     /// The errno that refuses it while the store's disk is nearly full; calls that only give
     /// something back are executed.
@@ -114,10 +114,12 @@ impl ChangeCall {
             | ChangeCall::SetXattr { .. }
             | ChangeCall::RemoveXattr { .. } => change,
             ChangeCall::LeaseSpace { .. } => CallTraits { may_free: false, ..change },
-            ChangeCall::ReturnSpace { .. } | ChangeCall::Unlock(_) => {
-                CallTraits { when_full: None, ..change }
+            ChangeCall::ReturnSpace { .. } => CallTraits { when_full: None, ..change },
+            ChangeCall::Unlock(_) => CallTraits { may_free: false, when_full: None, ..change },
+            // It may wait for hours.
+            ChangeCall::SetLock { .. } => {
+                CallTraits { may_free: false, when_full: Some(Errno::ENOLCK), ..change }
             }
-            ChangeCall::SetLock { .. } => CallTraits { when_full: Some(Errno::ENOLCK), ..change },
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use super::{Controller, ERROR_ENTRIES_MAX, Reply};
 use crate::ana;
+use crate::limits::COPY_RANGES_MAX;
 use crate::namespace::Namespace;
+use crate::subsystem::Subsystem;
 use crate::target::Transport;
 use nvme::command::Identify;
 use nvme::identify::{
@@ -104,6 +106,7 @@ impl Controller {
     fn identify_controller_nvm(&self) -> IdentifyControllerNvm {
         let limits = self.limits();
         IdentifyControllerNvm {
+            vsl: limits.wzsl(),
             wzsl: limits.wzsl(),
             dmrl: limits.deallocate_ranges_max,
             dmrsl: U32::new(limits.deallocate_range_blocks_max),
@@ -152,7 +155,10 @@ impl Controller {
             data.dlfeat = IdentifyNamespace::DLFEAT_READS_ZERO
                 | IdentifyNamespace::DLFEAT_WRITE_ZEROES_DEALLOCATES;
         }
-        data.set_incarnation(namespace.backing().incarnation().0);
+        let copied = self.limits().copy_blocks_max(namespace.block_shift());
+        data.mcl = U32::new(copied);
+        data.mssrl = U16::new(u16::try_from(copied).unwrap_or(u16::MAX));
+        data.msrc = (COPY_RANGES_MAX - 1) as u8;
         let size = u128::from(namespace.blocks()) << namespace.block_shift();
         data.nvmcap = size.to_le_bytes();
         data.set_incarnation(namespace.backing().incarnation().0);
@@ -235,21 +241,35 @@ impl Controller {
             IdentifyController::LPA_COMMAND_EFFECTS | IdentifyController::LPA_SUPPORTED_PAGES;
         data.nn = U32::new(subsystem.namespaces_max());
         data.mnan = U32::new(subsystem.namespaces_max());
-        data.oncs = U16::new(
-            IdentifyController::ONCS_COMPARE
-                | IdentifyController::ONCS_DATASET_MANAGEMENT
-                | IdentifyController::ONCS_WRITE_ZEROES
-                | IdentifyController::ONCS_SAVE_AND_SELECT
-                | IdentifyController::ONCS_TIMESTAMP,
-        );
-        if subsystem.has_reservations() {
-            data.oncs = U16::new(data.oncs.get() | IdentifyController::ONCS_RESERVATIONS);
+        data.oncs = U16::new(optional_commands(subsystem));
+        data.cdfs = U16::new(IdentifyController::CDFS_FORMAT_0);
+        // ACWU stays 0: one block.
+        if subsystem.allows_compare_and_write() {
+            data.fuses = U16::new(IdentifyController::FUSES_COMPARE_AND_WRITE);
         }
         data.nwpc = WRITE_PROTECTION;
         data.vwc = IdentifyController::VWC_FLUSH_BROADCAST
             | if subsystem.has_write_cache() { IdentifyController::VWC_PRESENT } else { 0 };
         data
     }
+}
+
+/// Returns ONCS.
+fn optional_commands(subsystem: &Subsystem) -> u16 {
+    let mut oncs = IdentifyController::ONCS_COMPARE
+        | IdentifyController::ONCS_DATASET_MANAGEMENT
+        | IdentifyController::ONCS_WRITE_ZEROES
+        | IdentifyController::ONCS_SAVE_AND_SELECT
+        | IdentifyController::ONCS_TIMESTAMP
+        | IdentifyController::ONCS_VERIFY
+        | IdentifyController::ONCS_COPY;
+    if subsystem.allows_write_uncorrectable() {
+        oncs |= IdentifyController::ONCS_WRITE_UNCORRECTABLE;
+    }
+    if subsystem.has_reservations() {
+        oncs |= IdentifyController::ONCS_RESERVATIONS;
+    }
+    oncs
 }
 
 fn rescap(namespace: &Namespace) -> u8 {

@@ -89,7 +89,10 @@ impl Controller {
             }
             lid::CHANGED_NAMESPACES => self.changed_page(get.is_event_retained),
             lid::ANA => self.ana_page(get)?,
-            lid::COMMAND_EFFECTS => command_effects(has_reservations).bytes().to_vec(),
+            lid::COMMAND_EFFECTS => {
+                let can_mark = self.association.subsystem.allows_write_uncorrectable();
+                command_effects(has_reservations, can_mark).bytes().to_vec()
+            }
             lid::RESERVATION_NOTIFICATION => {
                 self.events.note_reservation_read(get.is_event_retained);
                 self.association.notices().page(get.is_event_retained).bytes().to_vec()
@@ -154,7 +157,7 @@ impl Controller {
     }
 }
 
-fn command_effects(has_reservations: bool) -> CommandEffects {
+fn command_effects(has_reservations: bool, can_mark: bool) -> CommandEffects {
     const ADMIN: u32 = CommandEffects::SUPPORTED | CommandEffects::SCOPE_CONTROLLER;
     const SUPPORTED: u32 = CommandEffects::SUPPORTED | CommandEffects::SCOPE_NAMESPACE;
     const CHANGES: u32 = SUPPORTED | CommandEffects::LOGICAL_BLOCK_CONTENT_CHANGE;
@@ -177,8 +180,13 @@ fn command_effects(has_reservations: bool) -> CommandEffects {
         (NvmOpcode::COMPARE, SUPPORTED),
         (NvmOpcode::WRITE_ZEROES, CHANGES),
         (NvmOpcode::DATASET_MANAGEMENT, CHANGES),
+        (NvmOpcode::VERIFY, SUPPORTED),
+        (NvmOpcode::COPY, CHANGES),
     ] {
         effects.iocs[usize::from(opcode.0)] = U32::new(effect);
+    }
+    if can_mark {
+        effects.iocs[usize::from(NvmOpcode::WRITE_UNCORRECTABLE.0)] = U32::new(CHANGES);
     }
     if has_reservations {
         for opcode in [

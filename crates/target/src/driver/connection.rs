@@ -434,6 +434,9 @@ impl Connection {
             }
             let (Event::Command(tag) | Event::Reserved(tag) | Event::Data(tag)) = event;
             let is_for_door = self.is_for_door(self.pair.command(tag));
+            if is_for_door && let Role::Io(executor) = &mut self.role {
+                executor.drop_half(&mut self.pair);
+            }
             match &mut self.role {
                 Role::Io(executor) if !is_for_door => {
                     let handled = executor.handle(event, &mut self.pair, now, cx);

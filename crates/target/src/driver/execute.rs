@@ -7,24 +7,24 @@
 //! command is never dropped before its device has completed it, because a fence relies on its
 //! permit.
 
-use super::io_command::{Extent, IoCommand, is_broadcast_flush, ranges};
+use super::fused::{FusedPair, Sorted};
+use super::io_command::{IoCommand, is_broadcast_flush};
 use super::limit::Limited;
 use super::pace::{COMMAND_BYTES, Pace};
-use super::reserve::report;
-use super::work::{Long, Outcome, Pending, Work, compare, status_of, then_flush};
-use crate::admission::{Lane, Lent, Moment, Refusal};
+use super::work::{Outcome, Pending};
+use crate::admission::{Lane, Lent, Moment, Permit, Refusal};
 use crate::controller::check_in_capsule;
 use crate::counts::{Counter, Origin, Tally};
+use crate::exclusion::Writer;
 use crate::limits::Limits;
 use crate::namespace::Namespace;
 use crate::queue_pair::{Event, QueuePair, Tag};
 use crate::reservation::Guard;
 use crate::target::{IoQueue, Target};
-use block::{Device, DiscardEffect, IoFuture};
-use nvme::command::DsmRange;
+use block::Device;
 use nvme::{Nsid, Status, SubmissionQueueEntry};
+use reactor::Chunk;
 use reactor::time::Instant;
-use reactor::{Buffer, Chunk};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -39,9 +39,11 @@ const NONE: usize = usize::MAX;
 /// A namespace as this queue pair uses it.
 pub(super) struct Open {
     pub(super) namespace: Arc<Namespace>,
-    device: Rc<dyn Device>,
+    pub(super) device: Rc<dyn Device>,
+    /// Counts this queue pair's writes.
+    pub(super) writer: Writer,
     /// Whether the device was seen to work outside this thread.
-    is_elsewhere: Rc<Cell<bool>>,
+    pub(super) is_elsewhere: Rc<Cell<bool>>,
     /// This thread's counter of the namespace.
     counter: Counter,
     /// Numbers that are not added to the counter yet.
@@ -59,10 +61,12 @@ impl Open {
         let host = queue.association().host();
         let guard = reservations.map(|it| Guard::new(it, host, queue.signal()));
         let counter = namespace.counter();
+        let writer = Writer::new(namespace.exclusion());
         let (namespace, tally) = (Arc::clone(namespace), Tally::default());
         Self {
             namespace,
             device,
+            writer,
             is_elsewhere: Rc::default(),
             counter,
             tally,
@@ -77,7 +81,7 @@ pub(super) struct Executor {
     pub(super) target: Arc<Target>,
     pub(super) queue: IoQueue,
     lane: Lane,
-    limits: Limits,
+    pub(super) limits: Limits,
     /// The subsystem's namespaces as of `generation`, and removed namespaces on which commands
     /// still run. A new namespace may reuse the entry of a closed one.
     pub(super) open: Vec<Option<Open>>,
@@ -95,10 +99,14 @@ pub(super) struct Executor {
     pub(super) limited: BTreeMap<(Instant, u64), Limited>,
     /// Number of commands that had to wait.
     pub(super) limited_count: u64,
+    /// The first command of a fused pair whose second has not arrived.
+    pub(super) half: Option<Tag>,
+    /// The fused pairs that do not run yet.
+    pub(super) pairs: Vec<FusedPair>,
     /// Permits of reads whose bytes are taken from a namespace's memory when they are sent.
     lent: Lent,
     /// The remaining work of this turn.
-    pace: Rc<Pace>,
+    pub(super) pace: Rc<Pace>,
 }
 
 impl Executor {
@@ -117,6 +125,8 @@ impl Executor {
             pending: Vec::new(),
             limited: BTreeMap::new(),
             limited_count: 0,
+            half: None,
+            pairs: Vec::new(),
             lent,
             pace: Rc::default(),
         };
@@ -226,7 +236,7 @@ impl Executor {
         note(&mut open.tally);
     }
 
-    fn decode(&self, sqe: &SubmissionQueueEntry) -> Result<(usize, IoCommand), Status> {
+    pub(super) fn decode(&self, sqe: &SubmissionQueueEntry) -> Result<(usize, IoCommand), Status> {
         IoCommand::check_opcode(sqe)?;
         let subsystem = self.queue.association().subsystem();
         if is_broadcast_flush(sqe) {
@@ -249,11 +259,14 @@ impl Executor {
         now: Moment,
         cx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
-        self.handle_as(event, matches!(event, Event::Command(_)), pair, (now, cx))
+        match self.sort_fused(event, pair) {
+            Sorted::Done => Ok(()),
+            Sorted::Single => self.handle_as(event, true, pair, (now, cx)),
+        }
     }
 
-    /// Handles an event as [`Self::handle`] does. `is_limited`: the limits of its namespace still
-    /// have to be checked.
+    /// Handles an event as [`Self::handle`] does, of a command or a fused pair. `is_limited`: the
+    /// limits of its namespace may still have to be checked.
     pub(super) fn handle_as(
         &mut self,
         event: Event,
@@ -262,6 +275,11 @@ impl Executor {
         (now, cx): (Moment, &mut Context<'_>),
     ) -> Result<(), Refusal> {
         let (Event::Command(tag) | Event::Reserved(tag) | Event::Data(tag)) = event;
+        if !self.pairs.is_empty()
+            && let Some(index) = self.pairs.iter().position(|it| it.has(tag))
+        {
+            return self.handle_pair(index, event, is_limited, pair, (now, cx));
+        }
         let sqe = *pair.command(tag);
         let decoded = match event {
             Event::Command(_) => self
@@ -287,12 +305,15 @@ impl Executor {
                 return Ok(());
             }
         };
-        if is_limited && self.limit(open, &command, tag) {
+        let has_all = pair.has_data(tag) || command.data_bytes_in() == 0;
+        if is_limited
+            && let Some(bytes) = self.cost(open, &command, event, pair.data(tag), has_all)
+            && self.limit(open, bytes, event)
+        {
             return Ok(());
         }
-        let has_all = pair.has_data(tag) || command.data_bytes_in() == 0;
         let is_new = matches!(event, Event::Command(_));
-        let needs_memory = is_new && (!has_all || command.returns_data());
+        let needs_memory = is_new && (!has_all || command.needs_buffer());
         if needs_memory && !pair.reserve(tag, command.buffer_bytes()) {
             return Ok(());
         }
@@ -304,27 +325,31 @@ impl Executor {
             self.fail(pair, tag, &sqe, Status::TRANSIENT_TRANSPORT_ERROR);
             return Ok(());
         }
-        self.execute(pair, (tag, open, command), now, cx)
+        let permit = self.enter(open, now)?;
+        let data = pair.take_data(tag);
+        let (work, counted) = self.start(open, command, data);
+        let (first, tickets, started) = (None, Vec::new(), now);
+        let pending =
+            Pending { tag, first, permit, open, command, work, counted, started, tickets };
+        self.execute(pair, pending, cx);
+        Ok(())
     }
 
-    fn execute(
+    /// Counts a command in, if its host is still admitted.
+    pub(super) fn enter(&mut self, open: usize, now: Moment) -> Result<Permit, Refusal> {
+        let permit = self.lane.enter(now);
+        if permit.is_err() {
+            self.note(open, |tally| tally.refused += 1);
+        }
+        permit
+    }
+
+    pub(super) fn execute(
         &mut self,
         pair: &mut QueuePair,
-        (tag, open, command): (Tag, usize, IoCommand),
-        now: Moment,
+        mut pending: Pending,
         cx: &mut Context<'_>,
-    ) -> Result<(), Refusal> {
-        let permit = match self.lane.enter(now) {
-            Ok(permit) => permit,
-            Err(refusal) => {
-                self.note(open, |tally| tally.refused += 1);
-                return Err(refusal);
-            }
-        };
-        let data = pair.take_data(tag);
-        let work = self.start(open, command, data);
-        let tickets = Vec::new();
-        let mut pending = Pending { tag, permit, open, command, work, started: now, tickets };
+    ) {
         self.pace.spend(COMMAND_BYTES);
         match pending.poll(cx) {
             Poll::Ready(outcome) => {
@@ -334,79 +359,6 @@ impl Executor {
             }
             Poll::Pending => self.pending.push(pending),
         }
-        Ok(())
-    }
-
-    fn start(&self, open: usize, command: IoCommand, data: Option<Buffer>) -> Work {
-        let Some(Some(open)) = self.open.get(open) else {
-            return self.flush_all();
-        };
-        let Open { device, namespace, .. } = open;
-        let has_cache = namespace.has_write_cache();
-        match command {
-            IoCommand::Read(extent) => {
-                Work::Read(device.read(extent.offset, extent.bytes as usize))
-            }
-            IoCommand::Write { extent, is_fua } => {
-                let chunk = Chunk::from(data.unwrap_or_else(|| Buffer::with_capacity(0)));
-                let write = device.write(extent.offset, chunk);
-                if is_fua && has_cache { then_flush(write, device) } else { Work::Write(write) }
-            }
-            IoCommand::WriteZeroes { extent, is_fua, is_deallocate } => {
-                let can_discard = device.geometry().discard == DiscardEffect::Zeroes;
-                let kind = if is_deallocate && can_discard { Long::Discard } else { Long::Zero };
-                self.long(open, kind, vec![extent], is_fua && has_cache)
-            }
-            IoCommand::Compare(extent) => compare(device, extent, data),
-            IoCommand::Manage { is_deallocate: false, .. } => Work::Write(IoFuture::ready(Ok(()))),
-            IoCommand::Manage { list_bytes, .. } => {
-                let list = data.as_deref().unwrap_or_default();
-                let list = &list[..list.len().min(list_bytes as usize)];
-                match ranges(namespace, DsmRange::list(list), &self.limits) {
-                    Ok(extents) => self.long(open, Long::Discard, extents, false),
-                    Err(status) => Work::Steps(Box::pin(async move { Err(status.do_not_retry()) })),
-                }
-            }
-            IoCommand::Flush if reactor::mutant!("target-flush-noop") => {
-                Work::Write(IoFuture::ready(Ok(())))
-            }
-            IoCommand::Flush => Work::Write(device.flush()),
-            IoCommand::Reserve(reserve) => self.reserve(namespace, reserve, data.as_deref()),
-            IoCommand::Report { bytes } => report(namespace, bytes),
-        }
-    }
-
-    /// Deallocates or clears ranges, in steps between which other connections get their turns.
-    fn long(&self, open: &Open, kind: Long, extents: Vec<Extent>, is_flushed: bool) -> Work {
-        let (pace, device) = (Rc::clone(&self.pace), Rc::clone(&open.device));
-        let is_elsewhere = Rc::clone(&open.is_elsewhere);
-        Work::Steps(Box::pin(async move {
-            for Extent { offset, bytes } in extents {
-                let step = |offset, bytes| match kind {
-                    Long::Discard => device.discard(offset, bytes),
-                    Long::Zero => device.write_zeroes(offset, bytes),
-                };
-                pace.in_steps(offset, bytes, &is_elsewhere, step).await?;
-            }
-            if is_flushed {
-                device.flush().await.map_err(|error| status_of(&error))?;
-            }
-            Ok(())
-        }))
-    }
-
-    /// Flushes all namespaces. Fails if one of the flushes fails.
-    fn flush_all(&self) -> Work {
-        // Includes removed namespaces: their caches may hold writes from before this flush.
-        let open = self.open.iter().flatten();
-        let flushes: Vec<IoFuture<()>> = open.map(|open| open.device.flush()).collect();
-        Work::Write(IoFuture::boxed(async move {
-            let mut result = Ok(());
-            for flush in flushes {
-                result = result.and(flush.await);
-            }
-            result
-        }))
     }
 
     /// Polls all commands that devices work on. Returns true if one has ended.
@@ -445,7 +397,10 @@ impl Executor {
     }
 
     fn finish(&mut self, pair: &mut QueuePair, pending: Pending, outcome: Outcome) {
-        let Pending { tag, permit, open, command, started, tickets, .. } = pending;
+        let Pending { tag, first, permit, open, command, started, tickets, counted, work } =
+            pending;
+        // A Compare and Write that waits for this command may begin.
+        drop((work, counted));
         let outcome = if tickets.is_empty() {
             outcome
         } else {
@@ -453,10 +408,14 @@ impl Executor {
         };
         let known = self.open.get(open).and_then(Option::as_ref);
         let nsid = known.map_or(0, |open| u64::from(open.namespace.nsid().get()));
-        command.count(nsid, started, matches!(outcome, Outcome::Failed(_)));
+        let has_failed = matches!(outcome, Outcome::Failed(_) | Outcome::FailedSecond(_));
+        command.count(nsid, started, has_failed);
         let all = if open == ALL { 0..self.open.len() } else { open..open + 1 };
         for index in all {
             self.note(index, |tally| tally.note(&command, &outcome));
+        }
+        if let Some(first) = first {
+            return self.finish_pair(pair, (first, tag), &outcome);
         }
         match outcome {
             Outcome::Data(chunk) => {
@@ -466,14 +425,20 @@ impl Executor {
                 pair.complete_read(tag, chunk, 0);
             }
             Outcome::Done => pair.complete(tag, Status::SUCCESS, 0),
-            Outcome::Failed(status) => {
+            Outcome::Failed(status) | Outcome::FailedSecond(status) => {
                 let sqe = *pair.command(tag);
                 self.fail(pair, tag, &sqe, status);
             }
         }
     }
 
-    fn fail(&mut self, pair: &mut QueuePair, tag: Tag, sqe: &SubmissionQueueEntry, status: Status) {
+    pub(super) fn fail(
+        &mut self,
+        pair: &mut QueuePair,
+        tag: Tag,
+        sqe: &SubmissionQueueEntry,
+        status: Status,
+    ) {
         let lba = u64::from(sqe.cdw10.get()) | (u64::from(sqe.cdw11.get()) << 32);
         self.queue.association().note_error(self.queue.qid(), sqe, status, lba);
         pair.complete(tag, status, 0);

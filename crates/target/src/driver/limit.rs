@@ -7,6 +7,7 @@ use super::io_command::IoCommand;
 use crate::admission::{Moment, Refusal};
 use crate::queue_pair::{Event, QueuePair, Tag};
 use crate::rate::{LOOK, Wait};
+use nvme::command::CopyRange;
 use nvme::{Nsid, Status};
 use reactor::time::Instant;
 use std::task::Context;
@@ -14,6 +15,8 @@ use std::task::Context;
 /// A waiting command.
 pub(super) struct Limited {
     pub(super) tag: Tag,
+    /// The event that continues it.
+    event: Event,
     pub(super) nsid: Nsid,
     /// The identity of the namespace.
     namespace: u64,
@@ -34,19 +37,44 @@ impl Executor {
         if is_same { Ok(()) } else { Err(Status::INVALID_NAMESPACE) }
     }
 
-    /// Makes a new command wait if the namespace's limits require it. Returns true if it waits.
-    pub(super) fn limit(&mut self, open: usize, command: &IoCommand, tag: Tag) -> bool {
-        if matches!(command, IoCommand::Reserve(_) | IoCommand::Report { .. }) {
-            return false;
+    /// Returns the bytes that a command counts for its namespace's limits, if it counts at this
+    /// event: when it arrives, or for Copy when its list is complete.
+    pub(super) fn cost(
+        &self,
+        open: usize,
+        command: &IoCommand,
+        event: Event,
+        data: &[u8],
+        has_all: bool,
+    ) -> Option<u64> {
+        match command {
+            IoCommand::Reserve(_) | IoCommand::Report { .. } => None,
+            IoCommand::Copy { list_bytes, bytes_max, .. } => {
+                let is_complete = match event {
+                    Event::Command(_) => has_all,
+                    Event::Data(_) => true,
+                    Event::Reserved(_) => false,
+                };
+                let open = self.open.get(open)?.as_ref()?;
+                let list = &data[..data.len().min(*list_bytes as usize)];
+                let blocks = CopyRange::list(list).iter().map(|it| u64::from(it.blocks()));
+                let bytes = blocks.sum::<u64>() << open.namespace.block_shift();
+                // Longer lists are refused.
+                is_complete.then_some(bytes.min(u64::from(*bytes_max)))
+            }
+            _ => matches!(event, Event::Command(_)).then(|| command.cost_bytes()),
         }
+    }
+
+    /// Makes a command wait if the namespace's limits require it. Returns true if it waits.
+    pub(super) fn limit(&mut self, open: usize, bytes: u64, event: Event) -> bool {
+        let (Event::Command(tag) | Event::Reserved(tag) | Event::Data(tag)) = event;
         let Some(Some(open)) = self.open.get(open) else { return false };
-        let Some(wait) =
-            open.namespace.rate().take(command.buffer_bytes() as u64, reactor::time::now())
-        else {
+        let Some(wait) = open.namespace.rate().take(bytes, reactor::time::now()) else {
             return false;
         };
         let (nsid, namespace) = (open.namespace.nsid(), open.namespace.identity());
-        let limited = Limited { tag, nsid, namespace, wait };
+        let limited = Limited { tag, event, nsid, namespace, wait };
         self.limited_count += 1;
         self.limited.insert((limited.wait.until, self.limited_count), limited);
         true
@@ -83,12 +111,12 @@ impl Executor {
 
     /// Returns the next command to continue: one that has waited long enough, or one whose
     /// namespace has new limits, which then apply to it.
-    fn next_due(&mut self, now: Instant) -> Option<(Tag, bool)> {
+    fn next_due(&mut self, now: Instant) -> Option<(Event, bool)> {
         let (key, first) = self.limited.first_key_value()?;
         if key.0 <= now {
-            let (key, tag) = (*key, first.tag);
+            let (key, event) = (*key, first.event);
             self.limited.remove(&key);
-            return Some((tag, false));
+            return Some((event, false));
         }
         let has_changed = |limited: &Limited| {
             let open = self.open_of(limited);
@@ -96,7 +124,7 @@ impl Executor {
         };
         let key = *self.limited.iter().find(|(_, limited)| has_changed(limited))?.0;
         let limited = self.limited.remove(&key)?;
-        Some((limited.tag, true))
+        Some((limited.event, true))
     }
 
     /// Continues commands that have waited because of limits. Fails as [`Self::handle`] does.
@@ -111,10 +139,10 @@ impl Executor {
         }
         let (mut is_any, clock) = (false, reactor::time::now());
         while self.pace().has_room()
-            && let Some((tag, is_limited)) = self.next_due(clock)
+            && let Some((event, is_limited)) = self.next_due(clock)
         {
             is_any = true;
-            self.handle_as(Event::Command(tag), is_limited, pair, (now, cx))?;
+            self.handle_as(event, is_limited, pair, (now, cx))?;
         }
         Ok(is_any)
     }

@@ -19,7 +19,7 @@ const TURN_BYTES_IN_STEPS: u64 = TURN_BYTES / 2;
 /// Bytes of one step of a device that works on this thread.
 const STEP_BYTES: u64 = 256 << 10;
 /// Bytes of one step of a device that works elsewhere. The step locks its file.
-const STEP_BYTES_ELSEWHERE: u64 = 64 << 20;
+pub(super) const STEP_BYTES_ELSEWHERE: u64 = 64 << 20;
 /// Bytes that a command counts in addition to its data.
 pub(super) const COMMAND_BYTES: u64 = 4 << 10;
 
@@ -90,18 +90,19 @@ impl Pace {
     }
 
     /// Runs `step` over `bytes` from `offset` on, piece by piece, as the turns allow. The pieces
-    /// are small while the device works on this thread; `is_elsewhere` records where it works.
+    /// are small while the device works on this thread, otherwise they have `elsewhere_bytes`;
+    /// `is_elsewhere` records where it works.
     pub(super) async fn in_steps(
         &self,
-        offset: u64,
-        bytes: u64,
+        (offset, bytes): (u64, u64),
+        elsewhere_bytes: u64,
         is_elsewhere: &Cell<bool>,
         step: impl Fn(u64, u64) -> IoFuture<()>,
     ) -> Result<(), Status> {
         let mut done = 0;
         while done < bytes {
             self.room().await?;
-            let most = if is_elsewhere.get() { STEP_BYTES_ELSEWHERE } else { STEP_BYTES };
+            let most = if is_elsewhere.get() { elsewhere_bytes } else { STEP_BYTES };
             // A thin device frees whole clusters, so pieces end at multiples of the step.
             let here = (most - (offset + done) % most).min(bytes - done);
             let mut work = step(offset + done, here);

@@ -121,9 +121,13 @@ fn decode_report(sqe: &SubmissionQueueEntry) -> Result<IoCommand, Status> {
 /// command or it has rules of its own.
 fn group(command: &IoCommand) -> Option<Access> {
     match command {
-        IoCommand::Read(_) | IoCommand::Compare(_) => Some(Access::Read),
+        IoCommand::Read(_) | IoCommand::Compare(_) | IoCommand::Verify(_) => Some(Access::Read),
+        // A host that may write may read too, so this covers the sources of Copy, and Compare.
         IoCommand::Write { .. }
         | IoCommand::WriteZeroes { .. }
+        | IoCommand::WriteUncorrectable(_)
+        | IoCommand::Copy { .. }
+        | IoCommand::CompareAndWrite { .. }
         | IoCommand::Manage { .. }
         | IoCommand::Flush => Some(Access::Write),
         IoCommand::Reserve(_) | IoCommand::Report { .. } => None,

@@ -55,7 +55,10 @@ fn optional_commands_are_announced() {
     assert_eq!(oncs & Announced::ONCS_SAVE_AND_SELECT != 0, cqe.status().is_success());
     let mut fused = rw(NvmOpcode::COMPARE, 0, 1);
     fused.flags |= 1;
-    let is_fused = !io.command(fused, None, BLOCK).0.status().is(Status::INVALID_FIELD);
+    let fused = io.submit(fused, None, BLOCK);
+    // A first command waits for the next one.
+    assert!(io.command(SubmissionQueueEntry::flush(Nsid(1)), None, 0).0.status().is_success());
+    let is_fused = !io.wait(fused).0.status().is(Status::INVALID_FIELD);
     assert_eq!(controller.fuses.get() != 0, is_fused);
     assert_eq!(controller.oacs.get(), 0, "no optional admin command is supported");
     server.stop();

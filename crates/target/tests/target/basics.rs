@@ -161,8 +161,9 @@ fn wrong_commands_get_their_status() {
     other.nsid.set(2);
     expect(other, None, BLOCK, Status::INVALID_NAMESPACE);
     let mut fused = rw(NvmOpcode::READ, 0, 1);
-    fused.flags |= 1;
-    expect(fused, None, BLOCK, Status::INVALID_FIELD);
+    // A second command without its first.
+    fused.flags |= 2;
+    expect(fused, None, BLOCK, Status::FUSED_MISSING);
     expect(rw(NvmOpcode::READ, 0, 1), None, BLOCK, Status::SUCCESS);
     server.stop();
 }

@@ -3,9 +3,10 @@
 use crate::basics::rw;
 use crate::client::{Client, HostIdentity, Transfer};
 use crate::server::{BLOCK, TestServer, nqn};
+use nvme::SubmissionQueueEntry;
 use nvme::opcode::NvmOpcode;
 use std::time::{Duration, Instant};
-use target::{AdmissionMode, Limits, RateLimits};
+use target::{AdmissionMode, Limits, Namespace, RateLimits};
 
 fn commands(a_second: u64) -> RateLimits {
     RateLimits { commands: Some(a_second), bytes: None }
@@ -29,6 +30,27 @@ fn wait(io: &mut Client, commands: Vec<u16>) {
     for command in commands {
         assert!(io.wait(command).0.status().is_success());
     }
+}
+
+/// Checks that what `submit` sends counts its bytes for the limit of the namespace: the first time
+/// uses up a limit of one byte per second, and the second time waits until the limit is lifted.
+pub fn expect_bytes_are_limited(
+    io: &mut Client,
+    namespace: &Namespace,
+    submit: impl Fn(&mut Client) -> Vec<u16>,
+) {
+    namespace.set_rate_limits(RateLimits { commands: None, bytes: Some(1) });
+    let first = submit(io);
+    wait(io, first);
+    let held = submit(io);
+    // Commands without data go on. The client has answered requests for data before the second one.
+    for _ in 0..2 {
+        let flush = SubmissionQueueEntry::flush(namespace.nsid());
+        assert!(io.command(flush, None, 0).0.status().is_success());
+    }
+    assert!(held.iter().all(|cid| !io.has_ended(*cid)), "a command passed the limit");
+    namespace.set_rate_limits(RateLimits::default());
+    wait(io, held);
 }
 
 /// Goal: all hosts on all cores together keep to the limit, by commands and by bytes, with any

@@ -2,7 +2,7 @@
 
 use super::{HEADER_BYTES, OVERHEAD_BYTES, PLAIN_BYTES_MAX};
 use crate::error::Error;
-use crate::session::Suite;
+use crate::suite::Suite;
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use hkdf::Hkdf;
 use sha2::{Sha256, Sha384};

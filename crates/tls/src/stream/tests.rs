@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::key::Hash;
-use reactor::{Config, Runtime, SocketOptions, TcpListener};
+use crate::stream::secure::RECEIVE_BYTES_FIRST;
+use reactor::{Config, Runtime, Segment, SocketOptions, TcpListener};
 use std::future::poll_fn;
 use zeroize::Zeroizing;
 

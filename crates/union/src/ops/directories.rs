@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::Answer;
 use super::Union;
-use crate::tree::Node;
+use crate::tree::{Node, is_of_entry};
 
 /// `.` and `..` come before all others.
 const DOTS: u64 = 2;
@@ -64,16 +64,18 @@ impl Union {
         Ok(Response::Directory(buffer))
     }
 
-    /// Lists a name with its inode; only the name if it is gone meanwhile.
+    /// Lists a name with its inode; only the name if it is gone meanwhile or cannot be looked up.
     fn push_plus(
         &self,
         buffer: &mut DirectoryBuffer,
         parent: &Rc<Node>,
         listed: &DirectoryEntry<'_>,
     ) -> Result<bool, Errno> {
-        let Some((node, stat)) = self.tree.lookup(parent, listed.name)? else {
-            return Ok(buffer.push_plus(None, listed));
+        let found = match self.tree.lookup(parent, listed.name) {
+            Err(errno) if is_of_entry(errno) => None,
+            found => found?,
         };
+        let Some((node, stat)) = found else { return Ok(buffer.push_plus(None, listed)) };
         let entry = self.entry(&node, &stat);
         let is_in = buffer.push_plus(Some(&entry), listed);
         if !is_in {

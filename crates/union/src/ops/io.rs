@@ -13,7 +13,7 @@ use super::Union;
 use super::privileges::{Announced, Caller, Opener};
 use crate::backing::Backing;
 use crate::copyup::Keep;
-use crate::sys::errno_of;
+use crate::sys::{self, errno_of};
 use crate::tree::Node;
 use crate::tree::OpenFile;
 
@@ -70,7 +70,13 @@ impl Union {
         done.map(|()| Response::Done).map_err(errno_of)
     }
 
+    /// Finds data or a hole. With `writeback` the kernel does not send the pages that it has not
+    /// written yet before it asks, so programs would take new data for a hole. It takes all of a file
+    /// for data after `ENOSYS`, and does not ask again.
     pub(super) fn seek(self: &Rc<Self>, handle: FileHandle, offset: u64, whence: i32) -> Answer {
+        if self.tree.options().writeback {
+            return Err(Errno::NOSYS);
+        }
         let to = match whence {
             libc::SEEK_DATA => SeekFrom::Data(offset),
             libc::SEEK_HOLE => SeekFrom::Hole(offset),
@@ -188,23 +194,30 @@ impl Union {
 
     async fn write(self: &Rc<Self>, write: Write, caller: Caller) -> Answer {
         let open = self.open_file(write.handle)?;
+        let (length, is_from_cache) = (write.data.len(), write.is_from_cache);
         if let Some(count) = self.write_partial(&open.node, write.offset, &write.data).await? {
-            return Ok(Response::Written(count as u32));
+            return written(count, length, is_from_cache);
         }
         let backing = self.writable_backing(&open)?;
         let announced = Announced::ByFlag(write.kill_suid_sgid);
         backing.with(|fd| self.take_privileges(&open.node, fd, caller, announced))?;
-        let length = write.data.len() as u32;
-        let result = if let Some(_run) = self.mount.free_run.begin_at(write.offset, length) {
-            backing.with(|fd| write.data.write_all_at(fd, write.offset).map_err(errno_of))
+        let offset = write.offset;
+        let run = self.mount.free_run.begin_at(offset, length as u32);
+        let (result, data) = if let Some(_run) = run {
+            (backing.with(|fd| write.data.write_all_at(fd, offset).map_err(errno_of)), write.data)
         } else {
-            let (result, data) = backing.file.write_at(write.data, write.offset).await;
-            drop(data);
-            result.map(drop).map_err(errno_of)
+            let (result, data) = backing.file.write_at(write.data, offset).await;
+            (result.map_err(errno_of), data)
         };
+        let result = match result {
+            Ok(()) => Ok(length),
+            Err(errno) if is_from_cache => Err(errno),
+            // The file has the bytes before the error. A second write of the same bytes returns their number.
+            Err(_) => backing.with(|fd| sys::write_up_to_error_at(fd, &data.to_bytes(), offset)),
+        };
+        drop(data);
         self.durability.note_dirty(&open.node);
-        result?;
-        Ok(Response::Written(length))
+        written(result?, length, is_from_cache)
     }
 
     pub(super) fn copy_range(self: &Rc<Self>, copy: &CopyFileRange, caller: Caller) -> Answer {
@@ -231,4 +244,14 @@ impl Union {
         )?;
         Ok(Response::Copied(copied as u64))
     }
+}
+
+/// Answers a write of `length` bytes of which `count` are in the file. A program gets `count`, also if
+/// space ran out on the way. The kernel ignores a short count when it writes back its pages. Such a
+/// write gets ENOSPC, because otherwise stores through a mapping would be lost without an error.
+fn written(count: usize, length: usize, is_from_cache: bool) -> Answer {
+    if is_from_cache && count < length {
+        return Err(Errno::NOSPC);
+    }
+    Ok(Response::Written(count as u32))
 }

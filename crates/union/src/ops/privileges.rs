@@ -32,6 +32,8 @@ use crate::tree::OpenFile;
 
 /// The number of `CAP_FSETID`: its holder's changes leave set-user-ID and set-group-ID.
 const CAP_FSETID: u32 = 4;
+/// The number of the capability to read and set `trusted.*` attributes, among much else.
+const CAP_SYS_ADMIN: u32 = 21;
 /// The number of the capability to set and remove files' capabilities.
 const CAP_SETFCAP: u32 = 31;
 /// The target of `/proc/PID/ns/user` in the initial user namespace (`PROC_USER_INIT_INO`), in which
@@ -63,6 +65,11 @@ impl Caller {
     /// Returns whether the thread's changes leave set-user-ID and set-group-ID.
     fn keeps_privileges(self) -> bool {
         self.has(CAP_FSETID)
+    }
+
+    /// Returns whether the thread may see `trusted.*` attributes.
+    pub(super) fn administrates(self) -> bool {
+        self.has(CAP_SYS_ADMIN)
     }
 
     /// Returns whether the thread has a capability in the initial user namespace, as far as can be

@@ -1,5 +1,6 @@
 //! Extended attributes, without those that are the overlay's own.
 
+use std::cell::LazyCell;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
@@ -14,6 +15,9 @@ use crate::copyup::Keep;
 use crate::sys;
 use crate::tree::CAPABILITY;
 use crate::tree::{Node, Place};
+
+/// Attributes of privileged programs.
+const TRUSTED: &[u8] = b"trusted.";
 
 /// Access control lists.
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
@@ -51,12 +55,16 @@ impl Union {
         sys::xattr(self.tree.object(node)?.as_fd(), stored)
     }
 
-    pub(super) fn xattrs(&self, node: &Rc<Node>, size: u32) -> Answer {
+    /// Lists names. Those of `trusted.*` only to privileged callers, as the kernel's overlayfs does:
+    /// others could not read these attributes, and programs that copy all would fail.
+    pub(super) fn xattrs(&self, node: &Rc<Node>, size: u32, caller: Caller) -> Answer {
         let object = self.tree.object(node)?;
         let names = self.tree.xattr_names_of(node);
+        let is_privileged = LazyCell::new(|| caller.administrates());
         let mut list = Vec::new();
         for name in sys::xattr_names(object.as_fd())? {
-            if let Some(shown) = names.shown(&name) {
+            let shown = names.shown(&name);
+            if let Some(shown) = shown.filter(|it| !it.starts_with(TRUSTED) || *is_privileged) {
                 list.extend_from_slice(&shown);
                 list.push(0);
             }

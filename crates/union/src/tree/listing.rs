@@ -85,11 +85,22 @@ impl Tree {
         Ok(names)
     }
 
-    /// Returns the inode number that a lookup of this name would show.
+    /// Returns the inode number that a lookup of this name would show; `None` if there is none,
+    /// or if the entry itself cannot be looked up.
     fn number_of(&self, parent: &Rc<Node>, name: &[u8]) -> Result<Option<u64>, Errno> {
         if let Some(node) = parent.child(name) {
             return Ok(Some(node.inode.get()));
         }
-        Ok(self.find(parent, name)?.map(|found| self.inode_of(&found)))
+        match self.find(parent, name) {
+            Err(errno) if is_of_entry(errno) => Ok(None),
+            found => Ok(found?.map(|found| self.inode_of(&found))),
+        }
     }
+}
+
+/// Returns whether an error of a lookup during a listing belongs to the entry alone. Such an entry
+/// is listed without its attributes, as in the kernel's overlayfs, so that it hides no other; the
+/// program that uses it gets the error. A lack of resources is an error of the listing.
+pub(crate) fn is_of_entry(errno: Errno) -> bool {
+    !matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
 }

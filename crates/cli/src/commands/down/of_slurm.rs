@@ -5,11 +5,11 @@
 
 use super::{DownArgs, exit_code};
 use crate::deploy::cleanup::{self, Report};
-use crate::deploy::find::{self, Job};
 use crate::deploy::job::JobDir;
+use crate::deploy::jobs::{self, Job};
 use crate::deploy::others;
-use crate::deploy::output::{plain, print_json};
 use crate::deploy::users::{GRACE, User};
+use crate::output::{plain, print_json};
 use crate::print::words;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ pub(super) fn down(args: &DownArgs, job: u32) -> anyhow::Result<ExitCode> {
         |found: &Job| found.state.as_ref().is_some_and(|state| state.slurm_job == Some(job));
     let mut ended = Ended { slurm_job: job, ..Ended::default() };
     let mut all = Report::default();
-    for found in find::own(base.as_deref()).0.into_iter().filter(is_wanted) {
+    for found in jobs::own(base.as_deref()).0.into_iter().filter(is_wanted) {
         let cleaned = JobDir::at(&found.path)
             .and_then(|dir| cleanup::clean(&dir, Instant::now() + args.deadline, false));
         match cleaned {

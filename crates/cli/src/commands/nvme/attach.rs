@@ -13,7 +13,7 @@ mod kernel;
 use super::args::{ConnectArgs, NamespaceArgs, check_destroy};
 use super::foreign::OutputArgs;
 use super::paths::{self, PathArgs};
-use crate::commands::engine::Engine;
+use crate::engine::Engine;
 use crate::one_file::unmount_on_signals;
 use anyhow::{Context, bail};
 use clap::Args;

@@ -13,6 +13,7 @@ use super::paths::PathArgs;
 use crate::load::{self, Mode};
 use anyhow::bail;
 use clap::Args;
+use eval::threads;
 use eval::units::parse_bytes;
 use job::{Job, Region};
 use std::sync::Arc;
@@ -107,7 +108,7 @@ pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
         handles.push(reactor::thread::spawn(&name, &config, move || job::run(job))?);
     }
     let measured = watch(&args, &control, &is_interrupted)?;
-    let results = load::join(handles)?;
+    let results = threads::join(handles)?;
     report::print(&args, &measured, results)
 }
 
@@ -163,7 +164,7 @@ fn watch(
         std::thread::sleep(Duration::from_millis(1));
     }
     wait(ramp);
-    let (start, cpu_start) = (reactor::time::now(), load::cpu_seconds());
+    let (start, cpu_start) = (reactor::time::now(), threads::cpu_seconds());
     control.measure();
     let mut series = Vec::new();
     let mut counted = 0;
@@ -176,7 +177,7 @@ fn watch(
             counted = done;
         }
     }
-    let (took, cpu) = (start.elapsed().as_secs_f64(), load::cpu_seconds() - cpu_start);
+    let (took, cpu) = (start.elapsed().as_secs_f64(), threads::cpu_seconds() - cpu_start);
     control.stop();
     let is_interrupted = is_interrupted.load(Ordering::Relaxed);
     Ok(Measured { seconds: took, cpu_seconds: cpu, series, is_interrupted })

@@ -7,7 +7,7 @@ use super::hosts::HostSettings;
 use super::limits::limits_of;
 use super::namespace::NamespaceSettings;
 use super::{ana, ctl, size};
-use crate::commands::engine::Engine;
+use crate::engine::Engine;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use nvme::Nqn;
@@ -83,6 +83,7 @@ connect]
     iops=N              commands per second, of all hosts together [default: no limit]
     bytes-per-s=SIZE    bytes of data per second, of all hosts together [default: no limit]
     reservations=FILE   keep the hosts' reservations in FILE, so that they survive a restart
+    uncorrectable=FILE  let hosts mark blocks as uncorrectable (Write Uncorrectable); FILE keeps the marks
 
 Options of a host (--host HOSTNQN,dhchap-key=host.key):
     dhchap-key=FILE       the host must authenticate with this key

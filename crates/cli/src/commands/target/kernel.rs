@@ -139,6 +139,10 @@ async fn open(settings: &Settings) -> anyhow::Result<Opened> {
                 !namespace.has_reservations_file(),
                 "reservations= is for our own target: the kernel's keeps none over a restart"
             );
+            ensure!(
+                !namespace.has_uncorrectable_file(),
+                "uncorrectable= is for our own target: the kernel's does not have the command"
+            );
             namespace.prepare().await?;
             let uuid = namespace.uuid().await?;
             let nsid = namespace.nsid.unwrap_or(next);

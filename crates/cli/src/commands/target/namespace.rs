@@ -9,7 +9,7 @@ pub(super) use volume::{OpenPool, open_pool, open_pools};
 use super::{identity, size};
 use ::volume::Pool;
 use anyhow::{Context, bail};
-use block::{Backing, FileBacking, FileOptions, Fill, Incarnation, MemoryBacking};
+use block::{Backing, FileBacking, FileOptions, Fill, Incarnation, MemoryBacking, Uncorrectable};
 use indicatif::{ProgressBar, ProgressStyle};
 use nvme::Nqn;
 use serde::{Deserialize, Serialize};
@@ -55,6 +55,8 @@ pub(super) struct NamespaceSettings {
     lazy: bool,
     /// The file of reservations that survive a restart.
     reservations: Option<PathBuf>,
+    /// The file of the marks of uncorrectable blocks; without one, blocks cannot be marked.
+    uncorrectable: Option<PathBuf>,
     /// The hosts that see it, of those that may connect; `None` for all.
     hosts: Option<Vec<String>>,
     /// Commands per second, of all hosts together.
@@ -112,6 +114,7 @@ impl NamespaceSettings {
             "iops" => self.iops = Some(value.parse().map_err(|error| wrong(&error))?),
             "bytes-per-s" => self.bytes_per_s = Some(size::parse(value)?),
             "reservations" if !value.is_empty() => self.reservations = Some(value.into()),
+            "uncorrectable" if !value.is_empty() => self.uncorrectable = Some(value.into()),
             "read-only" if value.is_empty() => self.read_only = true,
             "buffered" if value.is_empty() => self.buffered = true,
             "shared" if value.is_empty() => self.shared = true,
@@ -123,7 +126,8 @@ impl NamespaceSettings {
             _ => {
                 return Err(format!(
                     "{option:?} is not an option: there are size=, nsid=, uuid=, block-size=, \
-                     ana-group=, reservations=, host=, iops=, bytes-per-s=, read-only, buffered, shared and lazy"
+                     ana-group=, reservations=, uncorrectable=, host=, iops=, bytes-per-s=, \
+                     read-only, buffered, shared and lazy"
                 ));
             }
         }
@@ -200,6 +204,37 @@ impl NamespaceSettings {
     /// Returns whether reservations must survive a restart.
     pub(super) fn has_reservations_file(&self) -> bool {
         self.reservations.is_some()
+    }
+
+    /// Returns whether hosts can mark blocks as uncorrectable.
+    pub(super) fn has_uncorrectable_file(&self) -> bool {
+        self.uncorrectable.is_some()
+    }
+
+    /// Puts the marks of uncorrectable blocks over the namespace's store, if there is a file for
+    /// them.
+    ///
+    /// # Errors
+    /// If the file cannot be used, or the blocks do not survive a restart, or others write to them.
+    pub(super) async fn with_marks(
+        &self,
+        uuid: Uuid,
+        backing: Arc<dyn Backing>,
+    ) -> anyhow::Result<Arc<dyn Backing>> {
+        let Some(path) = &self.uncorrectable else { return Ok(backing) };
+        if !self.is_persistent() {
+            bail!(
+                "uncorrectable= is only for files, devices and volumes: blocks in memory do not \
+                 survive a restart"
+            );
+        }
+        if self.shared {
+            bail!(
+                "uncorrectable= is not for shared namespaces: other targets would not know which \
+                 blocks are marked"
+            );
+        }
+        Ok(Arc::new(Uncorrectable::open(backing, path, uuid.into_bytes()).await?))
     }
 
     /// Opens the reservations of the namespace: from their file, else in memory.
@@ -401,6 +436,8 @@ mod tests {
         assert!(file.read_only && file.reservations.is_none());
         let reserved: NamespaceSettings = "file:disk,reservations=/var/r".parse().unwrap();
         assert_eq!(reserved.reservations, Some("/var/r".into()));
+        let marked: NamespaceSettings = "file:disk,uncorrectable=/var/u".parse().unwrap();
+        assert_eq!(marked.uncorrectable, Some("/var/u".into()));
         let device: NamespaceSettings = "/dev/x".parse().unwrap();
         assert_eq!(device.path, Some("/dev/x".into()));
         let limited: NamespaceSettings = "memory:1G,iops=500,bytes-per-s=10M".parse().unwrap();
@@ -426,6 +463,7 @@ mod tests {
             "file:a,colour=red",
             "memory:1G,nsid=x",
             "file:a,reservations=",
+            "file:a,uncorrectable=",
             "file:a,iops=0",
             "file:a,host=somebody",
             "file:a,bytes-per-s=fast",

@@ -1,7 +1,7 @@
 //! `tsumugi volume check`: checks the metadata of a pool for contradictions.
 
 use super::backing;
-use crate::deploy::output::print_json;
+use crate::output::print_json;
 use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};

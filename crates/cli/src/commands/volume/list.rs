@@ -1,7 +1,7 @@
 //! `tsumugi volume list`: the volumes of a pool.
 
 use super::{open, size};
-use crate::deploy::output::print_json;
+use crate::output::print_json;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;

@@ -53,7 +53,7 @@ impl KeeperRecord {
     }
 
     /// Replaces the file.
-    pub(super) fn write(&mut self, dir: &JobDir) -> anyhow::Result<()> {
+    pub(crate) fn write(&mut self, dir: &JobDir) -> anyhow::Result<()> {
         let surplus = self.restarts.len().saturating_sub(RESTARTS_MAX);
         self.restarts.drain(..surplus);
         let (path, beside) = (dir.join(FILE), dir.join("keeper.json.new"));

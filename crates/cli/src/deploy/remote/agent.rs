@@ -4,10 +4,9 @@
 //! launchers such as srun, which end all processes that a step leaves: it takes its machine's part
 //! of the job down when a signal asks it to end.
 
-use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply};
+use super::messages::{Addressed, LINE_BYTES_MAX, Order, Reply, Sink, line};
 use super::pieces;
-use super::tree::{Sink, Tree, line};
-use crate::commands::up::undo;
+use super::tree::Tree;
 use crate::deploy::bounded::lines;
 use crate::deploy::cleanup;
 use crate::deploy::hosts::Spot;
@@ -149,7 +148,7 @@ fn listen(dir: &JobDir, stop: &Stop, voice: &Voice) -> Result<Machine, ()> {
             let why = result.err().map_or_else(|| "not begun".into(), |e| crate::print::words(&e));
             // The reader may have gone.
             let _ = voice.send(Reply::Failed(why));
-            undo(dir);
+            cleanup::undo(dir);
             Err(())
         }
     }

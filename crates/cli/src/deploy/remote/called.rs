@@ -11,10 +11,9 @@
 //! another step, or by two for half of them each, until srun has no node to refuse. Commands can
 //! therefore be interrupted and run twice.
 
-use super::conversation::Addressed;
-use super::errand::{ANSWER_BYTES_MAX, Answers, COMPLAINT_BYTES_MAX, Errand, Printed, Sent};
+use super::answers::{ANSWER_BYTES_MAX, Answers, COMPLAINT_BYTES_MAX, Errand, Printed, Sent};
+use super::messages::{Addressed, line};
 use super::pieces::{self, Pieces};
-use super::tree::line;
 use crate::deploy::bounded::{NoLine, Running};
 use crate::deploy::slurm::{self, AtFailure};
 use crate::deploy::state::HostState;

@@ -1,95 +1,23 @@
-//! The orders of `up` to the agents, and their answers: one line of JSON each.
+//! The conversations of `up` with the agents: orders to each, and its answers.
 
+use super::messages::{Addressed, Order, Reply, Sink, line, locked};
 use super::step::Step;
-use super::tree::{Sink, Tree, line, locked};
-use crate::deploy::hosts::Spot;
-use crate::deploy::machine::ReadyNode;
-use crate::deploy::plan::Plan;
+use super::tree::Tree;
 use crate::deploy::process::Process;
 use crate::deploy::state::HostState;
 use crate::deploy::stop::Stop;
 use anyhow::bail;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Longest line either side accepts.
-pub(super) const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Number of answers that may wait to be read.
 const REPLIES_MAX: usize = 8;
 /// Interval of looks at the stop flag.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// An order to an agent.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Order {
-    /// Also start the agents of these machines, and pass their orders on to them.
-    Spread {
-        /// The job.
-        job: String,
-        /// The machines.
-        rest: Vec<HostState>,
-    },
-    /// Report where the machine is in the network → [`Reply::Spot`].
-    Look {
-        /// Addresses of others.
-        peers: Vec<IpAddr>,
-    },
-    /// Create the job's directory → [`Reply::Done`].
-    Begin(Box<Plan>),
-    /// Create backing files → [`Reply::Progress`], then [`Reply::Done`].
-    Prepare,
-    /// Start the metadata service → [`Reply::Meta`].
-    StartMeta {
-        /// Time limit in milliseconds.
-        within_ms: u64,
-    },
-    /// Start the node → [`Reply::Nodes`].
-    StartNodes {
-        /// The address of the metadata service.
-        meta: SocketAddr,
-        /// Time limit in milliseconds.
-        within_ms: u64,
-    },
-    /// All machines are ready: leave the processes running, and end → [`Reply::Done`].
-    Finish,
-}
-
-/// An agent's answer.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Reply {
-    /// The machine's place in the network.
-    Spot(Spot),
-    /// Done.
-    Done,
-    /// The address of the metadata service.
-    Meta(SocketAddr),
-    /// The nodes are ready.
-    Nodes(Vec<ReadyNode>),
-    /// Bytes of backing files written.
-    Progress {
-        /// So far.
-        done: u64,
-        /// Of all.
-        all: u64,
-    },
-    /// It failed; the agent undoes its work and ends.
-    Failed(String),
-    /// The machine above it in the tree has not reached it.
-    Unreached(String),
-}
-
-/// An order for one of several nodes, or an answer of one.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Addressed<T> {
-    /// The node.
-    pub(crate) node: String,
-    /// The order or the answer.
-    pub(crate) content: T,
-}
 
 /// A connection to an agent.
 #[derive(Debug)]
@@ -102,7 +30,7 @@ pub(crate) struct Conversation {
 
 /// The answers of an agent.
 #[derive(Debug)]
-pub(super) struct Inbox {
+struct Inbox {
     replies: Receiver<Reply>,
     /// The latest report of progress. Reports come without an order, so they could fill a queue.
     progress: Arc<Mutex<Option<(u64, u64)>>>,
@@ -110,14 +38,14 @@ pub(super) struct Inbox {
 
 /// The other end of an [`Inbox`].
 #[derive(Debug)]
-pub(super) struct Slot {
+struct Slot {
     replies: SyncSender<Reply>,
     progress: Arc<Mutex<Option<(u64, u64)>>>,
 }
 
 /// How to reach an agent.
 #[derive(Clone, Debug)]
-pub(super) enum Link {
+enum Link {
     /// By ssh, from here or from another machine of the job.
     Tree(Arc<Tree>),
     /// As one of the tasks of a step.
@@ -134,8 +62,20 @@ impl Conversation {
         Conversation::all(hosts, &link, inboxes)
     }
 
+    /// Runs `srun`, and returns a conversation with the agent of each of these nodes.
+    pub(super) fn start_step(
+        hosts: &[HostState],
+        command: &mut Command,
+        log: &Path,
+    ) -> anyhow::Result<Vec<Conversation>> {
+        let (slots, inboxes) = inboxes(hosts);
+        let sink: Sink = Arc::new(move |line| deal(line, &slots));
+        let step = Step::start(command, log, sink)?;
+        Ok(Conversation::all(hosts, &Link::Step(Arc::new(step)), inboxes))
+    }
+
     /// Returns the conversations with agents that are starting.
-    pub(super) fn all(hosts: &[HostState], link: &Link, inboxes: Vec<Inbox>) -> Vec<Conversation> {
+    fn all(hosts: &[HostState], link: &Link, inboxes: Vec<Inbox>) -> Vec<Conversation> {
         let new = |(host, inbox): (&HostState, Inbox)| Conversation {
             host: host.host.clone(),
             node: host.name.clone(),
@@ -234,7 +174,7 @@ impl Conversation {
 
 /// Returns the receiving ends of the conversations with these machines, by node, and the
 /// conversations' inboxes in the order of the machines.
-pub(super) fn inboxes(hosts: &[HostState]) -> (BTreeMap<String, Slot>, Vec<Inbox>) {
+fn inboxes(hosts: &[HostState]) -> (BTreeMap<String, Slot>, Vec<Inbox>) {
     let made = hosts.iter().map(|host| {
         let (sender, replies) = sync_channel(REPLIES_MAX);
         let progress = Arc::new(Mutex::new(None));
@@ -245,7 +185,7 @@ pub(super) fn inboxes(hosts: &[HostState]) -> (BTreeMap<String, Slot>, Vec<Inbox
 }
 
 /// Passes an answer to its conversation. Other lines come from shells and task prologs.
-pub(super) fn deal(line: &str, slots: &BTreeMap<String, Slot>) {
+fn deal(line: &str, slots: &BTreeMap<String, Slot>) {
     let Ok(answer) = serde_json::from_str::<Addressed<Reply>>(line) else { return };
     let Some(slot) = slots.get(&answer.node) else { return };
     match answer.content {

@@ -2,7 +2,8 @@
 //! shows which machines are reached.
 
 use super::BEGIN_WITHIN;
-use super::conversation::{Conversation, Order, Reply};
+use super::conversation::Conversation;
+use super::messages::{Order, Reply};
 use crate::deploy::hosts::{Host, Spot};
 use crate::deploy::job::JobDir;
 use crate::deploy::state::HostState;

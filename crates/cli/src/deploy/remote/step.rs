@@ -10,11 +10,10 @@
 //! beside `up` then learns from Slurm that the step is over, and runs `tsumugi down` on all nodes
 //! with another step.
 
-use super::conversation::{Conversation, LINE_BYTES_MAX, Link, deal, inboxes};
+use super::messages::{LINE_BYTES_MAX, Sink};
 use super::pieces::Pieces;
 use crate::deploy::bounded::lines;
 use crate::deploy::process::Process;
-use crate::deploy::state::HostState;
 use anyhow::Context;
 use std::fs::OpenOptions;
 use std::io::{BufReader, Write};
@@ -22,8 +21,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Time for agents without the order to stay to undo their work.
@@ -43,35 +42,29 @@ pub(super) struct Step {
     is_kept: AtomicBool,
 }
 
-/// Runs `srun`, and returns a conversation with the agent of each of these nodes.
-pub(super) fn start(
-    hosts: &[HostState],
-    command: &mut Command,
-    log: &Path,
-) -> anyhow::Result<Vec<Conversation>> {
-    let mut options = OpenOptions::new();
-    options.create(true).append(true).mode(0o600);
-    let errors = options.open(log).with_context(|| format!("cannot open {}", log.display()))?;
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
-    // Only `up` receives Ctrl-C; it then ends the step.
-    let mut child = command.process_group(0).spawn().context("cannot run srun")?;
-    let output = child.stdout.take().context("srun has no output")?;
-    let orders = Mutex::new(child.stdin.take());
-    let (child, is_kept) = (Mutex::new(child), AtomicBool::new(false));
-    let step = Arc::new(Step { child, orders, log: log.into(), is_kept });
-    let (slots, inboxes) = inboxes(hosts);
-    std::thread::spawn(move || {
-        let mut pieces = Pieces::default();
-        for piece in lines(BufReader::new(output), LINE_BYTES_MAX) {
-            if let Some(line) = pieces.take(&piece, LINE_BYTES_MAX) {
-                deal(&line, &slots);
-            }
-        }
-    });
-    Ok(Conversation::all(hosts, &Link::Step(step), inboxes))
-}
-
 impl Step {
+    /// Runs `srun`. The lines of its tasks go to `sink`.
+    pub(super) fn start(command: &mut Command, log: &Path, sink: Sink) -> anyhow::Result<Step> {
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).mode(0o600);
+        let errors = options.open(log).with_context(|| format!("cannot open {}", log.display()))?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+        // Only `up` receives Ctrl-C; it then ends the step.
+        let mut child = command.process_group(0).spawn().context("cannot run srun")?;
+        let output = child.stdout.take().context("srun has no output")?;
+        let orders = Mutex::new(child.stdin.take());
+        let (child, is_kept) = (Mutex::new(child), AtomicBool::new(false));
+        std::thread::spawn(move || {
+            let mut pieces = Pieces::default();
+            for piece in lines(BufReader::new(output), LINE_BYTES_MAX) {
+                if let Some(line) = pieces.take(&piece, LINE_BYTES_MAX) {
+                    sink(&line);
+                }
+            }
+        });
+        Ok(Step { child, orders, log: log.into(), is_kept })
+    }
+
     /// Passes a line, which names its node, on to all tasks.
     pub(super) fn pass(&self, line: &[u8]) -> anyhow::Result<()> {
         let mut orders = self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -9,7 +9,7 @@
 //! If the ssh of a machine does not reach the others, the job does not fail: the machine reports
 //! those that it did not reach, and the root reaches them itself.
 
-use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply};
+use super::messages::{Addressed, LINE_BYTES_MAX, Order, Reply, Sink, line, locked};
 use crate::deploy::bounded::lines;
 use crate::deploy::state::HostState;
 use crate::print::words;
@@ -19,10 +19,9 @@ use std::collections::BTreeSet;
 use std::io::{BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use zeroize::Zeroizing;
 
 /// Time for agents without the order to stay to undo their work. ssh takes as long to give up on an
 /// unreachable machine.
@@ -31,9 +30,6 @@ const UNDO_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Bytes of error output to keep.
 const COMPLAINT_BYTES_MAX: u64 = 4096;
-
-/// Receives lines from agents, with their line breaks.
-pub(super) type Sink = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Splits machines into branches. The first machine of a branch reaches its others.
 pub(super) fn branches(hosts: &[HostState]) -> impl Iterator<Item = &[HostState]> {
@@ -190,20 +186,6 @@ fn lament(hosts: &[HostState], heard: &BTreeSet<String>, is_root: bool, why: &st
             sink(&String::from_utf8_lossy(&line));
         }
     }
-}
-
-/// Returns a message as a line.
-pub(super) fn line<T: serde::Serialize>(
-    message: &Addressed<T>,
-) -> anyhow::Result<Zeroizing<Vec<u8>>> {
-    let mut line = Zeroizing::new(serde_json::to_vec(message)?);
-    line.push(b'\n');
-    Ok(line)
-}
-
-/// Locks a value that stays valid when a thread panics.
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

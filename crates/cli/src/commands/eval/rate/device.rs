@@ -1,18 +1,17 @@
-//! What the load works on: files and block devices, memory, nothing, and what is behind a network.
+//! Devices that the load works on, as the command line names them: files and block devices, memory, nothing, and
+//! devices behind a network. They are opened here, and refused for writing without consent.
 
 use super::RateArgs;
 use crate::commands::nvme::args::{NamespaceArgs, check_destroy};
 use crate::commands::nvme::block_on;
 use anyhow::{Context, bail, ensure};
-use block::{
-    Backing, Device, DiscardEffect, Elevator, ElevatorOptions, FileBacking, FileOptions, Geometry,
-    Incarnation, IoFuture, MemoryBacking,
-};
+use block::{FileBacking, FileOptions, Geometry, Incarnation, MemoryBacking};
 use clap::ValueEnum;
+use eval::rate::QueuePolicy;
+use eval::rate::generator::{Attached, Cause, LocalFuture, Null, Remote, Source, Storage};
 use eval::units::parse_bytes;
 use host::{ConnectOptions, Controller, Namespace};
 use nvme::{Nqn, Nsid};
-use reactor::{Buffer, Chunk, File, Segments, Shared};
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -22,10 +21,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 const BLOCK_BYTES: u32 = 512;
-/// Size of the device that does nothing.
-const NULL_BYTES: u64 = 1 << 40;
-/// Requests that were merged are no longer than this.
-const MERGED_BYTES_MAX: u64 = 1 << 20;
 /// Commands that may be outstanding on a queue pair at least, and are asked for at most.
 const QUEUE_SIZE: std::ops::RangeInclusive<u32> = 128..=1024;
 /// Schemes of devices behind a network.
@@ -39,6 +34,15 @@ pub(super) enum Queue {
     Direct,
     /// One queue for all jobs: sorted, merged, behind a lock
     Elevator,
+}
+
+impl Queue {
+    fn policy(self) -> QueuePolicy {
+        match self {
+            Self::Direct => QueuePolicy::Direct,
+            Self::Elevator => QueuePolicy::Elevator,
+        }
+    }
 }
 
 /// A device as it is named on the command line.
@@ -89,93 +93,73 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
-/// A device that jobs can attach.
-pub(super) enum Source {
-    /// A file or block device, without a queue of ours.
-    File(FileBacking),
-    /// The device that does nothing, likewise.
-    Null(Null),
-    /// Of this machine, behind a queue or in memory.
-    Backing(Arc<dyn Backing>),
-    /// Each job has a controller of its own.
-    Nvme(Box<ConnectOptions>, Nsid, Geometry),
-    /// Each job has a session of its own.
-    Iscsi(Arc<iscsi::Library>, iscsi::Address, Geometry),
+/// A namespace of an NVMe-oF target: each job has a controller of its own.
+struct NvmeDevice {
+    options: ConnectOptions,
+    nsid: Nsid,
+    geometry: Geometry,
 }
 
-/// Where a request goes that no layer of ours is between.
-pub(super) enum Target {
-    File(File),
-    /// It is done at once.
-    Nothing,
-}
-
-/// A device of one job.
-pub(super) struct Attached {
-    pub(super) device: Rc<dyn Device>,
-    /// To be disconnected at the end.
-    pub(super) controller: Option<Controller>,
-}
-
-impl Source {
-    /// Opens what is named, behind its queue, and refuses to write where nobody has consented.
-    pub(super) fn open(spec: &DeviceSpec, args: &RateArgs) -> anyhow::Result<Self> {
-        let source = match spec {
-            DeviceSpec::Nvme(address, nqn) => nvme_source(*address, nqn, args)?,
-            DeviceSpec::Iscsi(address) => iscsi_source(address, args)?,
-            spec => {
-                if let (DeviceSpec::Path(path), true) = (spec, args.rw.writes()) {
-                    check_writable(path, args.overwrite, args.destroy.as_deref())?;
-                }
-                return of_this_machine(spec, args);
-            }
-        };
-        ensure!(
-            args.queue != Some(Queue::Elevator),
-            "--queue elevator goes with devices of this machine, not with {spec}"
-        );
-        Ok(source)
+impl Remote for NvmeDevice {
+    fn geometry(&self) -> Geometry {
+        self.geometry
     }
 
-    pub(super) fn geometry(&self) -> Geometry {
-        match self {
-            Self::File(file) => file.geometry(),
-            Self::Null(_) => Null::geometry(),
-            Self::Backing(backing) => backing.geometry(),
-            Self::Nvme(_, _, geometry) | Self::Iscsi(_, _, geometry) => *geometry,
-        }
-    }
-
-    /// For the calling thread.
-    pub(super) async fn attach(&self) -> anyhow::Result<Attached> {
-        let plain = |device| Attached { device, controller: None };
-        Ok(match self {
-            Self::File(file) => plain(file.attach()),
-            Self::Null(null) => plain(null.attach()),
-            Self::Backing(backing) => plain(backing.attach()),
-            Self::Nvme(options, nsid, _) => {
-                let controller = Controller::connect(options.as_ref().clone()).await?;
-                let device = Rc::new(Namespace::open(&controller, *nsid).await?);
-                Attached { device, controller: Some(controller) }
-            }
-            Self::Iscsi(library, address, _) => {
-                plain(Rc::new(iscsi::Session::connect(library, address)?))
-            }
+    fn attach(&self) -> LocalFuture<'_, Attached> {
+        Box::pin(async {
+            let controller = Controller::connect(self.options.clone()).await?;
+            let device = Rc::new(Namespace::open(&controller, self.nsid).await?);
+            let disconnect = async move { controller.disconnect().await.map_err(Cause::from) };
+            Ok(Attached { device, disconnect: Some(Box::pin(disconnect)) })
         })
     }
+}
 
-    /// Where requests go without a layer of ours, if they can.
-    pub(super) fn straight(&self) -> Option<Target> {
-        match self {
-            Self::File(file) => Some(Target::File(file.file().clone())),
-            Self::Null(_) => Some(Target::Nothing),
-            Self::Backing(_) | Self::Nvme(..) | Self::Iscsi(..) => None,
-        }
+/// A logical unit of an iSCSI target: each job has a session of its own.
+struct IscsiDevice {
+    library: Arc<iscsi::Library>,
+    address: iscsi::Address,
+    geometry: Geometry,
+}
+
+impl Remote for IscsiDevice {
+    fn geometry(&self) -> Geometry {
+        self.geometry
     }
+
+    fn attach(&self) -> LocalFuture<'_, Attached> {
+        Box::pin(async {
+            let session = iscsi::Session::connect(&self.library, &self.address)?;
+            Ok(Attached { device: Rc::new(session), disconnect: None })
+        })
+    }
+}
+
+/// Opens what is named, behind its queue, and refuses to write without consent.
+pub(super) fn open(spec: &DeviceSpec, args: &RateArgs) -> anyhow::Result<Storage> {
+    Ok(Storage { name: spec.to_string(), source: source(spec, args)? })
+}
+
+fn source(spec: &DeviceSpec, args: &RateArgs) -> anyhow::Result<Source> {
+    let remote: Box<dyn Remote> = match spec {
+        DeviceSpec::Nvme(address, nqn) => Box::new(nvme_device(*address, nqn, args)?),
+        DeviceSpec::Iscsi(address) => Box::new(iscsi_device(address, args)?),
+        spec => {
+            if let (DeviceSpec::Path(path), true) = (spec, args.rw.writes()) {
+                check_writable(path, args.overwrite, args.destroy.as_deref())?;
+            }
+            return of_this_machine(spec, args);
+        }
+    };
+    ensure!(
+        args.queue != Some(Queue::Elevator),
+        "--queue elevator goes with devices of this machine, not with {spec}"
+    );
+    Ok(Source::Remote(remote))
 }
 
 /// Connects once, to see what is there.
-fn nvme_source(address: SocketAddr, nqn: &Nqn, args: &RateArgs) -> anyhow::Result<Source> {
+fn nvme_device(address: SocketAddr, nqn: &Nqn, args: &RateArgs) -> anyhow::Result<NvmeDevice> {
     let mut options = ConnectOptions::new(address, nqn.clone());
     let under_way = args.iodepth_max.clamp(*QUEUE_SIZE.start(), *QUEUE_SIZE.end());
     options.queue_size = under_way as u16;
@@ -190,12 +174,12 @@ fn nvme_source(address: SocketAddr, nqn: &Nqn, args: &RateArgs) -> anyhow::Resul
         let geometry = namespace.geometry();
         drop(namespace);
         controller.disconnect().await?;
-        Ok(Source::Nvme(Box::new(options), nsid, geometry))
+        Ok(NvmeDevice { options, nsid, geometry })
     })
 }
 
 /// The same of an iSCSI target.
-fn iscsi_source(address: &iscsi::Address, args: &RateArgs) -> anyhow::Result<Source> {
+fn iscsi_device(address: &iscsi::Address, args: &RateArgs) -> anyhow::Result<IscsiDevice> {
     let library = iscsi::Library::load()?;
     if args.rw.writes() && args.destroy.as_deref() != Some(address.target.as_str()) {
         bail!(
@@ -205,7 +189,7 @@ fn iscsi_source(address: &iscsi::Address, args: &RateArgs) -> anyhow::Result<Sou
     }
     block_on(async {
         let geometry = iscsi::Session::connect(&library, address)?.geometry();
-        Ok(Source::Iscsi(Arc::clone(&library), address.clone(), geometry))
+        Ok(IscsiDevice { library: Arc::clone(&library), address: address.clone(), geometry })
     })
 }
 
@@ -237,95 +221,12 @@ fn of_this_machine(spec: &DeviceSpec, args: &RateArgs) -> anyhow::Result<Source>
                 Ok(FileBacking::open_patiently(path, &options).await?)
             })?)
         }
-        _ => Source::Null(Null { bytes_max: args.bs.max(MERGED_BYTES_MAX) as usize }),
+        _ => Source::Null(Null::new(args.bs)),
     };
-    let Some(queue) = args.queue else { return Ok(source) };
-    let device: Arc<dyn Backing> = match source {
-        Source::File(file) => Arc::new(file),
-        Source::Null(null) => Arc::new(null),
-        Source::Backing(backing) => backing,
-        other @ (Source::Nvme(..) | Source::Iscsi(..)) => return Ok(other),
-    };
-    Ok(Source::Backing(match queue {
-        Queue::Direct => device,
-        Queue::Elevator => Arc::new(Elevator::new(device, ElevatorOptions::default())),
-    }))
-}
-
-/// A device that does nothing, at once: what remains is the generator itself. It gives the same zeros
-/// for every read, and each thread its own, so that threads share nothing.
-#[derive(Clone, Debug)]
-pub(super) struct Null {
-    /// Longest read.
-    bytes_max: usize,
-}
-
-/// What a thread has of it.
-struct NullDevice {
-    zeros: Shared,
-}
-
-impl Null {
-    fn geometry() -> Geometry {
-        Geometry {
-            block_size: BLOCK_BYTES,
-            blocks: NULL_BYTES / u64::from(BLOCK_BYTES),
-            discard: DiscardEffect::Ignored,
-            has_volatile_cache: false,
-        }
-    }
-}
-
-impl Backing for Null {
-    fn geometry(&self) -> Geometry {
-        Self::geometry()
-    }
-
-    fn incarnation(&self) -> Incarnation {
-        Incarnation::random()
-    }
-
-    fn attach(&self) -> Rc<dyn Device> {
-        Rc::new(NullDevice { zeros: Buffer::zeroed(self.bytes_max).freeze() })
-    }
-}
-
-impl Device for NullDevice {
-    fn geometry(&self) -> Geometry {
-        Null::geometry()
-    }
-
-    fn incarnation(&self) -> Incarnation {
-        Incarnation::random()
-    }
-
-    fn read(&self, _offset: u64, len: usize) -> IoFuture<Chunk> {
-        IoFuture::ready(Ok(Chunk::Shared(self.zeros.slice(..len))))
-    }
-
-    fn read_into(&self, _offset: u64, segments: Segments) -> IoFuture<Segments> {
-        IoFuture::ready(Ok(segments))
-    }
-
-    fn write(&self, _offset: u64, _chunk: Chunk) -> IoFuture<()> {
-        IoFuture::ready(Ok(()))
-    }
-
-    fn write_chunks(&self, _offset: u64, _chunks: Vec<Chunk>) -> IoFuture<()> {
-        IoFuture::ready(Ok(()))
-    }
-
-    fn flush(&self) -> IoFuture<()> {
-        IoFuture::ready(Ok(()))
-    }
-
-    fn discard(&self, _offset: u64, _len: u64) -> IoFuture<()> {
-        IoFuture::ready(Ok(()))
-    }
-
-    fn write_zeroes(&self, _offset: u64, _len: u64) -> IoFuture<()> {
-        IoFuture::ready(Ok(()))
-    }
+    Ok(match args.queue {
+        Some(queue) => source.behind(queue.policy()),
+        None => source,
+    })
 }
 
 #[cfg(test)]

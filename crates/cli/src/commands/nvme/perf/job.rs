@@ -2,7 +2,8 @@
 
 use super::super::{Mismatch, paths, pattern};
 use super::PerfArgs;
-use crate::load::{self, Done, Mode, Spread};
+use crate::load::Mode;
+use eval::threads::{self, Done, Spread};
 use hdrhistogram::Histogram;
 use host::{Namespace, PathStatus};
 use nvme::Nsid;
@@ -116,7 +117,7 @@ pub(crate) async fn run(job: Job) -> anyhow::Result<JobResult> {
 }
 
 async fn load(job: Job) -> anyhow::Result<JobResult> {
-    load::pin(&job.args.cpus, job.index as usize)?;
+    threads::pin(&job.args.cpus, job.index as usize)?;
     let (controllers, namespace) =
         paths::open_namespace(&job.args.connect, &job.args.paths, job.region.nsid).await?;
     let state = Rc::new(State::new(job, namespace)?);
@@ -166,7 +167,7 @@ async fn load(job: Job) -> anyhow::Result<JobResult> {
 
 impl State {
     fn new(job: Job, namespace: Namespace) -> anyhow::Result<Self> {
-        let seed = load::seed_of_job(job.args.seed, job.index);
+        let seed = threads::seed_of_job(job.args.seed, job.index);
         let verifies_writes = job.args.verify && job.args.rw.writes();
         let written = vec![false; if verifies_writes { job.region.requests as usize } else { 0 }];
         let mut payload = Buffer::zeroed(job.args.bs as usize);

@@ -3,7 +3,7 @@
 use super::super::print_json;
 use super::job::JobResult;
 use super::{Measured, PerfArgs};
-use crate::load;
+use eval::threads;
 use hdrhistogram::Histogram;
 use serde_json::json;
 use std::net::SocketAddr;
@@ -80,7 +80,7 @@ pub(super) fn print(
             said["paths"] = sum.paths.iter().map(|path| of(*path)).collect();
         }
         if args.histogram {
-            said["histogram_ns"] = json!(load::coarse(latency)?);
+            said["histogram_ns"] = json!(threads::coarse(latency)?);
         }
         return print_json(&said);
     }

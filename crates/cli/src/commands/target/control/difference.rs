@@ -160,10 +160,11 @@ impl Difference {
 
     /// Returns whether a namespace can be opened only after the target has released its store: a
     /// file or device because it is locked; a volume because the namespace in use still changes the
-    /// file of reservations.
+    /// file of reservations, or of the marks of uncorrectable blocks.
     pub(super) fn must_wait(&self, settings: &NamespaceSettings) -> bool {
         let is_released = real_path(settings).is_some_and(|it| self.paths_removed.contains(&it));
-        is_released && (!settings.is_volume() || settings.has_reservations_file())
+        let has_files = settings.has_reservations_file() || settings.has_uncorrectable_file();
+        is_released && (!settings.is_volume() || has_files)
     }
 
     fn compare_namespaces(

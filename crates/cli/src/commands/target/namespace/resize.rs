@@ -46,7 +46,7 @@ impl NamespaceSettings {
             *path = std::path::absolute(&*path)
                 .with_context(|| format!("cannot find {}", path.display()))?;
         }
-        if let Some(file) = &mut self.reservations {
+        for file in [&mut self.reservations, &mut self.uncorrectable].into_iter().flatten() {
             *file = std::path::absolute(&*file)
                 .with_context(|| format!("cannot find {}", file.display()))?;
         }
@@ -108,7 +108,7 @@ impl NamespaceSettings {
             }
             (None, None) if self.volume.is_some() => {
                 let volume = self.volume.as_deref().unwrap_or_default();
-                let backing = super::volume::reopen(volume, bytes)?;
+                let backing = present.over(super::volume::reopen(volume, bytes)?);
                 Ok(Resized { backing, grown: None })
             }
             _ => bail!("a namespace of this kind keeps its size"),

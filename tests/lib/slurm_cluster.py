@@ -17,12 +17,13 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from checks import ROOT, wait_until
+from fabric import Fabric
+from jobs import TSUMUGI
+from namespaces import leave_fuse
+from processes import living
+
 CONTRIB = ROOT / "contrib/slurm"
-sys.path.insert(0, str(ROOT / "tests/deploy"))
-
-from common import TSUMUGI, wait_until
-
 INSIDE = "TSUMUGI_TEST_CLUSTER"
 SHARED = Path("/srv")
 USER, UID = "alice", 64711
@@ -88,12 +89,7 @@ def enter():
                               "private", sys.executable, str(Path(sys.argv[0]).resolve()), *sys.argv[1:]])
     child = os.fork()
     if not child:
-        # The copies of mounts that other tests have would keep these alive, and their servers.
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            place, (kind, *_source) = line.split()[4], line.partition(" - ")[2].split()
-            if kind.startswith("fuse"):
-                at = place.encode().decode("unicode_escape").encode("latin-1")
-                subprocess.run(["umount", "-l", at], check=False, stderr=subprocess.DEVNULL)
+        leave_fuse()
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         return
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, number))
@@ -126,6 +122,7 @@ class Cluster:
         self.files = files
         # Called instead of installing contrib/slurm, before anything runs.
         self.prepare = prepare
+        self.fabric = Fabric(lambda *words: self.run("ctl", *words), "10.74.0")
         self.holders = {}
         self.daemons = {}
 
@@ -229,15 +226,9 @@ class Cluster:
         if not wait_until((self.base / name / "ready").exists, 10):
             raise RuntimeError(f"{name} is not made")
         if name == "ctl":
-            self.run("ctl", "ip", "link", "add", "fabric", "type", "bridge")
-            self.run("ctl", "ip", "address", "add", f"10.74.0.{number}/24", "dev", "fabric")
-            self.run("ctl", "ip", "link", "set", "fabric", "up")
+            self.fabric.make()
             return
-        self.run("ctl", "ip", "link", "add", f"port{number}", "type", "veth", "peer", "name", "eth0", "netns",
-                 self.holders[name].pid)
-        self.run("ctl", "ip", "link", "set", f"port{number}", "master", "fabric", "up")
-        self.run(name, "ip", "address", "add", f"10.74.0.{number}/24", "dev", "eth0")
-        self.run(name, "ip", "link", "set", "eth0", "up")
+        self.fabric.join(number, self.holders[name].pid, lambda *words: self.run(name, *words))
 
     def words(self, machine, *words, user=None):
         """The words that run a program on a machine."""
@@ -349,18 +340,8 @@ class Cluster:
 
 def tsumugi_processes():
     """{process: command line} of all processes of the program in this process namespace."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            state = (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[0]
-        except OSError:
-            continue
-        if os.path.basename(words[0]) == b"tsumugi" and state not in "ZX":
-            found[int(entry.name)] = b" ".join(words).decode(errors="replace")
-    return found
+    return {pid: b" ".join(words).decode(errors="replace") for pid, words in living().items()
+            if os.path.basename(words[0]) == b"tsumugi"}
 
 
 def on_machine(cluster, name):

@@ -1,5 +1,6 @@
 //! What a job saw of its requests, in histograms of fixed size.
 
+use crate::threads::ThreadError;
 use hdrhistogram::Histogram;
 use reactor::time::Instant;
 
@@ -27,7 +28,7 @@ pub(super) struct Begun {
 
 impl Times {
     /// Of requests due from `start` until before `end`.
-    pub(super) fn new(start: Instant, end: Instant) -> anyhow::Result<Self> {
+    pub(super) fn new(start: Instant, end: Instant) -> Result<Self, ThreadError> {
         let histogram = || Histogram::new_with_bounds(1, TIME_NS_MAX, 3);
         Ok(Self {
             window: [start, end],

@@ -1,8 +1,8 @@
 //! When requests are due, and where they go.
 
-use super::RateArgs;
-use super::job::{Job, Load, Unit};
-use crate::load::{Mode, Spread};
+use super::load::{Load, Parameters, Unit};
+use crate::threads::Spread;
+use crate::workload::Pattern;
 use reactor::Direction;
 use reactor::time::Instant;
 use std::sync::Arc;
@@ -25,30 +25,31 @@ pub(super) struct Schedule {
 
 impl Schedule {
     /// The first batch of all jobs is due at `begin`.
-    pub(super) fn new(job: &Job, random: Spread, begin: Instant) -> Self {
-        let units = &job.load.units;
-        let jobs = u64::from(job.load.args.numjobs);
-        let index = u64::from(job.index);
+    pub(super) fn new(load: &Arc<Load>, index: u32, random: Spread, begin: Instant) -> Self {
+        let units = &load.units;
+        let jobs = u64::from(load.parameters.jobs);
+        let job = u64::from(index);
         Self {
             // Jobs go through all units, each from another place.
-            turn: (index * units.len() as u64 / jobs) as usize,
-            next: units.iter().map(|unit| unit.requests / jobs * index).collect(),
-            load: Arc::clone(&job.load),
-            index: job.index,
+            turn: (job * units.len() as u64 / jobs) as usize,
+            next: units.iter().map(|unit| unit.requests / jobs * job).collect(),
+            load: Arc::clone(load),
+            index,
             begin,
             sent: 0,
             random,
         }
     }
 
-    fn args(&self) -> &RateArgs {
-        &self.load.args
+    fn parameters(&self) -> &Parameters {
+        &self.load.parameters
     }
 
     /// When the next batch is due: batches of all jobs are evenly spaced; without a rate, at once.
     pub(super) fn due(&self, now: Instant) -> Instant {
-        let Some(rate) = self.args().rate else { return now };
-        let (jobs, batch) = (u128::from(self.args().numjobs), u128::from(self.args().batch));
+        let Some(rate) = self.parameters().rate else { return now };
+        let (jobs, batch) =
+            (u128::from(self.parameters().jobs), u128::from(self.parameters().batch));
         let index = u128::from(self.sent) * jobs + u128::from(self.index);
         let ns = index * batch * 1_000_000_000 / u128::from(rate);
         self.begin + Duration::from_nanos(ns as u64)
@@ -64,19 +65,19 @@ impl Schedule {
         let index = self.turn;
         self.turn = if index + 1 == self.load.units.len() { 0 } else { index + 1 };
         let unit = self.load.units[index];
-        let rw = self.args().rw;
-        let request = if rw.is_random() {
+        let pattern = self.parameters().pattern;
+        let request = if pattern.is_random() {
             self.random.below(unit.requests)
         } else {
             let request = self.next[index];
             self.next[index] = if request + 1 >= unit.requests { 0 } else { request + 1 };
             request
         };
-        let is_write = match rw {
-            Mode::Randrw => self.random.next() >> 63 == 1,
-            rw => rw.writes(),
+        let is_write = match pattern {
+            Pattern::RandomMixed => self.random.next() >> 63 == 1,
+            pattern => pattern.writes(),
         };
         let direction = if is_write { Direction::Write } else { Direction::Read };
-        (unit, unit.start + request * self.args().bs, direction)
+        (unit, unit.start + request * self.parameters().request_bytes, direction)
     }
 }

@@ -1,6 +1,7 @@
 //! Requests as tasks on devices of the block layer: of a network, of memory, behind a queue.
 
-use super::job::{CATCH_UP_MAX, Ended, Job, STOP_PERIOD};
+use super::LoadError;
+use super::job::{CATCH_UP_MAX, DRAIN_TIME_MAX, Ended, Job, STOP_PERIOD};
 use super::schedule::Schedule;
 use super::times::{Begun, Times};
 use block::Device;
@@ -29,7 +30,7 @@ pub(super) async fn run(
     schedule: Schedule,
     times: Times,
     payload: Buffer,
-) -> anyhow::Result<Ended> {
+) -> Result<Ended, LoadError> {
     let state = Rc::new(State {
         job,
         devices,
@@ -41,7 +42,7 @@ pub(super) async fn run(
         payload: payload.freeze(),
     });
     state.generate(schedule).await;
-    let deadline = now() + super::job::DRAIN_TIME_MAX;
+    let deadline = now() + DRAIN_TIME_MAX;
     while state.in_flight.get() > 0 && state.failure.borrow().is_none() {
         if timeout_at(deadline, Box::pin(state.completed.notified())).await.is_err() {
             break;
@@ -64,7 +65,7 @@ impl State {
     async fn generate(self: &Rc<Self>, mut schedule: Schedule) {
         let control = &self.job.control;
         let end = self.times.borrow().end();
-        let slack = self.job.load.args.slack();
+        let slack = self.job.load.parameters.slack();
         loop {
             let due = schedule.due(now());
             if control.is_stopping() || due >= end || now() >= end + CATCH_UP_MAX {
@@ -90,7 +91,7 @@ impl State {
 
     fn send(self: &Rc<Self>, schedule: &mut Schedule, due: Instant) {
         let begun = Begun { due, sent: now() };
-        let batch = self.job.load.args.batch;
+        let batch = self.job.load.parameters.batch;
         for _ in 0..batch {
             let (unit, offset, direction) = schedule.request();
             self.start(&self.devices[unit.device], offset, direction, begun);
@@ -115,7 +116,7 @@ impl State {
                 drop(reactor::spawn(async move { state.complete(io.await.err(), begun) }));
             }
             Direction::Read => {
-                let io = device.read(offset, self.job.load.args.bs as usize);
+                let io = device.read(offset, self.job.load.parameters.request_bytes as usize);
                 drop(reactor::spawn(async move { state.complete(io.await.err(), begun) }));
             }
         }

@@ -1,10 +1,12 @@
 //! Restarting dead parts, unless they die too often.
 
-use super::super::job::JobDir;
-use super::super::restart::{self, META};
-use super::super::service;
-use super::record::{KeeperRecord, Restart};
-use super::{State, Stop, words};
+use crate::deploy::job::JobDir;
+use crate::deploy::keeper::{KeeperRecord, Restart};
+use crate::deploy::restart::{self, META};
+use crate::deploy::service;
+use crate::deploy::state::State;
+use crate::deploy::stop::Stop;
+use crate::print::words;
 use rustix::process::{WaitOptions, WaitStatus};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

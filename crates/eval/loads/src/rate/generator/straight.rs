@@ -5,9 +5,11 @@
 //! looks at the clock once after each: whatever has come by then is seen at that moment, and whatever is due
 //! by then is sent.
 
-use super::device::Target;
-use super::job::{CATCH_UP_MAX, DRAIN_TIME_MAX, Ended, Job, Load, STOP_PERIOD};
+use super::LoadError;
+use super::job::{CATCH_UP_MAX, DRAIN_TIME_MAX, Ended, Job, STOP_PERIOD};
+use super::load::Load;
 use super::schedule::Schedule;
+use super::source::Target;
 use super::times::{Begun, Times};
 use reactor::time::{Instant, now};
 use reactor::{Buffer, Direction, FileQueue, FileQueueConfig};
@@ -42,7 +44,7 @@ struct Straight {
     schedule: Schedule,
     times: Times,
     ios: u64,
-    failure: Option<anyhow::Error>,
+    failure: Option<LoadError>,
 }
 
 /// Batches of so many requests that can go with one system call.
@@ -63,7 +65,8 @@ impl Way {
             });
         }
         // A batch is never split, so that there is room for one at least.
-        let (batch, depth) = (load.args.batch, load.args.iodepth_max.max(load.args.batch));
+        let (batch, depth) =
+            (load.parameters.batch, load.parameters.depth_max.max(load.parameters.batch));
         let batch = batch * together(batch);
         let queue =
             FileQueue::new(opened, FileQueueConfig { depth, batch, payload, engine: None })?;
@@ -71,11 +74,16 @@ impl Way {
     }
 
     /// Loads until the end, and waits for what is under way then.
-    pub(super) fn run(self, job: Job, schedule: Schedule, times: Times) -> anyhow::Result<Ended> {
+    pub(super) fn run(
+        self,
+        job: Job,
+        schedule: Schedule,
+        times: Times,
+    ) -> Result<Ended, LoadError> {
         let Self { queue, files } = self;
         let nothing = Begun { due: times.end(), sent: times.end() };
         let request = Request { begun: nothing, offset: 0, direction: Direction::Read };
-        let together = together(job.load.args.batch);
+        let together = together(job.load.parameters.batch);
         let requests = vec![request; queue.depth() as usize];
         let mut straight = Straight {
             job,
@@ -108,7 +116,7 @@ impl Straight {
     fn generate(&mut self) -> io::Result<()> {
         let end = self.times.end();
         let room = self.job.load.room();
-        let slack = self.job.load.args.slack();
+        let slack = self.job.load.parameters.slack();
         let mut time = now();
         loop {
             let due = self.schedule.due(time);
@@ -146,7 +154,7 @@ impl Straight {
     /// Queues the batch that was due; returns the time.
     fn send(&mut self, due: Instant, time: Instant) -> Instant {
         let begun = Begun { due, sent: time };
-        let batch = self.job.load.args.batch;
+        let batch = self.job.load.parameters.batch;
         let mut nowhere = 0;
         for _ in 0..batch {
             let (unit, offset, direction) = self.schedule.request();
@@ -173,7 +181,7 @@ impl Straight {
     fn reap(&mut self) -> Instant {
         let time = now();
         let before = self.ios;
-        let bytes = self.job.load.args.bs as i32;
+        let bytes = self.job.load.parameters.request_bytes as i32;
         let Self { queue, requests, times, ios, failure, .. } = self;
         queue.reap(|slot, result| {
             let request = requests[slot as usize];
@@ -205,17 +213,17 @@ impl Straight {
 }
 
 impl Request {
-    /// What to say of one that was not done whole.
-    fn failure(&self, result: i32, bytes: i32) -> anyhow::Error {
+    /// Returns the error of one that was not done whole.
+    fn failure(&self, result: i32, bytes: i32) -> LoadError {
         let what = match self.direction {
             Direction::Read => "read",
             Direction::Write => "write",
         };
         let offset = self.offset;
         if result < 0 {
-            let error = io::Error::from_raw_os_error(-result);
-            return anyhow::anyhow!("cannot {what} {bytes} bytes at {offset}: {error}");
+            let cause = io::Error::from_raw_os_error(-result);
+            return LoadError::Request { what, bytes, offset, cause };
         }
-        anyhow::anyhow!("{what} only {result} of {bytes} bytes at {offset}: the device ends there")
+        LoadError::Short { what, done: result, bytes, offset }
     }
 }

@@ -3,7 +3,8 @@
 //! So a peer gets one call about many changes of a short time in place of one call for each. The
 //! order on the connection is as if the call had gone out at once, because nothing overtakes it.
 
-use crate::connection::{Connection, Inner, Pending};
+use super::answers::Pending;
+use super::{Connection, Inner};
 use crate::interface::Side;
 use std::cell::RefCell;
 use std::fmt;
@@ -11,7 +12,7 @@ use std::fmt;
 type Make<C> = Box<dyn FnOnce() -> C>;
 
 /// The deferred call, if there is one.
-pub(crate) struct Deferred<C>(RefCell<Option<Make<C>>>);
+pub(super) struct Deferred<C>(RefCell<Option<Make<C>>>);
 
 impl<C> Default for Deferred<C> {
     fn default() -> Self {
@@ -39,19 +40,19 @@ impl<S: Side> Connection<S> {
     /// deferred call at a time: a second one replaces the first, so it must contain the first one's
     /// news. `make` runs while another message is sent, so it must not use this connection.
     pub fn defer(&self, make: impl FnOnce() -> S::Call + 'static) {
-        *self.inner().deferred.0.borrow_mut() = Some(Box::new(make));
+        *self.0.0.deferred.0.borrow_mut() = Some(Box::new(make));
     }
 
     /// Queues the deferred call now, if there is one.
     pub fn send_deferred(&self) {
-        self.inner().queue_deferred();
+        self.0.0.queue_deferred();
     }
 }
 
 impl<S: Side> Inner<S> {
     /// Queues the deferred call. If that fails, it closes the connection, because the call must not
     /// get lost.
-    pub(crate) fn queue_deferred(&self) {
+    pub(super) fn queue_deferred(&self) {
         // The news of a closed connection is not lost: the owner sends it over the next one.
         if self.is_closed() {
             return;

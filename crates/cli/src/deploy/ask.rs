@@ -3,12 +3,12 @@
 //! Root never connects to a service of another user, who decides where the socket's path leads and
 //! what comes out of it: this program asks as the user ([`AskArgs`]).
 
-use super::socket;
 use crate::deploy::bounded::{NoLine, Running};
-use crate::deploy::find::{self, Job};
+use crate::deploy::jobs::{self, Job};
 use crate::deploy::others;
-use crate::deploy::output::plain;
 use crate::deploy::users::User;
+use crate::observe::socket;
+use crate::output::plain;
 use anyhow::{Context, bail};
 use clap::Args;
 use metrics::Snapshot;
@@ -68,7 +68,7 @@ impl Service {
     fn of_mount(mount: &Path) -> anyhow::Result<Service> {
         let mount = std::path::absolute(mount)
             .with_context(|| format!("cannot find {}", mount.display()))?;
-        if let Some(own) = serving(&find::own(None).0, &mount) {
+        if let Some(own) = serving(&jobs::own(None).0, &mount) {
             return Ok(own);
         }
         if rustix::process::geteuid().is_root() {

@@ -1,10 +1,8 @@
 //! A scrub's record in the job's directory for `tsumugi status`: its progress and its findings.
 
-use super::reader::Tally;
-use crate::deploy::job::JobDir;
-use crate::deploy::place;
-use crate::deploy::process::Process;
-use crate::deploy::state;
+use super::job::JobDir;
+use super::process::Process;
+use super::{place, state};
 use ::meta::check::Finding;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -16,6 +14,21 @@ const FILE: &str = "scrub.json";
 
 /// Maximum number of findings to keep.
 const FOUND_MAX: usize = 1000;
+
+/// The amounts that were read and compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tally {
+    /// Files that were read.
+    pub(crate) files: u64,
+    /// Bytes that were read from devices.
+    pub(crate) read_bytes: u64,
+    /// Blocks that were compared with their checksum.
+    pub(crate) compared_blocks: u64,
+    /// Blocks without a checksum.
+    pub(crate) unsummed_blocks: u64,
+    /// Blocks that were wrong at first and right when they were read again.
+    pub(crate) repaired_blocks: u64,
+}
 
 /// A scrub, in progress or ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,39 +1,14 @@
-"""What the tests of deployment share: checks, jobs, and what a job may leave behind."""
+"""Jobs of `tsumugi up` for the tests of the whole system, and what a job may leave behind."""
 import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from checks import ROOT
+from processes import living
+
 TSUMUGI = os.environ.get("TSUMUGI") or str(ROOT / "target/release/tsumugi")
-
-failures = 0
-
-
-def check(what, is_held, detail=""):
-    """Prints one result, as tests/kernel does."""
-    global failures
-    print(f"{'ok     ' if is_held else 'FAILED '} {what}", flush=True)
-    if not is_held:
-        failures += 1
-        if detail:
-            print("        | " + str(detail).strip().replace("\n", "\n        | "), flush=True)
-    return is_held
-
-
-def finish():
-    """The exit status."""
-    sys.exit(1 if failures else 0)
-
-
-def need(*names):
-    """Ends the test as tests/required has it, if something is missing."""
-    status = subprocess.run([ROOT / "tools/require", *names], check=False).returncode
-    if status:
-        sys.exit(status)
 
 
 def tsumugi(*words, **options):
@@ -51,18 +26,8 @@ def mounts_with(text):
 
 def processes_with(text):
     """{process: command line} of the living processes whose command line contains a text."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            state = (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[0]
-        except OSError:
-            continue
-        if text in words and state not in "ZX":
-            found[int(entry.name)] = words
-    return found
+    lines = {pid: b" ".join(words).decode(errors="replace") for pid, words in living().items()}
+    return {pid: line for pid, line in lines.items() if text in line and pid != os.getpid()}
 
 
 class Job:
@@ -114,13 +79,3 @@ def kill_at_end(*names):
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, undo)
     return undo
-
-
-def wait_until(is_true, seconds):
-    """Waits until something is true; says whether it became so."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if is_true():
-            return True
-        time.sleep(0.05)
-    return is_true()

@@ -6,7 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from common import wait_until
+from checks import wait_until
+from fabric import Fabric
 
 PORT = 2222
 
@@ -26,26 +27,20 @@ class Machines:
         self.path = path
         self.running = []
         self.namespaces = [self.here / f"netns-{name}" for name in ("fabric", *hosts)]
+        self.fabric = Fabric(lambda *words: self.inside(0, *words), "10.73.0")
 
     def start(self):
         """Makes them."""
         for path in self.namespaces:
             path.touch()
             call("unshare", f"--net={path}", "true")
-        self.inside(0, "ip", "link", "add", "fabric", "type", "bridge")
-        self.inside(0, "ip", "address", "add", "10.73.0.254/24", "dev", "fabric")
-        self.inside(0, "ip", "link", "set", "fabric", "up")
+        self.fabric.make()
         self.inside(0, "ip", "link", "set", "lo", "up")
         call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.here / "host-key")
         call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.here / "user-key")
         (self.here / "authorized").write_text((self.here / "user-key.pub").read_text())
         for number, _name in enumerate(self.hosts, 1):
-            self.inside(0, "ip", "link", "add", f"port{number}", "type", "veth", "peer", "name",
-                        "eth0", "netns", self.namespaces[number])
-            self.inside(0, "ip", "link", "set", f"port{number}", "master", "fabric", "up")
-            self.inside(number, "ip", "link", "set", "lo", "up")
-            self.inside(number, "ip", "address", "add", f"10.73.0.{number}/24", "dev", "eth0")
-            self.inside(number, "ip", "link", "set", "eth0", "up")
+            self.fabric.join(number, self.namespaces[number], lambda *words, number=number: self.inside(number, *words))
             self.start_sshd(number)
         self.write_client()
 
@@ -56,7 +51,7 @@ class Machines:
     def start_sshd(self, number):
         """An sshd of its own."""
         config = self.here / f"sshd-{number}"
-        config.write_text(f"""ListenAddress 10.73.0.{number}:{PORT}
+        config.write_text(f"""ListenAddress {self.fabric.address(number)}:{PORT}
 HostKey {self.here}/host-key
 AuthorizedKeysFile {self.here}/authorized
 PidFile none
@@ -76,11 +71,11 @@ PermitRootLogin prohibit-password
         """ssh's configuration: names, keys, and the way in."""
         keys = (self.here / "host-key.pub").read_text().split()[:2]
         (self.here / "known").write_text("".join(
-            f"[10.73.0.{number}]:{PORT} {' '.join(keys)}\n"
+            f"[{self.fabric.address(number)}]:{PORT} {' '.join(keys)}\n"
             for number in range(1, len(self.hosts) + 1)))
         text = ""
         for number, name in enumerate(self.hosts, 1):
-            text += f"Host {name}\n  HostName 10.73.0.{number}\n"
+            text += f"Host {name}\n  HostName {self.fabric.address(number)}\n"
         text += f"""Host *
   Port {PORT}
   User {os.environ.get('USER', 'root')}
