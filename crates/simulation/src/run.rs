@@ -54,10 +54,10 @@ pub struct Outcome {
     pub elapsed: Duration,
 }
 
-/// Runs all focused worlds of a seed in this thread.
+/// Runs the focused worlds of a seed in this thread.
 pub fn run_worlds(seed: u64, is_logged: bool) -> Vec<(Area, Outcome)> {
     let run = |area| (area, run(&Plan { is_logged, ..Plan::of_world(seed, area) }));
-    Area::ALL.into_iter().map(run).collect()
+    Area::of_seed(seed).into_iter().map(run).collect()
 }
 
 /// Runs a plan in this thread.

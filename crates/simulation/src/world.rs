@@ -118,9 +118,18 @@ impl FromStr for Area {
 }
 
 impl Area {
-    /// The worlds of each seed.
+    /// All areas.
     pub const ALL: [Area; 6] =
         [Area::Pages, Area::Locks, Area::Sessions, Area::Power, Area::Space, Area::Names];
+
+    /// Returns the areas of a seed's worlds: two seeds in succession have all areas.
+    pub fn of_seed(seed: u64) -> [Area; 3] {
+        if seed.is_multiple_of(2) {
+            [Area::Pages, Area::Sessions, Area::Space]
+        } else {
+            [Area::Locks, Area::Power, Area::Names]
+        }
+    }
 
     /// Returns the area's kinds of steps. The first is part of each world.
     fn steps(self) -> &'static [(StepKind, u64)] {

@@ -30,7 +30,6 @@ const MACHINE_SHIFT: u32 = 28;
 /// A lock that a worker holds.
 struct Taken {
     lock: Locking,
-    lockable: Lockable,
     /// The call that ends the lock. It counts as lost until the worker makes it, because the lock
     /// may end with its session at any time.
     ending: usize,
@@ -166,7 +165,7 @@ impl Worker {
             let fresh = open.since(life.start, session);
             self.read(&fresh).await;
         }
-        Some(Taken { lock, lockable, ending, session })
+        Some(Taken { lock, ending, session })
     }
 
     /// Holds a lock, and releases it unless the close will.
@@ -231,13 +230,18 @@ impl Worker {
         let asked = self.history().tick();
         let life = self.begin("lock");
         let lock = Locking { kind: LockKind::Read, ..taken.lock };
-        let (file, _) = self.lockable(open, lock);
-        let weak = Lockable { exclusive: false, ..taken.lockable };
+        let (file, weak) = self.lockable(open, lock);
+        let session = self.session();
         let call = self.call(&life, Op::Lock { file: file.clone(), lock: weak });
         // The lock may belong to a later session, with an unknown end.
         let ending = self.call(&life, Op::Unlock { file, lock: weak });
         let weakened = self.kernel.lock(self.caller(), &open.file, lock, None).await;
         self.call_ended(call, &weakened, |()| Answer::Done);
+        // In a later session the owner is another one, which its earlier lock may exclude. If the
+        // session ended meanwhile, either may have asked.
+        if weakened == Err(Errno::EAGAIN) && (session.is_none() || session != self.session()) {
+            self.history().calls[call].life.is_void = true;
+        }
         self.answered("lock", &weakened);
         if weakened.is_ok() {
             published.push((asked, self.history().tick()));
