@@ -68,10 +68,9 @@ impl Client {
         self: &Rc<Self>,
         id: InodeId,
         wanted: Range<u64>,
-        way: Way<'_>,
+        mut way: Way<'_>,
     ) -> Result<Vec<Chunk>, Errno> {
         let offset = wanted.start;
-        let needed = way.needed(&wanted);
         let inode = self.inode(id);
         self.compaction.note_use();
         if offset >= FILE_SIZE_MAX_BYTES {
@@ -84,6 +83,7 @@ impl Client {
             inode.pages.note_read();
             let validity = self.validity();
             let last_commit = inode.last_commit.get();
+            let needed = way.needed(&wanted);
             let held = self.hold_extents(&inode, needed.start, needed.end - needed.start).await?;
             if inode.last_commit.get() != last_commit && !reactor::mutant!("own-commit-unseen") {
                 // A commit may have ended since the extents came: dirty data then is in neither.
@@ -101,7 +101,21 @@ impl Client {
                 self.carry_out(&planned.parts, &planned.checks, room).await
             } else {
                 let needed = needed.start..needed.end.min(size);
-                Box::pin(self.read_blocks(&inode, &(offset..end), needed, &held, &validity)).await
+                let range = offset..end;
+                let read = self.read_blocks(&inode, &range, needed, &held, &validity);
+                match Box::pin(read).await {
+                    Ok(chunks) => Ok(chunks),
+                    Err(_) if reactor::mutant!("blocks-planned-again") => {
+                        let planned = self.plan(&inode, range, &held)?;
+                        self.carry_out(&planned.parts, &planned.checks, None).await
+                    }
+                    Err(_) => {
+                        // What lies beside the wanted bytes may be lost or damaged. A commit may
+                        // have overtaken the extents meanwhile.
+                        way = Way::Once(None);
+                        continue;
+                    }
+                }
             };
             if matches!(chunks, Err(Unread::Failed(_))) {
                 let places = held.runs.iter().map(|run| &run.place);

@@ -232,6 +232,27 @@ fn a_restarted_service_goes_on() {
     });
 }
 
+/// Goal: a client that learns of its session only after a restart of the service has nothing to
+/// reclaim, and keeps no other call waiting.
+#[test]
+fn a_session_without_an_answer_holds_no_grace() {
+    run(async {
+        let store = MemoryStore::new();
+        let open = |store: MemoryStore| StoreChoice::Open(Box::new(store));
+        let before = Service::start(config(open(store.clone()), Times::default())).unwrap();
+        // Its answer is lost.
+        let lost = TestClient::start_silent(before.address()).await;
+        let left = store.crashed(CrashPoint::Process);
+        let after = Service::start(config(open(left), Times::default())).unwrap();
+        let late = TestClient::resume(after.address(), lost.host, None).await;
+        assert_eq!((late.session, late.resumed), (lost.session, false));
+        late.heartbeat_always();
+        let other = TestClient::start(after.address()).await;
+        let change = other.spawn(create(ROOT, "new", Rights::NONE));
+        change.done().await.unwrap();
+    });
+}
+
 /// Goal: a session that was being fenced when the service died is not resumed: its targets keep the
 /// fence for good.
 #[test]

@@ -95,7 +95,7 @@ impl RunParameters {
 }
 
 /// The result of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockOutcome {
     /// The same for two runs of one seed.
     pub trace_hash: u64,

@@ -68,6 +68,16 @@ impl Span {
     }
 }
 
+impl Span {
+    /// Whether it only makes the service pause. Its restart costs time, and no call fails.
+    fn is_pause_of_service(&self) -> bool {
+        // A suspension may last longer than sessions live.
+        let pauses = [Fault::MetaKill, Fault::CrashTwice];
+        let is_meta = |site: &FaultSite| *site == FaultSite::Meta;
+        pauses.contains(&self.fault) && !self.sites.is_empty() && self.sites.iter().all(is_meta)
+    }
+}
+
 impl Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of {:?} ", self.fault, self.sites)?;
@@ -107,7 +117,7 @@ impl Causes {
     /// Returns the fault that explains that a call has just failed.
     pub(crate) fn of_error(&self, call: Called) -> Option<&Span> {
         let meets = |span: &&Span| {
-            let after = span.fault.reach().errors;
+            let after = span.fault.reach().errors.filter(|_| !span.is_pause_of_service());
             after.is_some_and(|after| span.meets(call.begun, after)) && span.matters(call)
         };
         self.0.iter().rev().find(meets)
@@ -167,7 +177,8 @@ mod tests {
         assert!(explains(&cut, 0, 105) && explains(&cut, 1, 105));
         assert!(!explains(&cut, 2, 105), "another link");
         assert!(explains(&cut, 0, 159) && !explains(&cut, 0, 161), "long over");
-        assert!(explains(&span(Fault::MetaKill, &[FaultSite::Meta]), 2, 105));
+        assert!(!explains(&span(Fault::MetaKill, &[FaultSite::Meta]), 2, 105), "it restarts");
+        assert!(explains(&span(Fault::StoreBroken, &[FaultSite::Meta]), 2, 105));
         assert!(!explains(&span(Fault::ClockStep, &[FaultSite::Meta]), 2, 105));
     }
 }

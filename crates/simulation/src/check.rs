@@ -8,7 +8,7 @@ mod appends;
 mod bytes;
 mod names;
 
-use crate::history::{Actor, History, Life, Tick};
+use crate::history::{Actor, Fresh, History, Life, Tick};
 use protocol::SessionId;
 
 /// Largest number of violations that are reported.
@@ -21,6 +21,8 @@ struct View {
     end: Tick,
     /// A client that sees its own writes before they are committed.
     own: Option<(Actor, Option<SessionId>)>,
+    /// Further changes that are certainly in force.
+    fresh: Option<Fresh>,
 }
 
 impl View {
@@ -29,10 +31,14 @@ impl View {
         if life.is_void {
             return false;
         }
-        life.holds(self.start, self.end)
-            || self.own.is_some_and(|(actor, session)| {
-                life.is_own(actor, session) && life.returned.is_some_and(|at| at < self.start)
-            })
+        let holds_since = |start| {
+            life.holds(start, self.end)
+                || self.own.is_some_and(|(actor, session)| {
+                    life.is_own(actor, session) && life.returned.is_some_and(|at| at < start)
+                })
+        };
+        let is_fresh = |fresh: Fresh| life.start_ns > fresh.since_ns && holds_since(fresh.start);
+        holds_since(self.start) || self.fresh.is_some_and(is_fresh)
     }
 
     /// Whether a change may be in force for this view.

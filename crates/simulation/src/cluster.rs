@@ -50,6 +50,8 @@ pub(crate) struct Machine {
     /// The kernel's side of that process's mount.
     pub(crate) kernel: RefCell<Option<Rc<Kernel>>>,
     kernel_seed: u64,
+    /// Notifications about pages that come late.
+    late_pages: (u64, Duration),
     /// Whether its client makes and checks checksums.
     has_sums: bool,
     /// Counts starts of the process.
@@ -139,6 +141,7 @@ impl Cluster {
                 applications,
                 kernel: RefCell::default(),
                 kernel_seed,
+                late_pages: plan.late_pages(),
                 // A few machines make and check no sums, unless only sums can reveal the fault.
                 has_sums: kernel_seed & 6 != 0 || plan.faults.has(Fault::Flip),
                 node,
@@ -395,7 +398,8 @@ impl Machine {
         let server = Server::new(Rc::clone(client), agreed, notices);
         let random = Random::new(self.kernel_seed ^ self.life.get());
         let served = (server, Rc::clone(client));
-        let kernel = Kernel::mount(served, self.node.clone(), &self.applications, random);
+        let kernel =
+            Kernel::mount(served, self.node.clone(), &self.applications, random, self.late_pages);
         agreement.await.expect("the server agrees");
         kernel
     }

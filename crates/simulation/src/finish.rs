@@ -16,6 +16,8 @@ use std::time::Duration;
 const QUIET_AFTER: Duration = Duration::from_mins(10);
 /// Longer than anything can stay uncertain and than freed space is kept from reuse.
 const SETTLED_AFTER: Duration = Duration::from_secs(130);
+/// Longer than data and attributes wait for their commit.
+const COMMITTED_AFTER: Duration = Duration::from_secs(5);
 /// How long freed space may take until it is counted as free.
 const FREED_AFTER: Duration = Duration::from_mins(2);
 
@@ -29,7 +31,8 @@ pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
     if !workers_end(shared).await {
         return;
     }
-    sleep(SETTLED_AFTER).await;
+    let is_settled = shared.plan.world.is_none() || shared.plan.has_faults();
+    sleep(if is_settled { SETTLED_AFTER } else { COMMITTED_AFTER }).await;
     shared.history.borrow_mut().expire();
     shared.record(|| "every client looks at everything".to_owned());
     for index in 0..cluster.machines.len() {
@@ -37,21 +40,31 @@ pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
     }
     shared.check_store("when all rest");
     on_client(shared, 1, |worker| async move { worker.expect_no_locks().await }).await;
-    lose_node(shared).await;
+    if shared.plan.has_whole_end() {
+        lose_node(shared).await;
+        remove_all(shared, pool).await;
+    }
+    for machine in &cluster.machines {
+        forget_all(shared, machine).await;
+    }
+}
+
+/// Removes everything. The pool must then be as at the start.
+async fn remove_all(shared: &Rc<Shared>, pool: (u64, u64)) {
     let faults = shared.plan.faults;
     if faults.has(Fault::DeviceBroken) || faults.has(Fault::DeviceFull) {
         renew_sessions(shared).await;
     }
     on_client(shared, 0, |worker| async move { worker.remove_everything().await }).await;
+    if shared.plan.world.is_some() && !shared.plan.has_faults() {
+        on_client(shared, 1, |worker| async move { worker.expect_room().await }).await;
+    }
     let shared_again = Rc::clone(shared);
     on_client(shared, 1, |worker| async move {
         worker.expect_free(&shared_again, pool, FREED_AFTER).await;
     })
     .await;
     shared.check_store("without files");
-    for machine in &cluster.machines {
-        forget_all(shared, machine).await;
-    }
 }
 
 /// Compares the references that a mount keeps with those of the kernel, and then lets the kernel

@@ -53,6 +53,7 @@ pub(crate) struct Life {
     pub(crate) actor: Actor,
     pub(crate) session: Option<SessionId>,
     pub(crate) start: Tick,
+    pub(crate) start_ns: u64,
     pub(crate) returned: Option<Tick>,
     /// From this tick on it is certain that the change was made.
     pub(crate) applied: Option<Tick>,
@@ -61,6 +62,8 @@ pub(crate) struct Life {
     pub(crate) latest: Option<Tick>,
     /// A power loss at this tick may have undone the change.
     pub(crate) undone: Option<Tick>,
+    /// Whether this was a loss of a device's power alone: what is lost, an fsync reports.
+    is_told: bool,
     /// Whether it survives power loss.
     is_durable: bool,
     /// The call failed in a way that leaves open whether the change was made.
@@ -95,6 +98,29 @@ pub(crate) struct Read {
     pub(crate) bytes: Vec<u8>,
     /// The bytes may come from the kernel's pages, and the end from its cached attributes.
     pub(crate) is_cached: bool,
+    /// Whether pages must nevertheless have changes, and which.
+    pub(crate) fresh: Option<Fresh>,
+}
+
+/// Changes that cached pages have, because no page was locked when they were made: those that began
+/// after pages were last filled, and were certain before a tick.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fresh {
+    /// When pages were last filled, in nanoseconds.
+    pub(crate) since_ns: u64,
+    /// When the read began.
+    pub(crate) start: Tick,
+}
+
+/// A size that stat(2) returned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SizeSeen {
+    pub(crate) file: FileKey,
+    pub(crate) actor: Actor,
+    pub(crate) session: Option<SessionId>,
+    pub(crate) start: Tick,
+    pub(crate) end: Tick,
+    pub(crate) size: u64,
 }
 
 /// Numbers of events.
@@ -207,6 +233,7 @@ pub(crate) struct History {
     next_stamp: Stamp,
     pub(crate) changes: Vec<Change>,
     pub(crate) reads: Vec<Read>,
+    pub(crate) sizes: Vec<SizeSeen>,
     pub(crate) names: Vec<crate::names::NameEvent>,
     /// Calls on names.
     pub(crate) calls: Vec<NameCall>,
@@ -220,6 +247,8 @@ pub(crate) struct History {
     pub(crate) unplaced: Vec<(FileKey, Stamp, u64)>,
     /// Values of extended attributes that were ever set: file, name, value.
     pub(crate) xattrs: Vec<(FileKey, Vec<u8>, Stamp)>,
+    /// Files, with whether all changes of their modes are known.
+    pub(crate) modes: BTreeMap<InodeId, bool>,
     files: BTreeMap<InodeId, (FileKey, Tick)>,
     pub(crate) file_inodes: Vec<InodeId>,
     /// Inodes whose creation was reported to a caller.
@@ -237,11 +266,13 @@ impl Life {
             actor,
             session,
             start,
+            start_ns: now_ns(),
             returned: None,
             applied: None,
             applied_ns: 0,
             latest: None,
             undone: None,
+            is_told: false,
             is_durable: false,
             is_uncertain: false,
             is_void: false,
@@ -392,7 +423,14 @@ impl History {
     pub(crate) fn synced(&mut self, file: FileKey, asked: Tick) {
         for change in self.changes.iter_mut().filter(|change| change.file == file) {
             let life = &mut change.life;
-            life.is_durable |= life.applied.is_some_and(|applied| applied < asked);
+            if life.applied.is_none_or(|applied| applied >= asked) {
+                continue;
+            }
+            if life.is_told && life.undone.is_some_and(|undone| undone < asked) {
+                // The device has not lost it: the fsync would have failed.
+                life.undone = None;
+            }
+            life.is_durable |= life.undone.is_none();
         }
     }
 
@@ -423,7 +461,7 @@ impl History {
         };
         let paths = self.calls.iter().filter(may_be_lost).flat_map(NameCall::lost).collect();
         self.losses.push(Loss { at: self.meta_power_lost, paths });
-        self.lose_recent();
+        self.lose_recent(false);
     }
 
     /// Records that the metadata service starts again after a loss of power. Until now clients
@@ -436,16 +474,17 @@ impl History {
 
     /// Records that a device lost unflushed data.
     pub(crate) fn node_lost_power(&mut self) {
-        self.lose_recent();
+        self.lose_recent(true);
     }
 
-    fn lose_recent(&mut self) {
+    fn lose_recent(&mut self, is_told: bool) {
         let (tick, now_ns) = (self.tick(), now_ns());
         let since_ns = now_ns.saturating_sub(META_WINDOW.as_nanos() as u64);
         self.each_life(|life| {
             if life.applied.is_none() {
                 life.doubt();
             } else if life.applied_ns >= since_ns && !life.is_durable {
+                life.is_told = is_told && (life.undone.is_none() || life.is_told);
                 life.undone.get_or_insert(tick);
             }
         });

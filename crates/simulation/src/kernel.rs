@@ -42,10 +42,6 @@ const ECONNABORTED: Errno = Errno(103);
 /// No process serves the mount any more.
 const ENOTCONN: Errno = Errno(107);
 
-/// Percentage of notifications about pages that come late. The delay is longer than the mount waits
-/// before it answers a recall.
-const LATE_PERCENT: u64 = 10;
-const LATE_MAX: Duration = Duration::from_millis(60);
 /// How long FORGETs wait to be sent together, at most.
 const FORGET_DELAY: Duration = Duration::from_millis(50);
 
@@ -83,6 +79,8 @@ pub(crate) struct Kernel {
     renames: Semaphore,
     forgets: Rc<Forgets>,
     files: Cell<u64>,
+    /// Percentage of notifications about pages that come late, and the longest delay.
+    late_pages: (u64, Duration),
 }
 
 impl Kernel {
@@ -92,6 +90,7 @@ impl Kernel {
         process: Node,
         applications: &Node,
         mut random: Random,
+        late_pages: (u64, Duration),
     ) -> Rc<Kernel> {
         let options = mount::session_options(fuse::TransportChoice::Auto);
         let negotiated = Negotiated {
@@ -122,6 +121,7 @@ impl Kernel {
             renames: Semaphore::new(1),
             forgets,
             files: Cell::new(0),
+            late_pages,
         });
         drop(applications.spawn(forget(Rc::downgrade(&kernel), forget_random)));
         kernel
@@ -242,8 +242,9 @@ impl Kernel {
     /// more.
     pub(crate) async fn invalidate_inode(&self, node: u64) {
         self.delay().await;
-        if self.chance(LATE_PERCENT) {
-            let late_us = self.random.borrow_mut().between(1, LATE_MAX.as_micros() as u64);
+        let (late_percent, late_max) = self.late_pages;
+        if self.chance(late_percent) {
+            let late_us = self.random.borrow_mut().between(1, late_max.as_micros() as u64);
             sleep(Duration::from_micros(late_us)).await;
         }
         let Some(inode) = self.known(node) else { return };

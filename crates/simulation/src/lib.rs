@@ -33,6 +33,7 @@ mod run;
 mod story;
 mod sweep;
 mod worker;
+mod world;
 
 pub use block_path::{BlockOutcome, run_block_path};
 pub use fault::{Fault, Faults};
@@ -42,5 +43,6 @@ pub use linear::{Recorded, Verdict, check_lines};
 pub use parts::{PartOutcome, run_parts};
 pub use plan::Plan;
 pub use reduce::{Reduced, reduce};
-pub use run::{Outcome, run};
+pub use run::{Outcome, run, run_worlds};
 pub use sweep::{Report, SeedOutcome, cores, run_seed, sweep};
+pub use world::{Area, World};

@@ -11,7 +11,9 @@
 //! histories of names and files. `tsumugi-simulation mutants` prints the catalogue of planted bugs.
 //! `--reached` prints for each seed the planted bugs whose code it runs, as `reached by SEED
 //! (traces ...): NAME=TIMES ...`: a seed cannot show a bug that it does not reach. `--seeds=1,5,9`
-//! runs these seeds in place of FIRST and COUNT.
+//! runs these seeds in place of FIRST and COUNT. `--world=AREA` runs one focused world of each seed
+//! and nothing else: pages, locks, sessions, power, space or names. `--small` runs all of them, and
+//! the parts without a cluster.
 //!
 //! While it runs, the program prints the rate and the time left to standard error. `--verbose`
 //! prints each seed's plan, counts and hash of its trace, `--log` every call, answer and fault (of
@@ -20,7 +22,7 @@
 
 use simulation::mutants::{self, Mutant};
 use simulation::{
-    Counts, Kept, Plan, Recorded, Reduced, Report, SeedOutcome, Verdict, check_lines, cores,
+    Area, Counts, Kept, Plan, Recorded, Reduced, Report, SeedOutcome, Verdict, check_lines, cores,
     reduce, run, run_seed, sweep,
 };
 use std::collections::BTreeSet;
@@ -30,7 +32,8 @@ use std::time::{Duration, Instant};
 const USAGE: &str =
     "usage: tsumugi-simulation FIRST COUNT | --seeds=N,N... [--jobs N] [--verbose] [--log] [--mutant=NAME]
                           [--reduce | --no-reduce] [--reduce-seconds=N] [--reached]
-       tsumugi-simulation SEED 1 --only=PARTS [--log] [--mutant=NAME]
+                          [--world=AREA | --small]
+       tsumugi-simulation SEED 1 --only=PARTS [--world=AREA] [--log] [--mutant=NAME]
        tsumugi-simulation linear FILE...
        tsumugi-simulation mutants";
 /// Limit of one seed in seconds, unless `SIM_SECONDS` sets another.
@@ -56,6 +59,10 @@ struct Options {
     reduce: Option<Duration>,
     /// The parts of the seed's plan to run.
     only: Option<Kept>,
+    /// The only focused world to run, in place of the cluster.
+    world: Option<Area>,
+    /// Only focused worlds and parts without a cluster run.
+    is_small: bool,
 }
 
 impl Options {
@@ -86,8 +93,31 @@ impl Options {
             let (first, count) = (number(0)?, number(1)?);
             (first..first.checked_add(count)?).collect()
         };
+        let world = match value("--world=") {
+            Some(text) => Some(text.parse().inspect_err(|error| eprintln!("{error}")).ok()?),
+            None => None,
+        };
         let (is_verbose, is_reach_shown) = (has("--verbose"), has("--reached"));
-        Some(Options { seeds, jobs, is_verbose, is_logged, is_reach_shown, mutant, reduce, only })
+        let is_small = has("--small");
+        Some(Options {
+            seeds,
+            jobs,
+            is_verbose,
+            is_logged,
+            is_reach_shown,
+            mutant,
+            reduce,
+            only,
+            world,
+            is_small,
+        })
+    }
+
+    /// Returns a seed's plan: of the whole cluster, or of the chosen focused world.
+    fn plan(&self, seed: u64) -> Plan {
+        let plan =
+            self.world.map_or_else(|| Plan::of_seed(seed), |area| Plan::of_world(seed, area));
+        Plan { is_logged: self.is_logged, ..plan }
     }
 
     /// Ends the program if a bug is planted, because it has been caught.
@@ -108,7 +138,7 @@ impl Options {
         // Hundreds of the tried runs may panic.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
-        let reduced = reduce(&Plan::of_seed(seed), longest, self.jobs);
+        let reduced = reduce(&self.plan(seed), longest, self.jobs);
         std::panic::set_hook(hook);
         let Some(Reduced { kept, checker, story, runs, is_least, .. }) = reduced else {
             return println!(
@@ -129,7 +159,8 @@ impl Options {
         }
         let mutant =
             self.mutant.as_ref().map(|name| format!(" --mutant={name}")).unwrap_or_default();
-        println!("again: tsumugi-simulation {seed} 1 --log{mutant} --only={kept}");
+        let world = self.world.map(|area| format!(" --world={area}")).unwrap_or_default();
+        println!("again: tsumugi-simulation {seed} 1 --log{mutant}{world} --only={kept}");
     }
 
     /// Runs the requested parts of a seed's plan.
@@ -138,7 +169,7 @@ impl Options {
             eprintln!("--only needs one seed\n{USAGE}");
             return ExitCode::from(2);
         };
-        let plan = Plan { is_logged: self.is_logged, ..Plan::of_seed(seed) }.keep(kept.clone());
+        let plan = self.plan(seed).keep(kept.clone());
         if self.is_verbose {
             println!("{plan:?}");
         }
@@ -186,7 +217,7 @@ impl Progress {
 
     fn ended(&mut self, seed: u64, outcome: &SeedOutcome, options: &Options) {
         let (cluster, block) = (&outcome.cluster, &outcome.block_path);
-        let (hash, block_hash) = (cluster.trace_hash, block.trace_hash);
+        let (hash, block_hash) = (outcome.trace_hash(), block.trace_hash);
         if options.is_reach_shown {
             let reached = outcome.reached.iter();
             let reached = reached.map(|(name, times)| format!(" {name}={times}"));
@@ -203,6 +234,22 @@ impl Progress {
             self.failed(seed, &heading, &cluster.violations);
             self.reducible.push(seed);
             options.caught(seed, mutants::checker(&cluster.violations[0]));
+        }
+        for (area, world) in &outcome.worlds {
+            self.counts += world.counts;
+            if options.is_verbose {
+                let (hash, elapsed) = (world.trace_hash, world.elapsed);
+                println!(
+                    "seed {seed}, world {area}: trace {hash:016x}, {elapsed:?}, {:?}",
+                    world.counts
+                );
+                println!("seed {seed}, world {area}: {:?}", Plan::of_world(seed, *area));
+            }
+            if !world.violations.is_empty() {
+                let heading = format!(", world {area}, FAILED (trace {:016x}):", world.trace_hash);
+                self.failed(seed, &heading, &world.violations);
+                options.caught(seed, mutants::checker(&world.violations[0]));
+            }
         }
         if !block.violations.is_empty() {
             let heading = format!(", block path, FAILED (trace {block_hash:016x}):");
@@ -306,7 +353,11 @@ fn run_all(options: &Options) -> ExitCode {
         &options.seeds,
         options.jobs,
         longest,
-        |seed| run_seed(seed, is_logged),
+        |seed| match options.world {
+            None if options.is_small => SeedOutcome::of_small_parts(seed),
+            Some(_) => SeedOutcome::of_cluster(run(&options.plan(seed))),
+            None => run_seed(seed, is_logged),
+        },
         |seed, report| {
             match report {
                 Report::Ended(outcome) => progress.ended(seed, &outcome, options),

@@ -107,18 +107,20 @@ pub fn noted() -> BTreeMap<&'static str, u64> {
 }
 
 /// A part of a violation's text, with the checker that reports it.
-const CHECKERS: [(&str, &str); 23] = [
+const CHECKERS: [(&str, &str); 25] = [
     ("keeps what is forgotten", "forgets"),
     ("references for a kernel", "forgets"),
     ("a duplicated connection is let in", "duplicates"),
     ("the store, ", "store"),
     ("free bytes and inodes", "space"),
+    ("an empty pool", "space"),
     ("two appends", "appends"),
     ("a lock is left", "locks"),
     ("has lost a lock", "locks"),
     ("locks of inode", "locks"),
     ("was given out again", "inode numbers"),
     ("read of inode", "bytes"),
+    ("size of inode", "ends"),
     ("fails without cause", "errors"),
     ("without cause", "waits"),
     ("does not end", "waits"),

@@ -1,12 +1,14 @@
 //! Parts of a seed that run without a cluster: the journal of a union, the core of the metadata
-//! service, and the admissions of a target.
+//! service, the data of files in it, and the admissions of a target.
 //!
 //! A bug in one of them rarely shows through a whole cluster, or not at all: a cluster has no
 //! union, and its clients send no wrong calls. Each part has its own random choices, so that it
 //! leaves the course of the cluster as it is.
 
 mod admissions;
+mod data;
 mod journal;
+mod rights;
 mod service;
 
 use crate::sweep::panic_text;
@@ -34,6 +36,8 @@ pub fn run_parts(seed: u64) -> Vec<PartOutcome> {
     vec![
         run("journal", journal::run),
         run("service", service::run),
+        run("data", data::run),
+        run("rights", rights::run),
         run("admissions", admissions::run),
     ]
 }

@@ -3,6 +3,7 @@
 use crate::fault::{Fault, Faults};
 use crate::kept::{Feature, Kept};
 use crate::random::Random;
+use crate::world::World;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -57,6 +58,8 @@ pub struct Plan {
     pub is_churning: bool,
     /// The main activity of workers, unless they churn.
     pub focus: Focus,
+    /// The focused world; `None` for a large run.
+    pub world: Option<World>,
     /// Longest operation of a slow disk; disks have slow phases. `None`: never slow.
     pub disk_latency_max: Option<Duration>,
     /// Whether an operator requests the pool's state all the time.
@@ -159,24 +162,13 @@ impl Plan {
         let faults = Plan::faults_of_seed(seed, &mut random);
         let mut plan = Plan {
             seed,
-            nodes: NODES,
             workers: random.between(1, 2) as usize,
             steps: random.between(15, 30) as usize,
             pause_max: Duration::from_millis(*random.of(&[5, 100, 4_000])),
             device_bytes: *random.of(&[4, 8, 16]) << 20,
             write_max: *random.of(&[6_000, 48_000, 400_000]),
-            spare_bytes: None,
-            has_stripes: false,
-            has_guest: false,
-            has_late_node: false,
-            is_churning: false,
-            focus: Focus::Nothing,
-            disk_latency_max: None,
-            has_operator: false,
-            faults,
             fault_count: random.between(2, 6) as usize,
-            is_logged: false,
-            kept: Kept::default(),
+            ..Plan::plain(faults)
         };
         let is_tight = faults.has(Fault::Strand) && random.chance(80);
         plan.has_stripes = is_tight || random.chance(60);
@@ -199,6 +191,32 @@ impl Plan {
             plan.focus = *random.of(&[Focus::Nothing, Focus::Locks, Focus::Names]);
         }
         plan
+    }
+
+    /// Returns a plan with these faults and nothing else that is special.
+    pub(crate) fn plain(faults: Faults) -> Plan {
+        Plan {
+            seed: 0,
+            nodes: NODES,
+            workers: 1,
+            steps: 0,
+            pause_max: Duration::ZERO,
+            device_bytes: 4 << 20,
+            write_max: 1,
+            spare_bytes: None,
+            has_stripes: false,
+            has_guest: false,
+            has_late_node: false,
+            is_churning: false,
+            focus: Focus::Nothing,
+            world: None,
+            disk_latency_max: None,
+            has_operator: false,
+            faults,
+            fault_count: 0,
+            is_logged: false,
+            kept: Kept::default(),
+        }
     }
 
     /// Returns the plan with only the kept parts.

@@ -13,6 +13,7 @@ use crate::plan::{Focus, Plan};
 use crate::random::Random;
 use crate::story::Story;
 use crate::worker::{BALLAST, DIRECTORIES, ONLOOKERS, SHARED, Shared, Worker};
+use crate::world::Area;
 use client::{Client, OpenMode, Setting};
 use protocol::InodeId;
 use protocol::attr::{AttrChanges, Layout};
@@ -41,7 +42,7 @@ const BALLAST_PIECE_BYTES: u64 = 256 << 10;
 const EXPIRY_EVERY: u32 = 100;
 
 /// The result of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The same for two runs of one plan.
     pub trace_hash: u64,
@@ -51,6 +52,12 @@ pub struct Outcome {
     pub counts: Counts,
     /// Virtual time.
     pub elapsed: Duration,
+}
+
+/// Runs the focused worlds of a seed in this thread.
+pub fn run_worlds(seed: u64, is_logged: bool) -> Vec<(Area, Outcome)> {
+    let run = |area| (area, run(&Plan { is_logged, ..Plan::of_world(seed, area) }));
+    Area::of_seed(seed).into_iter().map(run).collect()
 }
 
 /// Runs a plan in this thread.

@@ -4,7 +4,9 @@ use crate::block_path::{BlockOutcome, run_block_path};
 use crate::mutants;
 use crate::parts::{PartOutcome, run_parts};
 use crate::plan::Plan;
-use crate::run::{Outcome, run};
+use crate::random::mix;
+use crate::run::{Outcome, run, run_worlds};
+use crate::world::Area;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,6 +39,8 @@ enum Message<T> {
 pub struct SeedOutcome {
     /// Result of the whole cluster.
     pub cluster: Outcome,
+    /// Results of the focused worlds.
+    pub worlds: Vec<(Area, Outcome)>,
     /// Result of the host and target alone.
     pub block_path: BlockOutcome,
     /// Results of the parts that run without a cluster.
@@ -45,14 +49,38 @@ pub struct SeedOutcome {
     pub reached: BTreeMap<&'static str, u64>,
 }
 
+impl SeedOutcome {
+    /// Returns the outcome of a seed of which only this cluster ran.
+    pub fn of_cluster(cluster: Outcome) -> SeedOutcome {
+        let block_path = BlockOutcome::default();
+        let (worlds, parts, reached) = (Vec::new(), Vec::new(), mutants::noted());
+        SeedOutcome { cluster, worlds, block_path, parts, reached }
+    }
+
+    /// Runs a seed without its large run and its block path.
+    pub fn of_small_parts(seed: u64) -> SeedOutcome {
+        drop(mutants::noted());
+        let (cluster, block_path) = (Outcome::default(), BlockOutcome::default());
+        let (worlds, parts) = (run_worlds(seed, false), run_parts(seed));
+        SeedOutcome { cluster, worlds, block_path, parts, reached: mutants::noted() }
+    }
+
+    /// Returns a hash of the courses of the cluster and all worlds.
+    pub fn trace_hash(&self) -> u64 {
+        let hashes = self.worlds.iter().map(|(_, world)| world.trace_hash);
+        hashes.fold(self.cluster.trace_hash, |all, hash| mix(all ^ hash))
+    }
+}
+
 /// Runs all parts of a seed; `is_logged` as in [`Plan`].
 pub fn run_seed(seed: u64, is_logged: bool) -> SeedOutcome {
     // Counts of an earlier seed that panicked may be left.
     drop(mutants::noted());
     let cluster = run(&Plan { is_logged, ..Plan::of_seed(seed) });
+    let worlds = run_worlds(seed, is_logged);
     let block_path = run_block_path(seed, is_logged);
     let parts = run_parts(seed);
-    SeedOutcome { cluster, block_path, parts, reached: mutants::noted() }
+    SeedOutcome { cluster, worlds, block_path, parts, reached: mutants::noted() }
 }
 
 /// Returns the number of seeds that this machine runs at once.

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod data;
+mod juggle;
 mod locks;
 mod many;
 mod names;
@@ -214,6 +215,10 @@ impl Worker {
     }
 
     async fn step(&mut self) {
+        if let Some(world) = &self.shared.plan.world {
+            let kind = world.step(&mut self.random);
+            return self.step_of(kind).await;
+        }
         if self.shared.plan.is_churning {
             match self.random.below(100) {
                 0..30 => return self.rewrite().await,
@@ -356,16 +361,16 @@ impl Worker {
     }
 
     fn place(&mut self) -> (InodeId, String) {
-        let directories = self.shared.directories.borrow();
-        let parent = *self.random.of(&directories);
-        let is_narrow = self.shared.plan.is_churning || self.shared.plan.focus == Focus::Names;
-        let names = if is_narrow { &NAMES[..2] } else { &NAMES };
+        let (directories, plan) = (self.shared.directories.borrow(), &self.shared.plan);
+        let parent = *self.random.of(&directories[..plan.directories().min(directories.len())]);
+        let names = &NAMES[..plan.names().min(NAMES.len())];
         (parent, (*self.random.of(names)).to_owned())
     }
 
     /// Like [`Worker::any_place`], but may return the place of the file that workers share.
     fn file_place(&mut self) -> (InodeId, String) {
-        if self.shared.plan.focus == Focus::Locks && self.random.chance(60) {
+        let shared_percent = self.shared.plan.shared_percent();
+        if self.shared.plan.focus == Focus::Locks && self.random.chance(shared_percent) {
             return (InodeId::ROOT, SHARED.to_owned());
         }
         self.any_place()

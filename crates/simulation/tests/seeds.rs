@@ -1,11 +1,16 @@
 //! The short form of the simulation, and a check that a seed repeats a run.
 
-use simulation::{Counts, Kept, Plan, Report, cores, run, run_block_path, run_parts, sweep};
+use simulation::{
+    Area, Counts, Kept, Plan, Report, cores, run, run_block_path, run_parts, run_worlds, sweep,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Seeds of the short form.
 const SEEDS: std::ops::Range<u64> = 100..164;
+
+/// Seeds of the focused worlds in the short form.
+const WORLD_SEEDS: std::ops::Range<u64> = 0..16;
 
 /// Seeds of the block path in the short form.
 const BLOCK_SEEDS: std::ops::Range<u64> = 0..24;
@@ -59,6 +64,39 @@ fn seeds_hold() {
     for (name, number) in &numbers {
         assert!(*number > 0 || SELDOM.contains(name), "{name} never happened: {numbers:?}");
     }
+}
+
+/// Goal: focused worlds keep the promises too, a seed repeats them, and each of them does what its
+/// area is about.
+#[test]
+fn worlds_hold() {
+    let mut failed = Vec::new();
+    let mut counts: BTreeMap<String, Counts> = BTreeMap::new();
+    sweep(
+        &WORLD_SEEDS.collect::<Vec<_>>(),
+        cores(),
+        LONGEST,
+        |seed| run_worlds(seed, false),
+        |seed, report| match report {
+            Report::Ended(worlds) => {
+                for (area, outcome) in worlds {
+                    *counts.entry(area.to_string()).or_default() += outcome.counts;
+                    if !outcome.violations.is_empty() {
+                        failed.push((seed, area, outcome.violations));
+                    }
+                }
+            }
+            broken => panic!("seed {seed}: {broken:?}"),
+        },
+    );
+    assert!(failed.is_empty(), "{failed:#?}");
+    println!("{counts:?}");
+    assert_eq!(counts.len(), Area::ALL.len());
+    for (area, counts) in &counts {
+        assert!(counts.answered > 100 && counts.read_bytes > 0, "{area}: {counts:?}");
+    }
+    let seed = WORLD_SEEDS.start;
+    assert_eq!(run_worlds(seed, false), run_worlds(seed, false), "seed {seed}");
 }
 
 /// Goal: under faults of connections and of the target, the target's answers are right, and what a

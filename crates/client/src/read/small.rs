@@ -45,11 +45,8 @@ impl Client {
         }
         let changes = || inode.state.borrow().ahead.blocks.changes();
         let before = changes();
-        let Ok(chunks) = self.read_parts(inode, blocks.clone(), held).await else {
-            // What lies beside the wanted bytes may be lost or damaged.
-            return self.read_parts(inode, range.clone(), held).await;
-        };
-        let bytes = joined(chunks);
+        let planned = self.plan(inode, blocks.clone(), held)?;
+        let bytes = joined(self.carry_out(&planned.parts, &planned.checks, None).await?);
         if may_keep
             && (changes() == before && is_clean() || reactor::mutant!("late-blocks-kept"))
             && inode.state.borrow().may_cache()
@@ -60,17 +57,6 @@ impl Client {
         let start = (range.start - blocks.start) as usize;
         let end = (range.end - blocks.start) as usize;
         Ok(vec![Chunk::Shared(bytes.slice(start..end))])
-    }
-
-    /// Reads a range by its extents.
-    async fn read_parts(
-        self: &Rc<Self>,
-        inode: &Inode,
-        range: Range<u64>,
-        held: &HeldExtents,
-    ) -> Result<Vec<Chunk>, Unread> {
-        let planned = self.plan(inode, range, held)?;
-        self.carry_out(&planned.parts, &planned.checks, None).await
     }
 }
 

@@ -158,6 +158,10 @@ impl Shared {
         if let Some(session) = by_host {
             return if session.is_live() && resume.is_none() && session.node == node {
                 session.last_heartbeat.set(reactor::time::now());
+                // Its client has nothing to reclaim, and does not know that there was a restart.
+                if !reactor::mutant!("unanswered-start-holds-grace") {
+                    self.end_grace_of(session.id);
+                }
                 Ok((session, false))
             } else {
                 // A host identifier that is being fenced cannot be admitted again.

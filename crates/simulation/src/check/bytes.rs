@@ -1,10 +1,12 @@
 //! Checks every byte of every read.
 
 use super::View;
-use crate::history::{Change, Effect, FileKey, History, Read};
+use crate::history::{Change, Effect, FileKey, History, Read, SizeSeen};
 use crate::pattern;
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
+use std::rc::Rc;
 
 /// Largest number of copies that are followed from a byte to its source.
 const COPY_DEPTH_MAX: usize = 4;
@@ -28,7 +30,13 @@ struct Checker<'a> {
     history: &'a History,
     /// Changes by file.
     changes: Vec<Vec<&'a Change>>,
+    /// What is known of copies: what bytes of their sources may be, and where that changes.
+    copied: RefCell<HashMap<(CopyKey, u64), Rc<[Content]>>>,
+    copied_borders: RefCell<HashMap<CopyKey, Rc<[u64]>>>,
 }
+
+/// A copy, and how many copies led to it.
+type CopyKey = (*const Change, usize);
 
 /// Checks all reads. Returns the violations.
 pub(super) fn check(history: &History) -> Vec<String> {
@@ -36,9 +44,11 @@ pub(super) fn check(history: &History) -> Vec<String> {
     for change in history.changes.iter().filter(|change| !change.life.is_void) {
         changes[change.file].push(change);
     }
-    let checker = Checker { history, changes };
+    let (copied, copied_borders) = Default::default();
+    let checker = Checker { history, changes, copied, copied_borders };
     let wrong = history.reads.iter().filter_map(|read| checker.check_read(read));
-    wrong.chain(checker.unreadable()).collect()
+    let sizes = history.sizes.iter().filter_map(|seen| checker.check_size(*seen));
+    wrong.chain(sizes).chain(checker.unreadable()).collect()
 }
 
 impl Checker<'_> {
@@ -62,11 +72,12 @@ impl Checker<'_> {
 
     fn check_read(&self, read: &Read) -> Option<String> {
         let own = Some((read.actor, read.session));
-        let view = View { start: read.start, end: read.end, own };
+        let fresh = read.fresh.filter(|_| read.is_cached);
+        let view = View { start: read.start, end: read.end, own, fresh };
         let end = read.offset + read.bytes.len() as u64;
         let mut borders = BTreeSet::from([read.offset, end]);
-        self.add_borders(read.file, view, &mut borders, 0, 0);
-        let mut borders = borders.into_iter().filter(|at| (read.offset..=end).contains(at));
+        self.add_borders(read.file, view, (read.offset, end), &mut borders, 0);
+        let mut borders = borders.into_iter();
         let mut from = borders.next()?;
         for to in borders {
             let start = (from - read.offset) as usize;
@@ -86,34 +97,79 @@ impl Checker<'_> {
             from = to;
         }
         let is_short = (read.bytes.len() as u64) < read.asked;
-        let view = View { start: read.ends_since, ..view };
+        let view = View { start: read.ends_since, fresh: None, ..view };
         if is_short && !self.allowed(read.file, end, view, 0).contains(&Content::End) {
             return Some(self.describe_end(read, end, view));
         }
         None
     }
 
-    /// Adds the offsets, plus `shift`, at which the allowed content may change.
+    /// Checks that a file may have ended where stat(2) says.
+    fn check_size(&self, seen: SizeSeen) -> Option<String> {
+        let SizeSeen { file, actor, session, start, end, size } = seen;
+        let files = self.with_sources(file);
+        if self.history.unplaced.iter().any(|(other, ..)| files.contains(other)) {
+            return None;
+        }
+        let view = View { start, end, own: Some((actor, session)), fresh: None };
+        let ends = self.allowed(file, size, view, 0).contains(&Content::End);
+        let is_byte = |content: &Content| *content != Content::End;
+        let reaches = size == 0 || self.allowed(file, size - 1, view, 0).iter().any(is_byte);
+        if ends && reaches {
+            return None;
+        }
+        let inode = self.history.file_inodes[file].0;
+        let what = if ends { "reach that far" } else { "end there" };
+        let mut text = format!(
+            "size of inode {inode} on node{} (ticks {start}..{end}) is {size}, but it cannot {what}:",
+            actor.machine
+        );
+        self.add_changes(&mut text, file, |change| view.may_have(&change.life));
+        Some(text)
+    }
+
+    /// Adds the offsets from `first` to `last` at which the allowed content may change.
     fn add_borders(
         &self,
         file: FileKey,
         view: View,
+        (first, last): (u64, u64),
         borders: &mut BTreeSet<u64>,
-        shift: i64,
         depth: usize,
     ) {
         for change in self.changes[file].iter().filter(|change| view.may_have(&change.life)) {
             let range = change.effect.range();
-            for at in [range.start, range.end, change.effect.reach()] {
-                borders.insert(at.saturating_add_signed(shift));
+            let ends = [range.start, range.end, change.effect.reach()];
+            borders.extend(ends.into_iter().filter(|at| (first..=last).contains(at)));
+            if depth == COPY_DEPTH_MAX || range.end < first || range.start > last {
+                continue;
             }
-            if let Effect::Copy { source, source_offset, offset, .. } = change.effect
-                && depth < COPY_DEPTH_MAX
-            {
-                let shift = shift + offset as i64 - source_offset as i64;
-                self.add_borders(source, of_copy(change), borders, shift, depth + 1);
+            if let Effect::Copy { source, source_offset, offset, .. } = change.effect {
+                let inner = self.borders_of_copy(change, (source, source_offset), depth);
+                let places = inner.iter().map(|at| at - source_offset + offset);
+                borders.extend(places.filter(|at| (first..=last).contains(at)));
             }
         }
+    }
+
+    /// Returns the offsets in the source of a copy at which its content may change.
+    fn borders_of_copy(
+        &self,
+        change: &Change,
+        (source, source_offset): (FileKey, u64),
+        depth: usize,
+    ) -> Rc<[u64]> {
+        let key = (std::ptr::from_ref(change), depth);
+        if let Some(known) = self.copied_borders.borrow().get(&key) {
+            return Rc::clone(known);
+        }
+        let range = change.effect.range();
+        let span = (source_offset, source_offset + (range.end - range.start));
+        let mut borders = BTreeSet::new();
+        self.add_borders(source, of_copy(change), span, &mut borders, depth + 1);
+        let borders: Rc<[u64]> = borders.into_iter().collect();
+        self.copied_borders.borrow_mut().insert(key, Rc::clone(&borders));
+        borders
     }
 
     /// Returns what the byte at `at` may be.
@@ -150,7 +206,11 @@ impl Checker<'_> {
                 }
                 Effect::Copy { source, source_offset, offset, .. } => {
                     let at = at - offset + source_offset;
-                    allowed.extend(self.copied(source, at, of_copy(change), depth));
+                    for content in &*self.copied(change, (source, at), depth) {
+                        if !allowed.contains(content) {
+                            allowed.push(*content);
+                        }
+                    }
                 }
                 _ => allowed.push(Content::Zero),
             }
@@ -170,12 +230,19 @@ impl Checker<'_> {
         allowed
     }
 
-    fn copied(&self, source: FileKey, at: u64, view: View, depth: usize) -> Vec<Content> {
+    /// Returns what a byte of a copy's source may have been.
+    fn copied(&self, change: &Change, (source, at): (FileKey, u64), depth: usize) -> Rc<[Content]> {
         if depth == COPY_DEPTH_MAX {
-            return vec![Content::Any];
+            return Rc::new([Content::Any]);
         }
-        let mut allowed = self.allowed(source, at, view, depth + 1);
+        let key = ((std::ptr::from_ref(change), depth), at);
+        if let Some(known) = self.copied.borrow().get(&key) {
+            return Rc::clone(known);
+        }
+        let mut allowed = self.allowed(source, at, of_copy(change), depth + 1);
         allowed.retain(|content| *content != Content::End);
+        let allowed: Rc<[Content]> = allowed.into();
+        self.copied.borrow_mut().insert(key, Rc::clone(&allowed));
         allowed
     }
 
@@ -288,7 +355,7 @@ impl Checker<'_> {
 fn of_copy(change: &Change) -> View {
     let life = &change.life;
     let end = life.returned.or(life.latest).unwrap_or(u64::MAX);
-    View { start: life.start, end, own: Some((life.actor, life.session)) }
+    View { start: life.start, end, own: Some((life.actor, life.session)), fresh: None }
 }
 
 /// Returns the position of the first byte that is not allowed.
@@ -353,6 +420,7 @@ mod tests {
                 asked,
                 bytes,
                 is_cached,
+                fresh: None,
             };
             history.reads = vec![read];
             check(&history).len()

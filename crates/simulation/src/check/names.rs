@@ -43,7 +43,7 @@ enum Wanted {
 fn view_of(event: &NameEvent) -> View {
     let life = &event.life;
     let end = life.applied.or(life.returned).or(life.latest).unwrap_or(u64::MAX);
-    View { start: life.start, end, own: None }
+    View { start: life.start, end, own: None, fresh: None }
 }
 
 fn is_possible(

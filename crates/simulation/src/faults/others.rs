@@ -52,7 +52,7 @@ pub(super) async fn strike(
         }
         Fault::StoreBroken => break_store(shared, lasting, random).await,
         Fault::Suspend => {
-            let is_meta = random.chance(30);
+            let is_meta = random.chance(shared.plan.service_percent());
             let node = if is_meta { &cluster.meta.node } else { &machine.node };
             let site = if is_meta { FaultSite::Meta } else { FaultSite::Node(victim.machine) };
             shared.strikes(kind, &[site]);

@@ -77,16 +77,18 @@ impl Kernel {
         .await
     }
 
-    /// chmod(2).
+    /// chmod(2). `acts` gets the inode that the path has led to.
     pub(crate) async fn chmod(
         self: &Rc<Self>,
         caller: Caller,
         path: Path<'_>,
         mode: u32,
+        acts: impl Fn(InodeId),
     ) -> Answer<()> {
         twice(async |looking| {
             let inode = self.walk(caller, path, looking).await?;
             let _lock = inode.lock().await;
+            acts(inode.number());
             let mode = Some(inode.kind() | mode);
             let set = SetAttributes { mode, ..SetAttributes::default() };
             self.set_attributes(caller, &inode, set).await

@@ -42,6 +42,11 @@ impl OpenFile {
         self.flags.cast_signed() & libc::O_ACCMODE != libc::O_RDONLY
     }
 
+    /// Whether the open file allows reading.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.flags.cast_signed() & libc::O_ACCMODE != libc::O_WRONLY
+    }
+
     /// Whether each write goes to the end of the file.
     pub(crate) fn is_appending(&self) -> bool {
         self.has(libc::O_APPEND)

@@ -70,6 +70,9 @@ pub(crate) struct Inode {
     pub(super) cached_opens: Cell<u32>,
     /// Notified when pages have been read.
     pub(super) filled: Notify,
+    /// READs and WRITEs of pages that are under way, and when the last of them ended.
+    filling: Cell<u32>,
+    filled_at: Cell<Instant>,
     /// For a directory: the parent and name under which it is cached.
     pub(super) place: RefCell<Option<(u64, Box<[u8]>)>>,
     /// An entry of the directory was looked up, so the next listing requests attributes too.
@@ -88,6 +91,8 @@ impl Inode {
             is_size_unstable: Cell::default(),
             cached_opens: Cell::default(),
             filled: Notify::new(),
+            filling: Cell::default(),
+            filled_at: Cell::new(now()),
             place: RefCell::default(),
             wants_plus: Cell::new(false),
             forgets,
@@ -149,6 +154,24 @@ impl Inode {
 
     pub(super) fn looked_up(&self) {
         self.lookups.set(self.lookups.get() + 1);
+    }
+
+    /// Begins to fill pages.
+    pub(super) fn begin_filling(&self) {
+        self.filling.set(self.filling.get() + 1);
+    }
+
+    /// Ends to fill pages.
+    pub(super) fn end_filling(&self) {
+        self.filling.set(self.filling.get() - 1);
+        self.filled_at.set(now());
+    }
+
+    /// Returns since when (ns) no page is filled; `None` if one is. The kernel drops a page that
+    /// is not locked before a change by others returns.
+    pub(crate) fn filled(&self) -> Option<u64> {
+        let since = self.filled_at.get() - Instant::from_ns(0);
+        (self.filling.get() == 0).then_some(since.as_nanos() as u64)
     }
 
     pub(super) fn version(&self) -> u64 {

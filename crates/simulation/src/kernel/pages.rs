@@ -135,6 +135,18 @@ impl Kernel {
 
     /// Sends a READ of whole pages.
     async fn fill(self: &Rc<Self>, file: &Rc<OpenFile>, first: u64, count: u64) -> Answer<()> {
+        file.inode.begin_filling();
+        let result = self.fill_pages(file, first, count).await;
+        file.inode.end_filling();
+        result
+    }
+
+    async fn fill_pages(
+        self: &Rc<Self>,
+        file: &Rc<OpenFile>,
+        first: u64,
+        count: u64,
+    ) -> Answer<()> {
         let inode = &file.inode;
         let version = self.attr_version.get();
         let answer = self.read_once(Caller(0), file, first * PAGE, (count * PAGE) as u32).await;

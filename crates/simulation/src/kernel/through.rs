@@ -86,6 +86,7 @@ impl Kernel {
     ) -> Answer<()> {
         let inode = &file.inode;
         let _lock = inode.lock().await;
+        inode.begin_filling();
         inode.is_size_unstable.set(offset + bytes.len() as u64 > inode.size());
         let mut done = 0;
         let mut result = Ok(());
@@ -107,6 +108,7 @@ impl Kernel {
         }
         inode.is_size_unstable.set(false);
         inode.expire_attributes();
+        inode.end_filling();
         result
     }
 

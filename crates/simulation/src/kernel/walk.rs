@@ -297,8 +297,18 @@ impl Kernel {
         caller: Caller,
         file: &super::OpenFile,
     ) -> Answer<Attributes> {
-        self.get_attributes(caller, &file.inode).await?;
-        Ok(file.inode.attributes())
+        Ok(self.fstat_seen(caller, file).await?.0)
+    }
+
+    /// Like [`Kernel::fstat`], with whether the attributes are those of the answer
+    /// ([`Kernel::get_attributes`]).
+    pub(crate) async fn fstat_seen(
+        self: &Rc<Self>,
+        caller: Caller,
+        file: &super::OpenFile,
+    ) -> Answer<(Attributes, bool)> {
+        let is_fresh = self.get_attributes(caller, &file.inode).await?;
+        Ok((file.inode.attributes(), is_fresh))
     }
 
     /// stat(2).
@@ -307,10 +317,20 @@ impl Kernel {
         caller: Caller,
         path: Path<'_>,
     ) -> Answer<Attributes> {
+        Ok(self.stat_seen(caller, path).await?.0)
+    }
+
+    /// Like [`Kernel::stat`], with whether the attributes are those of the answer
+    /// ([`Kernel::get_attributes`]).
+    pub(crate) async fn stat_seen(
+        self: &Rc<Self>,
+        caller: Caller,
+        path: Path<'_>,
+    ) -> Answer<(Attributes, bool)> {
         twice(async |looking| {
             let inode = self.walk(caller, path, looking).await?;
-            self.get_attributes(caller, &inode).await?;
-            Ok(inode.attributes())
+            let is_fresh = self.get_attributes(caller, &inode).await?;
+            Ok((inode.attributes(), is_fresh))
         })
         .await
     }

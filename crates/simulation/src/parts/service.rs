@@ -8,7 +8,7 @@ mod files;
 // The tests of crate `meta` stand on the same core, store and device.
 #[path = "../../../meta/tests/common/fixture.rs"]
 #[allow(dead_code, clippy::unwrap_used, reason = "tests use the rest")]
-mod fixture;
+pub(super) mod fixture;
 mod hostile;
 mod rules;
 

@@ -1,6 +1,8 @@
 //! Steps that use attributes, extended attributes, modes, symbolic links, holes and the pool.
 
 use super::{BALLAST, Worker};
+use crate::history::Life;
+use crate::linear::{Answer, Op};
 use protocol::{Errno, InodeId};
 use std::cell::Cell;
 
@@ -8,6 +10,11 @@ use std::cell::Cell;
 const XATTRS: [&[u8]; 2] = [b"user.one", b"user.two"];
 /// Upper limit of offsets at which a step looks for holes.
 const OFFSET_MAX: u64 = 200_000;
+
+/// Returns what stands for a file's mode among the calls.
+fn mode_of(inode: InodeId) -> String {
+    format!("mode of inode {}", inode.0)
+}
 
 impl Worker {
     /// Changes or reads an attribute.
@@ -27,14 +34,60 @@ impl Worker {
                 let result = self.kernel.xattrs(self.caller(), path).await;
                 self.answered("list xattrs", &result);
             }
-            _ => {
-                self.note("chmod");
-                let mode = *self.random.of(&[0o600, 0o644, 0o666]);
-                let path = self.path(parent, place);
-                let result = self.kernel.chmod(self.caller(), path, mode).await;
-                self.answered("chmod", &result);
-            }
+            _ => self.chmod(parent, place).await,
         }
+    }
+
+    /// Changes the mode of a file.
+    pub(super) async fn chmod(&mut self, parent: InodeId, name: &str) {
+        let mode = *self.random.of(&[0o600, 0o640, 0o644, 0o666]);
+        let life = self.begin("chmod");
+        self.on_name(parent, name);
+        self.on(|| format!(" to {mode:#o}"));
+        let call = Cell::new(None);
+        let acts = |inode| {
+            let op = Op::Write { file: mode_of(inode), value: u64::from(mode) };
+            if self.knows_modes(inode) {
+                let at = call.get().unwrap_or_else(|| self.call(&life, op.clone()));
+                self.history().calls[at].op = op;
+                call.set(Some(at));
+            } else {
+                self.history().modes.insert(inode, false);
+            }
+        };
+        let path = self.path(parent, name);
+        let result = self.kernel.chmod(self.caller(), path, mode, acts).await;
+        if let Some(call) = call.get() {
+            self.call_ended(call, &result, |()| Answer::Done);
+        }
+        self.answered("chmod", &result);
+    }
+
+    /// Whether all changes of a file's mode are known. A node that ends may take those with it that
+    /// it holds back until the first close.
+    fn knows_modes(&self, inode: InodeId) -> bool {
+        !self.shared.plan.has_faults() && self.history().modes.get(&inode) == Some(&true)
+    }
+
+    /// Records the mode of a file that this worker has just made.
+    pub(super) fn made_with_mode(&self, life: &Life, inode: InodeId, mode: u32) {
+        self.history().modes.entry(inode).or_insert(true);
+        if !self.knows_modes(inode) {
+            return;
+        }
+        let op = Op::Write { file: mode_of(inode), value: u64::from(mode) };
+        let call = self.call(life, op);
+        self.call_ended(call, &Ok::<_, Errno>(()), |()| Answer::Done);
+    }
+
+    /// Records the mode of a file that stat(2) has returned.
+    pub(super) fn saw_mode(&self, life: &Life, inode: InodeId, mode: u32) {
+        if !self.knows_modes(inode) {
+            return;
+        }
+        let call = self.call(life, Op::Read { file: mode_of(inode), locked: false });
+        let seen = Answer::Value(u64::from(mode & !libc::S_IFMT));
+        self.call_ended(call, &Ok::<_, Errno>(()), |()| seen);
     }
 
     async fn set_xattr(&mut self, (parent, place): (InodeId, &str), name: &[u8]) {

@@ -1,7 +1,7 @@
 //! Steps that write and read files.
 
 use super::{Doing, Worker};
-use crate::history::{Effect, FileKey, Life, Read, Tick};
+use crate::history::{Effect, FileKey, Fresh, Life, Read, SizeSeen, Tick};
 use crate::kernel::{OpenFile, Path};
 use crate::pattern;
 use protocol::{Errno, InodeId, SessionId};
@@ -9,17 +9,21 @@ use reactor::time::sleep;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Upper limit of offsets at which writes begin, except appends.
-const OFFSET_MAX: u64 = 200_000;
 /// Bytes of one read when a step reads a whole file.
 const READ_BYTES: u64 = 1 << 20;
-/// Largest start of copies that are meant to be long, and their least number of bytes.
+/// Largest start of copies that are meant to be long, and their least and largest number of bytes.
 const COPY_START_MAX: u64 = 8_000;
 const COPY_BYTES_MIN: u64 = client::COPIED_HERE_BYTES + 1;
+const COPY_BYTES_MAX: u64 = 200_000;
 /// Least number of bytes of an append: enough to find it again.
 const APPEND_BYTES_MIN: u64 = 16;
 /// Bytes at the end of a file that are searched first for an append.
 const TAIL_BYTES: u64 = 8_192;
+
+/// A file that fills most of an empty pool, in percent, and the bytes of one write to it.
+const ROOM: &str = "room";
+const ROOM_PERCENT: u64 = 75;
+const ROOM_PIECE_BYTES: u64 = 64 << 10;
 
 /// A file that a worker has open.
 pub(crate) struct Open {
@@ -96,8 +100,13 @@ impl Worker {
 
     /// Appends a little to a file to which all workers append, some of them concurrently.
     pub(super) async fn append_together(&mut self) {
+        self.append_to(InodeId::ROOT, "a").await;
+    }
+
+    /// Appends a little to a file.
+    pub(super) async fn append_to(&mut self, parent: InodeId, name: &str) {
         let flags = libc::O_RDWR | libc::O_APPEND | libc::O_CREAT;
-        let Some(open) = self.open(InodeId::ROOT, "a", flags).await else { return };
+        let Some(open) = self.open(parent, name, flags).await else { return };
         for _ in 0..self.pieces(2, 5) {
             let length = self.random.between(APPEND_BYTES_MIN, 3_000);
             self.append(&open, length).await;
@@ -120,7 +129,7 @@ impl Worker {
         if open.file.is_appending() {
             return self.append(open, length.max(APPEND_BYTES_MIN)).await;
         }
-        let mut offset = self.random.below(OFFSET_MAX);
+        let mut offset = self.random.below(self.shared.plan.offset_max());
         if self.random.chance(30) {
             offset &= !4095;
         }
@@ -190,7 +199,7 @@ impl Worker {
     }
 
     /// Returns whether the fsync succeeded.
-    async fn fsync(&self, open: &Open) -> bool {
+    pub(super) async fn fsync(&self, open: &Open) -> bool {
         let asked = self.history().tick();
         self.note("fsync");
         self.log(|| format!("fsync of {} begins", open.file.inode.number().0));
@@ -265,9 +274,10 @@ impl Worker {
     }
 
     pub(super) async fn read(&mut self, open: &Open) {
+        let offset_max = self.shared.plan.offset_max();
         let (offset, length) = match self.random.below(3) {
-            0 => (0, OFFSET_MAX * 4),
-            _ => (self.random.below(OFFSET_MAX), self.random.between(1, 60_000)),
+            0 => (0, offset_max * 4),
+            _ => (self.random.below(offset_max), self.random.between(1, offset_max * 3 / 10)),
         };
         // The function called has already judged any error.
         let _ = self.read_range(open, offset, length).await;
@@ -280,7 +290,12 @@ impl Worker {
         asked: u64,
     ) -> Result<(), Errno> {
         let mut session = self.session();
-        let mut start = self.history().tick();
+        let begun = self.history().tick();
+        let mut start = begun;
+        // Late notifications leave old pages until the next open.
+        let is_prompt = self.shared.plan.late_pages().0 == 0;
+        let filled = open.file.inode.filled().filter(|_| is_prompt);
+        let fresh = filled.map(|since_ns| Fresh { since_ns, start: begun });
         self.note("read");
         let inode = open.file.inode.number().0;
         self.log(|| format!("read of {inode} begins"));
@@ -294,7 +309,7 @@ impl Worker {
         let bytes = result?;
         let is_cached = open.file.is_cached();
         if is_cached {
-            // Pages may be as old as the open, but no older.
+            // Pages may be as old as the open, but no older, if they were locked at a change.
             start = open.opened;
             session = session.filter(|present| open.session == Some(*present));
         }
@@ -304,10 +319,47 @@ impl Worker {
         let end = history.tick();
         history.counts.read_bytes += bytes.len() as u64;
         let ends_since = if open.file.is_end_old.take() { open.opened } else { start };
-        let read =
-            Read { file, actor, session, start, end, ends_since, offset, asked, bytes, is_cached };
+        let read = Read {
+            file,
+            actor,
+            session,
+            start,
+            end,
+            ends_since,
+            offset,
+            asked,
+            bytes,
+            is_cached,
+            fresh,
+        };
         history.reads.push(read);
         Ok(())
+    }
+
+    /// Asks for the size of an open file.
+    pub(super) async fn see_size(&self, open: &Open) {
+        let (session, start) = (self.session(), self.history().tick());
+        self.note("fstat");
+        self.on(|| format!(" of inode {}", open.file.inode.number().0));
+        let result = self.kernel.fstat_seen(self.caller(), &open.file).await;
+        self.answered("fstat", &result);
+        if let Ok((attributes, true)) = result {
+            self.saw_size(open.key, attributes.size, (session, start));
+        }
+    }
+
+    /// Records the size of a file that was asked for at a tick of a session.
+    pub(super) fn saw_size(
+        &self,
+        file: FileKey,
+        size: u64,
+        (session, start): (Option<SessionId>, Tick),
+    ) {
+        self.on(|| format!(" = {size} bytes"));
+        let session = session.filter(|before| self.session() == Some(*before));
+        let mut history = self.history();
+        let end = history.tick();
+        history.sizes.push(SizeSeen { file, actor: self.actor, session, start, end, size });
     }
 
     /// Returns a random file, open.
@@ -318,7 +370,8 @@ impl Worker {
 
     pub(super) async fn truncate(&mut self) {
         let (parent, name) = self.file_place();
-        let size = if self.random.chance(40) { 0 } else { self.random.below(OFFSET_MAX) };
+        let offset_max = self.shared.plan.offset_max();
+        let size = if self.random.chance(40) { 0 } else { self.random.below(offset_max) };
         self.truncate_to((parent, &name), size).await;
     }
 
@@ -355,7 +408,9 @@ impl Worker {
 
     pub(super) async fn punch(&mut self) {
         let Some(open) = self.some_open_file(libc::O_RDWR).await else { return };
-        let (offset, length) = (self.random.below(OFFSET_MAX), self.random.between(1, 50_000));
+        let offset_max = self.shared.plan.offset_max();
+        let offset = self.random.below(offset_max);
+        let length = self.random.between(1, offset_max / 4);
         let (effect, mode) = if self.random.chance(70) {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             (Effect::Punch { offset, length }, mode)
@@ -382,13 +437,14 @@ impl Worker {
     }
 
     async fn copy_range(&mut self, from: &Open, to: &Open) {
-        let offset = self.random.below(OFFSET_MAX);
+        let offset_max = self.shared.plan.offset_max();
+        let offset = self.random.below(offset_max);
         let (source_offset, length) = if self.random.chance(50) {
             // Long enough that the service shares blocks, if the source is that long.
-            (self.random.below(COPY_START_MAX), self.random.between(COPY_BYTES_MIN, OFFSET_MAX))
+            (self.random.below(COPY_START_MAX), self.random.between(COPY_BYTES_MIN, COPY_BYTES_MAX))
         } else {
             let length_max = *self.random.of(&[80_000, 200_000]);
-            (self.random.below(OFFSET_MAX), self.random.between(1, length_max))
+            (self.random.below(offset_max), self.random.between(1, length_max))
         };
         let source = from.key;
         let effect = Effect::Copy { source, source_offset, offset, length };
@@ -505,6 +561,30 @@ impl Worker {
         if let Err(errno) = result {
             self.history().violations.push(format!("{name} cannot be removed: {errno}"));
         }
+    }
+
+    /// Checks that most of an empty pool can be written, whoever leases its space.
+    pub(crate) async fn expect_room(self) {
+        let caller = self.caller();
+        let Ok(pool) = self.kernel.statfs(caller).await else { return };
+        let bytes = pool.blocks * u64::from(pool.fragment_size) * ROOM_PERCENT / 100;
+        let path = self.path(InodeId::ROOT, ROOM);
+        let piece = vec![1; ROOM_PIECE_BYTES as usize];
+        let Ok(file) = self.kernel.open(caller, path, libc::O_RDWR | libc::O_CREAT).await else {
+            return;
+        };
+        for offset in (0..bytes).step_by(ROOM_PIECE_BYTES as usize) {
+            if let Err(errno) = self.kernel.write(caller, &file, offset, &piece).await {
+                let text =
+                    format!("an empty pool is full after {offset} of {bytes} bytes: {errno}");
+                self.history().violations.push(text);
+                break;
+            }
+        }
+        if let Err(errno) = self.kernel.close(caller, &file).await {
+            self.history().violations.push(format!("an empty pool cannot be written: {errno}"));
+        }
+        self.remove(InodeId::ROOT, ROOM).await;
     }
 
     /// Returns the numbers of used bytes and inodes.

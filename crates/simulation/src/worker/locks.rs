@@ -30,7 +30,6 @@ const MACHINE_SHIFT: u32 = 28;
 /// A lock that a worker holds.
 struct Taken {
     lock: Locking,
-    lockable: Lockable,
     /// The call that ends the lock. It counts as lost until the worker makes it, because the lock
     /// may end with its session at any time.
     ending: usize,
@@ -41,7 +40,9 @@ impl Worker {
     /// Takes a lock on a file, holds it for a while and releases it.
     pub(super) async fn lock(&mut self) {
         let access = *self.random.of(&[libc::O_RDONLY, libc::O_RDWR]);
-        let is_shared = self.shared.plan.focus == Focus::Locks && self.random.chance(80);
+        let shared_percent = self.shared.plan.shared_percent().max(80);
+        let is_shared =
+            self.shared.plan.focus == Focus::Locks && self.random.chance(shared_percent);
         let open = if is_shared {
             self.open(InodeId::ROOT, SHARED, access | libc::O_CREAT).await
         } else {
@@ -142,6 +143,10 @@ impl Worker {
         let is_interrupted = taken == Err(Errno::EINTR) && patience.is_some();
         let judged = if is_interrupted { Ok(()) } else { taken };
         self.answered("lock", &judged);
+        if taken == Err(Errno::EAGAIN) && patience.is_some() {
+            let text = format!("a wait for a lock is refused: locks of inode {inode}");
+            self.history().violations.push(text);
+        }
         if is_interrupted && session == self.session() {
             self.history().calls[call].life.is_void = true;
         } else {
@@ -160,7 +165,7 @@ impl Worker {
             let fresh = open.since(life.start, session);
             self.read(&fresh).await;
         }
-        Some(Taken { lock, lockable, ending, session })
+        Some(Taken { lock, ending, session })
     }
 
     /// Holds a lock, and releases it unless the close will.
@@ -225,13 +230,18 @@ impl Worker {
         let asked = self.history().tick();
         let life = self.begin("lock");
         let lock = Locking { kind: LockKind::Read, ..taken.lock };
-        let (file, _) = self.lockable(open, lock);
-        let weak = Lockable { exclusive: false, ..taken.lockable };
+        let (file, weak) = self.lockable(open, lock);
+        let session = self.session();
         let call = self.call(&life, Op::Lock { file: file.clone(), lock: weak });
         // The lock may belong to a later session, with an unknown end.
         let ending = self.call(&life, Op::Unlock { file, lock: weak });
         let weakened = self.kernel.lock(self.caller(), &open.file, lock, None).await;
         self.call_ended(call, &weakened, |()| Answer::Done);
+        // In a later session the owner is another one, which its earlier lock may exclude. If the
+        // session ended meanwhile, either may have asked.
+        if weakened == Err(Errno::EAGAIN) && (session.is_none() || session != self.session()) {
+            self.history().calls[call].life.is_void = true;
+        }
         self.answered("lock", &weakened);
         if weakened.is_ok() {
             published.push((asked, self.history().tick()));

@@ -8,6 +8,9 @@ use crate::names::{NameCall, NameEffect, NameEvent, Slot, error_answer};
 use crate::worker::data::Open;
 use protocol::{Errno, InodeId};
 
+/// The mode of new files.
+const MADE_MODE: u32 = 0o644;
+
 /// What a name was seen to lead to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
@@ -128,7 +131,9 @@ impl Worker {
         let life = self.begin("lookup");
         self.on_name(parent, name);
         let call = self.call(&life, Op::Lookup { path: self.shared.path(parent, name) });
-        let result = self.kernel.stat(self.caller(), self.path(parent, name)).await;
+        let seen = self.kernel.stat_seen(self.caller(), self.path(parent, name)).await;
+        let is_fresh = seen.as_ref().is_ok_and(|(_, is_fresh)| *is_fresh);
+        let result = seen.map(|(attributes, _)| attributes);
         self.call_ended(call, &result, |attributes| {
             let kind = match attributes.mode & libc::S_IFMT {
                 libc::S_IFDIR => Kind::Directory,
@@ -150,6 +155,11 @@ impl Worker {
         };
         self.event(&life, &result, Vec::new(), seen);
         let attributes = result.ok()?;
+        if is_fresh && attributes.mode & libc::S_IFMT == libc::S_IFREG {
+            self.saw_mode(&life, InodeId(attributes.inode), attributes.mode);
+            let file = self.file(InodeId(attributes.inode));
+            self.saw_size(file, attributes.size, (life.session, life.start));
+        }
         Some(Found { is_file: attributes.mode & libc::S_IFMT == libc::S_IFREG })
     }
 
@@ -188,6 +198,7 @@ impl Worker {
             Ok(file) if file.is_created => {
                 let inode = file.inode.number();
                 self.history().born(inode, life.start);
+                self.made_with_mode(&life, inode, MADE_MODE);
                 let set = NameEffect::Set(Some(inode));
                 self.event(&life, &result, vec![(at, set)], Vec::new());
             }
