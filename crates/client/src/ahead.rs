@@ -29,10 +29,11 @@ use std::ops::Range;
 use std::rc::Rc;
 
 /// Most bytes that are read ahead of one reader.
-const WINDOW_BYTES_MAX: u64 = 2 << 20;
+const WINDOW_BYTES_MAX: u64 = 4 << 20;
 
-/// Pieces that a window consists of: while one is consumed the others are under way.
-const PIECES_PER_WINDOW: u64 = 2;
+/// Pieces that a window consists of: while one is consumed and one is checked, two are under way. (With
+/// two in all, the device rested during each check.)
+const PIECES_PER_WINDOW: u64 = 4;
 
 /// How far requests that were sent together may overtake each other.
 const STRAY_BYTES_MAX: u64 = 1 << 20;

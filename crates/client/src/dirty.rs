@@ -12,6 +12,8 @@ pub(crate) mod fill;
 mod gathered;
 pub(crate) mod named;
 pub(crate) mod parts;
+#[cfg(test)]
+mod tests;
 
 use crate::dirty::deferral::Deferral;
 use crate::dirty::failures::Failures;

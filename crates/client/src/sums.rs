@@ -16,9 +16,12 @@ pub(crate) fn blocks_at(address: u64, length: u64, block_size: u64) -> Range<u64
     address / block_size..(address + length).div_ceil(block_size)
 }
 
+/// A block and its checksum.
+pub(crate) type Check = (DeviceId, u64, u32);
+
 /// Checksums of blocks that a read compares with.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Checks(SmallVec<[(DeviceId, u64, u32); 2]>);
+pub(crate) struct Checks(SmallVec<[Check; 2]>);
 
 impl Checks {
     /// Adds a block.
@@ -35,7 +38,7 @@ impl Checks {
     }
 
     /// Returns the checksums of the blocks in a range that have one, ascending.
-    pub(crate) fn within(&self, device: DeviceId, blocks: Range<u64>) -> &[(DeviceId, u64, u32)] {
+    pub(crate) fn within(&self, device: DeviceId, blocks: Range<u64>) -> &[Check] {
         let from = self.0.partition_point(|check| (check.0, check.1) < (device, blocks.start));
         let to = self.0.partition_point(|check| (check.0, check.1) < (device, blocks.end));
         &self.0[from..to]

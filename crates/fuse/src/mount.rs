@@ -5,6 +5,7 @@
 //! mount is identified by its device number in `/proc/self/mountinfo`, never by a request to the
 //! mount itself, which could wait for an answer from this process.
 
+mod cpus;
 mod helper;
 mod mounter;
 mod mountinfo;
@@ -22,6 +23,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::error::FuseError;
 
+pub(crate) use cpus::Cpus;
 pub use mounter::{Mounter, serve_mounter};
 pub use mountinfo::has_mounts_below;
 pub use options::MountOptions;
@@ -187,6 +189,11 @@ impl Unmounter {
     pub fn of(path: &Path, connection: u32) -> Self {
         let is_root = rustix::process::geteuid().is_root();
         Self { path: path.into(), is_root, connection: Some(connection), mounter: None }
+    }
+
+    /// Returns the helper process that made the mount, if it was not this one.
+    pub(crate) fn mounter(&self) -> Option<Arc<Mounter>> {
+        self.mounter.clone()
     }
 
     /// Returns the mount point.

@@ -4,14 +4,30 @@
 //! that way. [`uring`] takes requests from the per-CPU queues of FUSE over `io_uring` (Linux 6.14).
 //! If its entries cannot be registered, the kernel falls back to the device by itself.
 
+mod callers;
 pub(crate) mod device;
 pub(crate) mod uring;
 
 use std::fs;
 use std::io;
 
+use crate::request::Operation;
+
 /// The module parameter that allows FUSE over `io_uring`.
 const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Most bytes of a transfer that is done on the CPU of its caller.
+const PROMPT_BYTES_MAX: u32 = 16 << 10;
+
+/// Returns whether an operation needs little CPU time, so its caller loses nothing by sharing its
+/// CPU.
+fn is_prompt(operation: &Operation) -> bool {
+    match operation {
+        Operation::Read(read) => read.size <= PROMPT_BYTES_MAX,
+        Operation::Write(write) => write.data.len() <= PROMPT_BYTES_MAX as usize,
+        _ => true,
+    }
+}
 
 /// Returns whether the error of a receive is transient: no request yet, an interrupted call, or a
 /// request that its caller has withdrawn meanwhile.

@@ -21,12 +21,13 @@ mod resume;
 mod sole;
 #[cfg(test)]
 mod tests;
+mod unheard;
 
 use protocol::client::Name;
 use protocol::lease::Recall;
 use protocol::{InodeId, LeaseStamp, Rights, SessionId};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// When more sessions than this hold READ over a directory, a change recalls their rights, so that
 /// they need not be notified of every later change. Otherwise it names the changed entry to each.
@@ -190,6 +191,7 @@ pub struct Leases {
     sessions: HashMap<SessionId, Held>,
     /// The holder of SOLE, by inode.
     soles: HashMap<InodeId, SessionId>,
+    unheard: unheard::Unheard,
     busy: HashMap<InodeId, Busy>,
     asks: HashMap<AskId, Open>,
     waiting: HashMap<CallId, Waiting>,
@@ -209,6 +211,7 @@ impl Leases {
             holders: HashMap::new(),
             sessions: HashMap::new(),
             soles: HashMap::new(),
+            unheard: unheard::Unheard::default(),
             busy: HashMap::new(),
             asks: HashMap::new(),
             waiting: HashMap::new(),
@@ -239,7 +242,8 @@ impl Leases {
     pub fn openers(&self, inode: InodeId) -> Vec<SessionId> {
         let holders = self.holders.get(&inode).map_or(&[][..], |holders| holders.as_slice());
         let open = holders.iter().filter(|h| h.rights.contains(Rights::OPEN));
-        open.map(|h| h.session).collect()
+        let open = open.map(|h| h.session).chain(self.unheard.openers(inode));
+        open.collect::<BTreeSet<SessionId>>().into_iter().collect()
     }
 
     /// Returns the number of inodes over which sessions hold rights.

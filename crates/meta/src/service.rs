@@ -28,6 +28,7 @@ mod outbox;
 mod shared;
 mod space;
 mod sync;
+mod unheard;
 
 use crate::store::{Error, FjallStore, Opening, Store, boot_id};
 use crate::tree::{Boot, Core};

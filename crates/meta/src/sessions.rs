@@ -129,6 +129,8 @@ pub(crate) struct Session {
     pub(crate) lock_waits: Cell<usize>,
     /// After a resume: the deadline for reporting its rights.
     pub(crate) reclaim_by: Cell<Option<Instant>>,
+    /// Heartbeats since then, as long as they are counted.
+    pub(crate) heartbeats: Cell<u32>,
 }
 
 impl std::fmt::Debug for Session {
@@ -157,6 +159,7 @@ impl Session {
             waiting: Cell::new(0),
             lock_waits: Cell::new(0),
             reclaim_by: Cell::new(None),
+            heartbeats: Cell::new(0),
         })
     }
 

@@ -282,18 +282,19 @@ impl Server {
             Box::pin(self.client.truncate(id, changes)).await?;
         }
         let (handle, attr) = self.client.open(id, mode).await?;
-        Ok(Response::Opened(self.opened(handle, &attr, flags)))
+        let knows_end = self.client.kernel_knows_end(id);
+        Ok(Response::Opened(self.opened(handle, &attr, flags, knows_end)))
     }
 
     /// Returns the answer to an open. A file that is open only for reading uses the kernel's pages;
     /// one that is open for writing uses them or not, as [`crate::writers`] chooses, and so does a
     /// reader meanwhile. The kernel keeps the present pages if the data is still the same. With
     /// `O_DIRECT` the kernel bypasses them in any case, and sends the requests of one read at once;
-    /// with `DIRECT_IO` it would send them one after the other.
-    fn opened(&self, handle: client::Handle, attr: &Attr, flags: u32) -> Opened {
+    /// with `DIRECT_IO` it would send them one after the other. `knows_end` says whether the kernel
+    /// knows the file's end, or learns it from this answer.
+    fn opened(&self, handle: client::Handle, attr: &Attr, flags: u32, knows_end: bool) -> Opened {
         let id = handle.inode();
         let habit = self.client.habit(id);
-        let knows_end = self.client.kernel_knows_end(id);
         let size = knows_end.then_some(attr.size);
         let is_written = self.writers.has_writers(id) && !reactor::mutant!("growing-read-by-pages");
         let caching = handle.mode.write.then(|| self.writers.enter(id, flags, size, habit));
@@ -336,13 +337,15 @@ impl Server {
         match created {
             Ok((handle, attr)) => {
                 let entry = self.new_entry(request.node, name, &attr);
-                Ok(Response::Created(entry, self.opened(handle, &attr, flags)))
+                let knows_end = self.client.kernel_learns_end(&attr);
+                Ok(Response::Created(entry, self.opened(handle, &attr, flags, knows_end)))
             }
             Err(Errno::EEXIST) if reactor::mutant!("lost-create-opens-other") => {
                 let won = self.client.lookup(parent, name).await?.inode;
                 let (handle, attr) = self.client.open(won, mode).await?;
                 let entry = self.new_entry(request.node, name, &attr);
-                Ok(Response::Created(entry, self.opened(handle, &attr, flags)))
+                let knows_end = self.client.kernel_knows_end(won);
+                Ok(Response::Created(entry, self.opened(handle, &attr, flags, knows_end)))
             }
             // Another node was faster. This does not open its file, because the kernel checks
             // nothing after a CREATE. With ESTALE the kernel walks the path again (crate::walks).

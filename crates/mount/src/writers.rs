@@ -105,8 +105,9 @@ fn choose(writers: Writers, flags: i32, size: Option<u64>, habit: Habit) -> Writ
     if !reads || writers.past > 0 {
         return WriteCaching::Past;
     }
-    // The file has no data to read yet, and perhaps much will be written.
-    if size == 0 {
+    // The file has no data to read yet, and perhaps much will be written. SQLite, which then reads
+    // and writes pages here and there, refuses links; programs that write streams do not.
+    if size == 0 && flags & libc::O_NOFOLLOW == 0 {
         return WriteCaching::Past;
     }
     match habit {
@@ -149,6 +150,8 @@ mod tests {
         assert_eq!(first(libc::O_RDWR, 1 << 40, Habit::Unknown), WriteCaching::Past);
         assert_eq!(first(libc::O_RDWR, 4096, Habit::Streams), WriteCaching::Past);
         assert_eq!(first(libc::O_RDWR, 0, Habit::Small), WriteCaching::Past, "a new file");
+        let database = libc::O_RDWR | libc::O_NOFOLLOW;
+        assert_eq!(first(database, 0, Habit::Unknown), WriteCaching::Through, "a new database");
         assert_eq!(first(libc::O_RDWR | libc::O_DIRECT, 4096, Habit::Small), WriteCaching::Past);
         assert_eq!(first(libc::O_WRONLY, 4096, Habit::Small), WriteCaching::Past);
     }

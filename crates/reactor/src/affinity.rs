@@ -9,8 +9,10 @@
 //! do. (Two processes that make empty files on two mounts, two CPUs: 2100 files a second unbound,
 //! 7500 bound.)
 
+mod hold;
+
 use crate::time::sleep;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
@@ -108,6 +110,17 @@ impl Policy {
         if self.served.is_multiple_of(JUDGED_EACH) { Move::Judge } else { Move::Stay }
     }
 
+    /// Notes a request that may come from any CPU.
+    fn stray(&mut self) -> Move {
+        self.rest = self.rest.saturating_sub(1);
+        self.streak = 0;
+        if self.bound.is_none() {
+            return Move::Stay;
+        }
+        self.strays += STRAY_COST;
+        if self.strays > STRAYS_MAX { self.give_up() } else { Move::Stay }
+    }
+
     fn bind(&mut self, cpu: u16) -> Move {
         self.bound = Some(cpu);
         (self.strays, self.served) = (0, 0);
@@ -157,6 +170,15 @@ impl Follower {
             noted: Cell::new(0),
             is_watched: Cell::new(false),
         })
+    }
+
+    /// Records a request by a caller whose CPU is not known and who was not the last caller.
+    pub fn stray(&self) {
+        self.noted.set(self.noted.get() + 1);
+        let step = self.policy.borrow_mut().stray();
+        if step == Move::Free {
+            free();
+        }
     }
 
     /// Records a request by a caller on `cpu`. It is prompt if the caller waits for it and it takes
@@ -229,15 +251,26 @@ fn bind(cpu: u16) -> io::Result<()> {
         Some(home) => home,
         None => sched_getaffinity(None)?,
     };
-    let cpu = usize::from(cpu);
-    if cpu >= CpuSet::MAX_CPU || !home.is_set(cpu) {
-        return Err(io::Error::other("the caller's CPU is not one of this thread's"));
-    }
-    let mut only = CpuSet::new();
-    only.set(cpu);
+    let only = only(cpu).filter(|_| home.is_set(cpu.into()));
+    let only =
+        only.ok_or_else(|| io::Error::other("the caller's CPU is not one of this thread's"))?;
+    let left = sched_getcpu();
     sched_setaffinity(None, &only)?;
     HOME.set(Some(home));
+    if let Ok(left) = u16::try_from(left)
+        && left != cpu
+    {
+        hold::hold(left);
+    }
     Ok(())
+}
+
+/// Returns the set of one CPU, if such a number is possible.
+fn only(cpu: u16) -> Option<CpuSet> {
+    let cpu = usize::from(cpu);
+    let mut only = CpuSet::new();
+    (cpu < CpuSet::MAX_CPU).then(|| only.set(cpu))?;
+    Some(only)
 }
 
 /// Lets this thread run on all CPUs that it was allowed before.

@@ -54,7 +54,7 @@ pub use handle::{Handle, UringCmd};
 pub use inherited::close_inherited;
 pub use net::{SocketOptions, TcpListener, TcpStream};
 pub use operation::Op;
-pub use region::{Region, RegionSlice};
+pub use region::{Region, RegionSlice, crc32c_of_blocks};
 pub use runtime::{Config, Runtime, submissions};
 pub use select::{Either, Either3, race, race3};
 pub use sparse::Sparse;

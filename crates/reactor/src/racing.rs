@@ -1,7 +1,7 @@
 //! Copies from and to memory that other threads may write at the same time.
 //!
 //! Plain loads and stores that race are undefined behaviour, even where every value would be
-//! acceptable: the compiler may keep a byte in a register and miss its change. So only this file
+//! acceptable: the compiler may keep a byte in a register and miss its change. So only this module
 //! touches memory that threads share for writing ([`Region`](crate::Region)). It uses relaxed
 //! atomic words of eight bytes on a grid of eight. An end that covers a part of a word is written
 //! by a compare-and-swap that keeps its other bytes.
@@ -12,6 +12,10 @@
 //! copies are words.
 
 #![allow(clippy::host_endian_bytes, reason = "words are moved within one machine's memory")]
+
+mod sums;
+
+pub(crate) use sums::crc32c_of_blocks;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,7 +41,7 @@ fn grid(start: *mut u8) -> (*const AtomicU64, usize) {
 ///
 /// # Safety
 /// The whole words that the range touches are mapped memory. Every racing access is one of this
-/// file's or comes from another agent (the kernel, a device). `to` does not overlap them.
+/// module's or comes from another agent (the kernel, a device). `to` does not overlap them.
 pub(crate) unsafe fn copy_out(from: *mut u8, to: &mut [u8]) {
     if HAS_STRINGS && to.len() >= STRING_BYTES_MIN {
         // SAFETY: by the caller's promise.

@@ -242,6 +242,18 @@ impl Region {
     }
 }
 
+/// Computes the CRC-32C of blocks of ordinary memory, see [`RegionSlice::crc32c_of_blocks`].
+///
+/// # Panics
+/// If there are fewer bytes.
+pub fn crc32c_of_blocks(bytes: &[u8], block_bytes: usize, sums: &mut [u32]) -> usize {
+    let count = sums.len();
+    let fits = count.checked_mul(block_bytes).is_some_and(|needed| needed <= bytes.len());
+    assert!(fits, "{count} blocks of {block_bytes} bytes in {}", bytes.len());
+    // SAFETY: the bytes are there, and nobody changes them. Only aligned words inside them are read.
+    unsafe { racing::crc32c_of_blocks(bytes.as_ptr().cast_mut(), block_bytes, sums) }
+}
+
 /// Unmaps memory.
 ///
 /// # Safety
@@ -345,6 +357,20 @@ impl RegionSlice {
         assert!(other.len <= self.len, "{} bytes into a range of {}", other.len, self.len);
         // SAFETY: both ranges were checked, and mappings consist of whole pages.
         unsafe { racing::copy(other.as_ptr(), self.as_ptr(), other.len) };
+    }
+
+    /// Computes the CRC-32C of blocks from the start of the range on, as many as `sums` has places,
+    /// as fast as the memory allows. Returns for how many it did; the caller does the rest. Small
+    /// numbers of blocks, unusual blocks and some processors are not covered.
+    ///
+    /// # Panics
+    /// If the range is shorter.
+    pub fn crc32c_of_blocks(&self, block_bytes: usize, sums: &mut [u32]) -> usize {
+        let fits = sums.len().checked_mul(block_bytes).is_some_and(|bytes| bytes <= self.len);
+        let count = sums.len();
+        assert!(fits, "{count} blocks of {block_bytes} bytes in a range of {}", self.len);
+        // SAFETY: the range was checked, and a mapping consists of whole pages.
+        unsafe { racing::crc32c_of_blocks(self.as_ptr(), block_bytes, sums) }
     }
 
     /// Returns a copy of the bytes, which does not change any more.

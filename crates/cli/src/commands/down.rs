@@ -27,7 +27,8 @@ const JOBS_MAX: u32 = 20;
 #[command(after_help = "\
 Examples:
     tsumugi down                          end the job of this shell, see --job
-    tsumugi down --job 4711               root also finds another user's job, and ends it as that user
+    tsumugi down 4711                     this job; root also finds another user's job, and ends it as \
+that user
     tsumugi down --keep-logs ./logs       keep the logs of its services
     tsumugi down --all                    end every job of this user on this machine
     tsumugi down --slurm-job 4711         in an epilog: end this machine's part of the jobs made in \
@@ -47,11 +48,11 @@ pub(crate) struct DownArgs {
     #[command(flatten)]
     find: FindArgs,
     /// End all jobs of the user
-    #[arg(long, conflicts_with = "job")]
+    #[arg(long, conflicts_with_all = ["job", "name"])]
     all: bool,
     /// End this machine's part of all jobs that were created in this Slurm job or its prolog, for
     /// an epilog; as root, of any user
-    #[arg(long, value_name = "JOB", conflicts_with_all = ["job", "all"])]
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["job", "name", "all"])]
     slurm_job: Option<u32>,
     /// Forget the job even if a part of it cannot be removed; the output names that part
     #[arg(long)]
@@ -105,7 +106,7 @@ fn down_all(args: &DownArgs) -> anyhow::Result<ExitCode> {
             &owner.run(&args.words_for(None), args.deadline * JOBS_MAX + REMOTE_GRACE)?,
         ));
     }
-    let base = args.find.job.dir.as_deref().map(std::path::absolute).transpose()?;
+    let base = args.find.job.base().map(std::path::absolute).transpose()?;
     let (jobs, trouble) = jobs::own(base.as_deref());
     let mut all = Report { left: trouble, ..Report::default() };
     let mut values = Vec::new();

@@ -1,6 +1,6 @@
 //! `tsumugi renew`: renews a job's lease.
 
-use crate::deploy::job::JobArgs;
+use crate::deploy::job::NamedArgs;
 use crate::deploy::remote;
 use crate::output::print_json;
 use clap::Args;
@@ -13,7 +13,8 @@ use std::time::Duration;
 #[command(after_help = "\
 Examples:
     tsumugi up --local 2 --lease 1h        a job that ends when its lease expires
-    tsumugi renew                          extend it by another hour
+    tsumugi renew                          extend it by another hour; `tsumugi renew NAME`: a job by its \
+name
     tsumugi renew --lease 10m              let it last ten minutes from now
 
 Exit codes:
@@ -22,7 +23,7 @@ Exit codes:
     2  wrong usage")]
 pub(crate) struct RenewArgs {
     #[command(flatten)]
-    job: JobArgs,
+    job: NamedArgs,
     /// Duration of the lease from now on [default: that of `up --lease`]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     lease: Option<Duration>,
@@ -34,7 +35,7 @@ pub(crate) struct RenewArgs {
 /// Runs `tsumugi renew`.
 pub(crate) fn run(args: &RenewArgs) -> anyhow::Result<ExitCode> {
     crate::confine::keep_files_private();
-    let dir = args.job.dir()?;
+    let dir = args.job.job().dir()?;
     let left = remote::renew(&dir, args.lease)?;
     if args.json {
         print_json(&json!({ "job": dir.job(), "left": left }))?;

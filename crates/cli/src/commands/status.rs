@@ -30,7 +30,7 @@ const LONG_NS: u64 = 1_000_000_000;
 #[command(after_help = "\
 Examples:
     tsumugi status                        the job of this shell, see --job
-    tsumugi status --job 4711 --json      for programs
+    tsumugi status 4711 --json            job 4711, for programs
 
 A node is running, DEAD, not started, or UNREACHABLE (its machine does not answer). A mount is mounted, \
 not mounted, DEAD (its node is gone; calls get ENOTCONN) or SILENT (it does not answer). `tsumugi \
@@ -57,7 +57,7 @@ fn find_job(find: &FindArgs) -> anyhow::Result<FoundJob> {
         && let Some(node) = slurm::node_here()
     {
         let mut of_node = find.clone();
-        of_node.job.job = Some(format!("{}.{node}", dir.job()));
+        of_node.job = find.job.of(format!("{}.{node}", dir.job()));
         if let FoundJob::Own(part) = find::job(&of_node)?
             && part.path().exists()
         {

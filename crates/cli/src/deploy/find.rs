@@ -30,7 +30,7 @@ pub(crate) struct JobName {
 
 /// Finds the job for a command's arguments.
 pub(crate) fn job(args: &FindArgs) -> anyhow::Result<FoundJob> {
-    let dir = args.job.dir()?;
+    let dir = args.job.job().dir()?;
     let is_root = rustix::process::geteuid().is_root();
     let owner = args.owner.as_deref().map(User::find).transpose()?;
     if let Some(owner) = &owner
@@ -46,7 +46,7 @@ pub(crate) fn job(args: &FindArgs) -> anyhow::Result<FoundJob> {
             made_for.map_or(job.user, |user| user.uid) == owner.uid
         }
     };
-    if args.job.dir.is_some() {
+    if args.job.base().is_some() {
         return Ok(FoundJob::Own(dir));
     }
     let own = own_that(&[&default_base()], None, |name| name == dir.job()).0;
@@ -110,7 +110,7 @@ fn shown_to_user(job: &str) -> Option<JobDir> {
 
 /// Returns where a job was searched, in words.
 pub(crate) fn looked_in(args: &FindArgs) -> String {
-    if let Some(base) = &args.job.dir {
+    if let Some(base) = args.job.base() {
         return base.display().to_string();
     }
     let own = format!("{}, {}", default_base().display(), record::directory().display());

@@ -33,11 +33,39 @@ impl JobArgs {
     }
 }
 
+/// The job of a command that takes its name without an option, too.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct NamedArgs {
+    /// Name of the job, as with --job
+    #[arg(value_name = "NAME", conflicts_with = "job")]
+    name: Option<String>,
+    #[command(flatten)]
+    options: JobArgs,
+}
+
+impl NamedArgs {
+    /// Returns the job as options give it.
+    pub(crate) fn job(&self) -> JobArgs {
+        let job = self.name.as_ref().or(self.options.job.as_ref()).cloned();
+        JobArgs { job, ..self.options.clone() }
+    }
+
+    /// Returns the base directory that the user chose.
+    pub(crate) fn base(&self) -> Option<&Path> {
+        self.options.dir.as_deref()
+    }
+
+    /// Returns the same arguments with this job.
+    pub(crate) fn of(&self, job: String) -> NamedArgs {
+        NamedArgs { name: Some(job), options: JobArgs { job: None, ..self.options.clone() } }
+    }
+}
+
 /// The job of a command that needs an existing one.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FindArgs {
     #[command(flatten)]
-    pub(crate) job: JobArgs,
+    pub(crate) job: NamedArgs,
     /// User of the job; only root may give another user (default: this user; for root, any user)
     #[arg(long, value_name = "USER", conflicts_with = "dir")]
     pub(crate) owner: Option<String>,
@@ -234,6 +262,28 @@ mod tests {
         }
         let dir = JobDir::new(Some("job-1.2_x"), Some(Path::new("/x"))).unwrap();
         assert_eq!(dir.path(), Path::new("/x/job-1.2_x"));
+    }
+
+    /// Goal: a job's name can stand alone or after --job, but not both.
+    #[test]
+    fn a_name_stands_alone_or_after_its_option() {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            find: FindArgs,
+        }
+        let job = |words: &[&str]| {
+            let words = ["command"].iter().chain(words);
+            let command = <Command as clap::Parser>::try_parse_from(words);
+            command.ok().map(|command| command.find.job.job().job)
+        };
+        for words in [&["j"][..], &["--job", "j"], &["j", "--owner", "root"]] {
+            assert_eq!(job(words), Some(Some("j".to_owned())), "{words:?}");
+        }
+        assert_eq!(job(&[]), Some(None));
+        for wrong in [&["j", "--job", "j"][..], &["--job", "j", "k"], &["j", "k"]] {
+            assert_eq!(job(wrong), None, "{wrong:?}");
+        }
     }
 
     /// Goal: a lock has one holder at a time, and is void on a removed directory.

@@ -65,13 +65,20 @@ pub(crate) struct Fill {
 }
 
 impl Fill {
-    /// Returns how many of the runs, ascending in the fill, a part takes: `count_max`, and on to
-    /// the end of a block.
-    pub(crate) fn cut(&self, runs: &[Run<FillPlace>], count_max: usize) -> usize {
-        let shares =
-            |at: usize| self.blocks_of(&runs[at - 1]).end > self.blocks_of(&runs[at]).start;
-        let most = runs.len().min(count_max * CUT_MAX);
-        (count_max..most).find(|at| !shares(*at)).unwrap_or(most)
+    /// Cuts the runs, ascending in the fill, for a part that takes `count_max` of them, and on to
+    /// the end of a block. Leaves the part's runs, and returns where the others begin.
+    pub(crate) fn cut(&self, runs: &mut Vec<Run<FillPlace>>, count_max: usize) -> Option<u32> {
+        let block = self.blocks_of(&runs[count_max - 1]).end;
+        let most = runs.get(count_max * CUT_MAX).map_or(u32::MAX, |run| run.place.at);
+        let at = most.min(block * self.block_size);
+        let count = runs.len();
+        runs.truncate(runs.partition_point(|run| run.place.at < at));
+        let is_fewer = runs.len() < count;
+        let last = runs.last_mut()?;
+        let room = u64::from(at - last.place.at);
+        let is_more = is_fewer || last.length > room;
+        last.length = last.length.min(room);
+        is_more.then_some(at)
     }
 
     /// Returns the blocks that a run of its bytes touches.

@@ -16,14 +16,26 @@ pub(crate) struct Cursor {
     at: u32,
 }
 
+impl Cursor {
+    /// Returns what the part that begins here, and those after it, have of a run.
+    fn rest_of(self, run: Run<FillPlace>) -> Option<Run<FillPlace>> {
+        let FillPlace { fill, at } = run.place;
+        if fill != self.fill {
+            return (fill > self.fill).then_some(run);
+        }
+        run.clip(run.offset + u64::from(self.at.saturating_sub(at)), run.end())
+    }
+}
+
 impl Dirty {
     /// Returns the runs of a commit's next part, ascending, out of those in `asked`, and where the
     /// part after it begins, if there may be one.
     ///
     /// A part has only runs whose bytes the devices have. It has all of a fill if those are at most
-    /// `count_max` runs; the extents of pieces count as runs. A larger fill is cut between blocks:
-    /// once a part has named a block, others may overwrite what it named, and then the block is
-    /// gone. (Blocks with more runs than two further parts would take are the exception.) All fills
+    /// `count_max` runs; the extents of pieces count as runs. A larger fill is cut between blocks,
+    /// also within a run: once a part has named a block, others may overwrite what it named, and
+    /// then the block is gone. (A block with more runs than two further parts would take is the
+    /// exception. In 4096 bytes there are at most 2048.) All fills
     /// of a part together have at most as many blocks as a message may have checksums.
     pub(crate) fn committable(
         &self,
@@ -33,9 +45,9 @@ impl Dirty {
     ) -> (Vec<Run<FillPlace>>, Option<Cursor>) {
         let mut by_fill: BTreeMap<FillId, Vec<Run<FillPlace>>> = BTreeMap::new();
         for &run in asked {
-            let FillPlace { fill: id, at } = run.place;
-            let is_left = id > from.fill || (id == from.fill && at >= from.at);
-            let fill = self.fills.get(&id).filter(|_| is_left);
+            let id = run.place.fill;
+            let Some(run) = from.rest_of(run) else { continue };
+            let fill = self.fills.get(&id);
             if fill.is_some_and(|fill| matches!(fill.state, FillState::Written)) {
                 by_fill.entry(id).or_default().push(run);
             }
@@ -53,9 +65,7 @@ impl Dirty {
             }
             if runs.len() > count_max {
                 runs.sort_unstable_by_key(|run| run.place.at);
-                let taken = fill.cut(&runs, count_max);
-                next = runs.get(taken).map(|run| Cursor { fill: id, at: run.place.at });
-                runs.truncate(taken);
+                next = fill.cut(&mut runs, count_max).map(|at| Cursor { fill: id, at });
             }
             part.append(&mut runs);
             if next.is_some() {

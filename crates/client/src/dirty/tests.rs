@@ -1,10 +1,13 @@
 //! Tests of fills, parts of commits, and deferred changes of attributes.
 
 use super::*;
-use crate::space::reservation::Memory;
-use crate::space::reservation::Reserved;
-use protocol::{AllocationId, Incarnation};
+use crate::dirty::parts::Cursor;
+use crate::space::Allocated;
+use crate::space::reservation::{Memory, Reserved};
+use protocol::attr::Layout;
+use protocol::{AllocationId, Attr, FileKind, Generation, Incarnation, InodeId};
 use reactor::local::Semaphore;
+use std::collections::BTreeSet;
 
 const DEVICE: DeviceId = DeviceId(1);
 
@@ -99,6 +102,43 @@ fn no_block_is_cut() {
     let counts: Vec<usize> = parts(&dirty, 6).iter().map(Vec::len).collect();
     assert_eq!(counts, [8, 8, 4]);
     assert!(parts(&dirty, 6).iter().flatten().all(|(fill, _)| *fill == id));
+}
+
+/// Goal: if the bytes around every block's end are one run, a cut parts such a run, so that no two
+/// parts name bytes of one block. The parts have all bytes of the fill, each once.
+#[test]
+fn a_run_over_the_end_of_a_block_is_cut_there() {
+    for step in [100, 100 + 4096] {
+        let mut dirty = Dirty::default();
+        let all = 40 * 4096 + 50;
+        let id = blocks(&mut dirty, [0], all);
+        // No byte at the end of a block.
+        let holes: Vec<u64> = (60..all as u64 - 60)
+            .step_by(step)
+            .filter(|at| (1..4095).contains(&(at % 4096)))
+            .collect();
+        for part in holes.chunks(100) {
+            fill(&mut dirty, part.iter().copied());
+        }
+        let asked: Vec<_> =
+            dirty.present().into_iter().filter(|run| run.place.fill == id).collect();
+        let (mut from, mut parts) = (Some(Cursor::default()), Vec::new());
+        while let Some(cursor) = from {
+            let (runs, next) = dirty.committable(&asked, cursor, 30);
+            assert!(!runs.is_empty() && runs.len() <= 30 + 4096 / 100 + 2, "{runs:?}");
+            parts.push(runs);
+            from = next;
+        }
+        assert!(parts.len() > 1);
+        let blocks_of = |part: &Vec<Run<FillPlace>>| -> BTreeSet<u32> {
+            part.iter().flat_map(|run| dirty.fills[&id].blocks_of(run)).collect()
+        };
+        for pair in parts.windows(2) {
+            assert!(blocks_of(&pair[0]).is_disjoint(&blocks_of(&pair[1])), "{pair:?}");
+        }
+        let bytes = |runs: &[Run<FillPlace>]| runs.iter().map(|run| run.length).sum::<u64>();
+        assert_eq!(bytes(&parts.concat()), bytes(&asked));
+    }
 }
 
 /// Goal: a commit names the blocks that its runs touch, once, and no others; those are free again.

@@ -192,6 +192,19 @@ impl Client {
         is_current && (inode.lent.has_attributes() || reactor::mutant!("end-assumed"))
     }
 
+    /// Returns whether the kernel knows the end of a file after the answer to its creation, which
+    /// has these attributes. Others may have changed the file since then.
+    pub fn kernel_learns_end(&self, attr: &Attr) -> bool {
+        let Some(inode) = self.known_inode(attr.inode) else { return false };
+        let is_held = inode.state.borrow().rights.contains(Rights::READ);
+        let is_current =
+            is_held && inode.committed_attr().is_some_and(|known| known.size == attr.size);
+        if is_current && !inode.pages.have_writers() {
+            inode.pages.is_shared.set(false);
+        }
+        is_current
+    }
+
     /// Notes that the kernel asks for bytes of its pages, until the returned value is dropped.
     pub fn reads_through_pages(&self, id: InodeId) -> InFlight {
         let inode = self.inode(id);

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::fetched::Fetched;
 use crate::read::command::Command;
 use crate::sums::mismatches::WrongBlock;
-use crate::sums::{Checks, blocks_at};
+use crate::sums::{Check, Checks, blocks_at};
 use protocol::Errno;
 use protocol::sums::checksum;
 use reactor::{Buffer, RegionSlice, Shared};
@@ -16,6 +16,9 @@ use std::rc::Rc;
 
 /// Bytes of shared memory that are copied at a time for their checksum.
 const COPY_BYTES: usize = 4 << 10;
+
+/// Checksums that are computed at a time: those of the longest command.
+const SUMS_MAX: usize = 256;
 
 /// Why a read has no bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +53,36 @@ impl Fetched {
             Fetched::OwnCommit(shared) => checksum(&shared[start..start + length]),
             Fetched::Placed(slice) => sum_of_region(slice, start, length),
         }
+    }
+
+    /// Computes the checksums of blocks that follow on each other.
+    fn sums(&self, start: usize, block_size: usize, sums: &mut [u32]) {
+        let length = sums.len() * block_size;
+        let done = match self {
+            Fetched::OwnCommit(shared) => {
+                reactor::crc32c_of_blocks(&shared[start..start + length], block_size, sums)
+            }
+            Fetched::Placed(slice) => slice.range(start, length).crc32c_of_blocks(block_size, sums),
+        };
+        for (index, sum) in sums.iter_mut().enumerate().skip(done) {
+            *sum = self.sum(start + index * block_size, block_size);
+        }
+    }
+
+    /// Returns the blocks, and their right checksums, that do not have it. The bytes begin with
+    /// block `first`.
+    fn wrong(&self, checks: &[Check], first: u64, block_size: usize) -> Vec<(u64, u32)> {
+        let mut wrong = Vec::new();
+        for run in checks.chunk_by(|before, check| before.1 + 1 == check.1) {
+            for run in run.chunks(SUMS_MAX) {
+                let mut sums = [0; SUMS_MAX];
+                let sums = &mut sums[..run.len()];
+                self.sums((run[0].1 - first) as usize * block_size, block_size, sums);
+                let found = run.iter().zip(sums).filter(|((.., right), sum)| right != *sum);
+                wrong.extend(found.map(|((_, block, right), _)| (*block, *right)));
+            }
+        }
+        wrong
     }
 
     /// Replaces wrong bytes with right ones.
@@ -88,11 +121,7 @@ impl Client {
             blocks_at(command.range.start, command.range.end - command.range.start, block_size);
         let checks = checks.within(command.device, blocks.clone());
         let start_of = |block: u64| ((block - blocks.start) * block_size) as usize;
-        let is_wrong = |(_, block, sum): &&(_, u64, u32)| {
-            fetched.sum(start_of(*block), block_size as usize) != *sum
-        };
-        let wrong: Vec<(u64, u32)> =
-            checks.iter().filter(is_wrong).map(|(_, block, sum)| (*block, *sum)).collect();
+        let wrong = fetched.wrong(checks, blocks.start, block_size as usize);
         if wrong.is_empty() {
             return Ok(fetched);
         }
@@ -123,5 +152,47 @@ impl Client {
             mended.push((block, bytes));
         }
         Ok(mended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::DeviceId;
+    use reactor::Region;
+
+    const BLOCK: usize = 512;
+    const FIRST: u64 = 40;
+
+    /// Goal: exactly the blocks that are wrong are found, wherever they lie in a command, with and
+    /// without blocks between them that have no checksum.
+    #[test]
+    fn wrong_blocks_are_found_anywhere() {
+        let bytes: Vec<u8> = (0..11 * BLOCK).map(|at| (at * at / 7) as u8).collect();
+        let sum = |index: usize| checksum(&bytes[index * BLOCK..(index + 1) * BLOCK]);
+        for skipped in [None, Some(0), Some(6), Some(10)] {
+            let indices = (0..11).filter(|index| Some(*index) != skipped);
+            let checks: Vec<Check> =
+                indices.map(|index| (DeviceId(1), FIRST + index as u64, sum(index))).collect();
+            for damaged in [vec![], vec![0], vec![3, 4], vec![6], vec![7, 10]] {
+                let mut found = bytes.clone();
+                for index in &damaged {
+                    found[index * BLOCK + 100] ^= 1;
+                }
+                let region = Region::new(found.len()).unwrap();
+                region.copy_in(0, &found);
+                let right: Vec<(u64, u32)> = damaged
+                    .iter()
+                    .filter(|index| Some(**index) != skipped)
+                    .map(|index| (FIRST + *index as u64, sum(*index)))
+                    .collect();
+                for fetched in [
+                    Fetched::Placed(region.range(0, region.len())),
+                    Fetched::OwnCommit(Buffer::copy_from(&found).freeze()),
+                ] {
+                    assert_eq!(fetched.wrong(&checks, FIRST, BLOCK), right, "{skipped:?}");
+                }
+            }
+        }
     }
 }

@@ -4,8 +4,9 @@
 //! starts before the confinement and does the mounting. It runs only [`serve_mounter`]; a
 //! [`Mounter`] is the other side. The helper knows mount point and options from its start. Over the
 //! socket (`SOCK_SEQPACKET`) come only the orders to mount (answered with the open device), to make
-//! the kernel read further ahead, and to unmount. So an attacker in control of the confined process
-//! gets this one mount from the helper and nothing else.
+//! the kernel read further ahead, to say on which CPUs callers run, and to unmount. So an attacker
+//! in control of the confined process gets this one mount and such numbers from the helper, and
+//! nothing else.
 //!
 //! The helper ends when the other side closes its socket. The mount then stays: a dead process
 //! leaves a mount that returns `ENOTCONN` to its users, not an empty directory that they would
@@ -29,6 +30,8 @@ use crate::error::FuseError;
 const MOUNT: u8 = b'm';
 const UNMOUNT: u8 = b'u';
 const WIDEN: u8 = b'w';
+/// Comes with a socket for questions, see [`super::cpus`].
+const SERVE_CPUS: u8 = b'c';
 
 /// First bytes of answers; after `FAILED` follows the text of the error.
 const DONE: u8 = 0;
@@ -67,22 +70,27 @@ impl Mounter {
     }
 
     pub(super) fn mount(&self) -> Result<OwnedFd, FuseError> {
-        let device = self.order(MOUNT).map_err(FuseError::Mounter)?;
+        let device = self.order(MOUNT, None).map_err(FuseError::Mounter)?;
         device.ok_or_else(|| FuseError::Mounter("the helper did not pass the device".into()))
     }
 
     pub(super) fn widen(&self) -> Result<(), String> {
-        self.order(WIDEN).map(drop)
+        self.order(WIDEN, None).map(drop)
+    }
+
+    /// Gives the helper a socket at which it answers questions about the CPUs of callers.
+    pub(super) fn serve_cpus(&self, socket: &OwnedFd) -> Result<(), String> {
+        self.order(SERVE_CPUS, Some(socket)).map(drop)
     }
 
     pub(super) fn unmount(&self) -> Result<(), String> {
-        self.order(UNMOUNT).map(drop)
+        self.order(UNMOUNT, None).map(drop)
     }
 
-    fn order(&self, order: u8) -> Result<Option<OwnedFd>, String> {
+    fn order(&self, order: u8, with: Option<&OwnedFd>) -> Result<Option<OwnedFd>, String> {
         let gone = |error: io::Error| format!("the helper that mounts is gone: {error}");
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        send(&socket, &[order], None).map_err(gone)?;
+        send(&socket, &[order], with).map_err(gone)?;
         let mut answer = [0; ANSWER_BYTES_MAX];
         let (len, device) = receive(&socket, &mut answer).map_err(gone)?;
         match answer[..len] {
@@ -102,7 +110,7 @@ pub fn serve_mounter(socket: &OwnedFd, path: &Path, options: &MountOptions) -> i
     let mut mounted: Option<Unmounter> = None;
     loop {
         let mut order = [0; 1];
-        let (len, _) = receive(socket, &mut order)?;
+        let (len, sent) = receive(socket, &mut order)?;
         let result = match order[..len] {
             [] => return Ok(()),
             [MOUNT] if mounted.is_some() => Err("it is mounted already".to_owned()),
@@ -123,6 +131,10 @@ pub fn serve_mounter(socket: &OwnedFd, path: &Path, options: &MountOptions) -> i
                 Some(mounted) => mounted.widen_read_ahead().map(|()| None),
                 None => Err("nothing is mounted".to_owned()),
             },
+            [SERVE_CPUS] => match sent {
+                Some(questions) => serve_cpus(questions).map(|()| None),
+                None => Err("the socket for questions is missing".to_owned()),
+            },
             _ => Err(format!("{order:?} is no order")),
         };
         // The helper must not keep the device: the connection lives as long as a process has it
@@ -136,6 +148,17 @@ pub fn serve_mounter(socket: &OwnedFd, path: &Path, options: &MountOptions) -> i
             }
         }
     }
+}
+
+/// Answers questions about the CPUs of callers on a thread, until the other side closes the socket.
+fn serve_cpus(questions: OwnedFd) -> Result<(), String> {
+    let serve = move || {
+        if let Err(error) = super::cpus::serve(&questions) {
+            tracing::debug!(%error, "questions about CPUs end");
+        }
+    };
+    let started = std::thread::Builder::new().name("caller-cpus".into()).spawn(serve);
+    started.map(drop).map_err(|error| error.to_string())
 }
 
 fn send(socket: &OwnedFd, bytes: &[u8], device: Option<&OwnedFd>) -> io::Result<()> {

@@ -7,6 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use metrics::{Family, Point};
@@ -17,6 +18,7 @@ use super::{FileSystem, Negotiated, Session, SessionOptions};
 use crate::abi::{InHeader, RESENT};
 use crate::cancellation::Registry;
 use crate::error::{DecodeError, FuseError};
+use crate::mount::Mounter;
 use crate::reply::{Encoded, Response, encode, encode_error};
 use crate::request::{Decoder, Message, Request};
 use crate::transport::fetch_error_is_transient;
@@ -44,6 +46,8 @@ pub(crate) struct Connection<F> {
     pub(crate) options: SessionOptions,
     /// The mount point.
     pub(crate) mountpoint: PathBuf,
+    /// The process that made the mount, if it is another.
+    pub(crate) mounter: Option<Arc<Mounter>>,
     requests: Registry,
     pub(super) write_room: WriteRoom,
     /// Number of tasks of the session that are alive.
@@ -69,6 +73,7 @@ impl<F: FileSystem> Connection<F> {
             negotiated,
             options: session.options.clone(),
             mountpoint: session.mountpoint().into(),
+            mounter: session.unmounter().mounter(),
             requests: Registry::default(),
             write_room: WriteRoom::new(&session.options),
             tasks: Cell::new(0),

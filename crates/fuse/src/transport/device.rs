@@ -21,7 +21,11 @@ use crate::abi::{InHeader, WriteIn, opcode};
 use crate::error::{DecodeError, FuseError};
 use crate::reply::Encoded;
 use crate::request::{Decoder, Message, decode_write};
-use crate::session::{Connection, FetchError, FileSystem, Held, Incoming, Kept, sort_fetch_error};
+use crate::session::{
+    Connection, FetchError, FileSystem, Held, Incoming, Kept, Transport, sort_fetch_error,
+};
+use crate::transport::callers::Callers;
+use crate::transport::is_prompt;
 use crate::types::Unique;
 
 /// Bytes before the data of a WRITE.
@@ -35,6 +39,8 @@ const IDLE_MAX: usize = 16;
 struct Turn {
     is_taken: Cell<bool>,
     idle: RefCell<Vec<OneshotSender<()>>>,
+    /// Binds the thread to the CPU of a lone caller, unless the other transport does.
+    callers: Option<Callers>,
 }
 
 impl Turn {
@@ -72,7 +78,9 @@ impl Turn {
 
 /// Starts receiving.
 pub(crate) fn start<F: FileSystem>(connection: &Rc<Connection<F>>) {
-    let turn = Rc::new(Turn::default());
+    let is_alone = connection.negotiated.transport == Transport::Device;
+    let callers = is_alone.then(|| Callers::new(connection.mounter.as_deref()));
+    let turn = Rc::new(Turn { callers, ..Turn::default() });
     connection.spawn(receiver(Rc::clone(connection), turn));
 }
 
@@ -108,6 +116,9 @@ async fn receiver<F: FileSystem>(connection: Rc<Connection<F>>, turn: Rc<Turn>) 
                 Incoming::Nothing => continue,
                 Incoming::Answer(encoded) => encoded,
                 Incoming::Request(request) => {
+                    if let Some(callers) = &turn.callers {
+                        callers.note(request.pid, is_prompt(&request.operation));
+                    }
                     let hand_over = || {
                         has_turn = false;
                         payload = None;

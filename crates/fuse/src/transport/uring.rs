@@ -37,9 +37,9 @@ use crate::abi::{
 };
 use crate::error::{DecodeError, FuseError};
 use crate::reply::{Encoded, encode_error};
-use crate::request::{Message, Operation, decode_write, first_argument_len};
+use crate::request::{Message, decode_write, first_argument_len};
 use crate::session::{Connection, FetchError, FileSystem, Incoming, sort_fetch_error};
-use crate::transport::possible_cpus;
+use crate::transport::{is_prompt, possible_cpus};
 use crate::types::{Errno, Unique};
 
 use supply::{Free, Need, Supply};
@@ -50,8 +50,6 @@ const HEADERS_BYTES: usize = 4096;
 const IOVECS_OFFSET: usize = 1024;
 /// Interval of the checks whether the file system has dropped WRITE data.
 const RELEASE_CHECK: Duration = Duration::from_micros(50);
-/// Most bytes of a transfer that is done on the CPU of its caller.
-const PROMPT_BYTES_MAX: u32 = 16 << 10;
 /// A delay that is long enough for a registration to reach the kernel.
 const FETCH_DELAY: Duration = Duration::from_millis(1);
 
@@ -254,16 +252,6 @@ async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>, i
         entry.wait_until_released().await;
         command = commit(queue.number, commit_id);
         queue.free.give();
-    }
-}
-
-/// Returns whether an operation needs little CPU time, so its caller loses nothing by sharing its
-/// CPU.
-fn is_prompt(operation: &Operation) -> bool {
-    match operation {
-        Operation::Read(read) => read.size <= PROMPT_BYTES_MAX,
-        Operation::Write(write) => write.data.len() <= PROMPT_BYTES_MAX as usize,
-        _ => true,
     }
 }
 

@@ -196,6 +196,7 @@ impl Leases {
     pub fn end_session(&mut self, session: SessionId) {
         let held = self.sessions.remove(&session).unwrap_or_default();
         self.soles.retain(|_, holder| *holder != session);
+        self.end_unheard(session);
         for inode in held.by_stamp.into_values() {
             if let Some(holders) = self.holders.get_mut(&inode) {
                 let before = holders.len();

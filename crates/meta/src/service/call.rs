@@ -3,6 +3,7 @@
 use super::execute::Executed;
 use super::outbox::{ClientReply, Outgoing, refusal, send};
 use super::shared::Shared;
+use super::unheard::stored_grants;
 use crate::leases::{CallId, Clearance, Demand};
 use crate::sessions::Session;
 use crate::tree::{Conflict, ConflictKind, SlotState};
@@ -91,10 +92,13 @@ impl Shared {
                 *work.reply.borrow_mut() = Some(reply);
                 return;
             }
-            match self.core.borrow().check_slot(session.id, slot) {
-                Ok(SlotState::New) => {}
+            let state = self.core.borrow().check_slot(session.id, slot);
+            match state {
+                Ok(SlotState::New) => self.heard(session, slot),
                 Ok(SlotState::Repeated(response)) => {
-                    return self.repeat(&request, reply, *response);
+                    let grants = self.open_again(session, slot, &response.grants);
+                    self.repeat(&request, reply, Response { grants, ..*response });
+                    return self.go_on();
                 }
                 Err(errno) => return self.post(Outgoing::Answer(reply, refusal(errno))),
             }
@@ -335,8 +339,7 @@ impl Shared {
         self.go_on();
     }
 
-    /// Stores the answer with the change, without grants: they would be outdated in the answer to a
-    /// retry.
+    /// Stores the answer with the change. Most grants would be outdated in the answer to a retry.
     fn record(&self, work: &Rc<Work>, response: &Response) {
         let Some(slot) = work.request.slot else { return };
         if reactor::mutant!("answers-unstored") {
@@ -352,7 +355,9 @@ impl Shared {
         if !work.session.is_live() {
             return;
         }
-        let stored = Response { grants: Vec::new(), ..response.clone() };
+        let grants = stored_grants(&work.request.call, response);
+        let stored = Response { grants, ..response.clone() };
+        self.note_unsent(work, slot, response);
         let recorded = self.core.borrow_mut().record_reply(work.session.id, slot, &stored);
         if let Err(error) = recorded {
             tracing::error!(%error, session = work.session.id.0, "cannot record a reply");

@@ -146,6 +146,7 @@ impl Shared {
         let is_its = |s: &Rc<Session>| s.host == host && s.node == node;
         let known = resume.and_then(|id| self.sessions.borrow().get(id)).filter(is_its);
         if let Some(session) = known.filter(|s| s.is_live() || reactor::mutant!("ending-resumed")) {
+            self.note_unheard(&session)?;
             session.last_heartbeat.set(reactor::time::now());
             session.reclaim_by.set(Some(reactor::time::now() + self.times.session_deadline));
             self.leases.borrow_mut().resume(session.id);

@@ -86,6 +86,7 @@ impl Shared {
             }
             SessionCall::Heartbeat { ended_through, working_on } => {
                 session.last_heartbeat.set(reactor::time::now());
+                self.end_unrepeated(session);
                 session.recalls.borrow_mut().note_work(working_on);
                 self.core.borrow_mut().ended_through(session.id, *ended_through);
                 self.reclaim_wanted.notify();

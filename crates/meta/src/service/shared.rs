@@ -225,7 +225,12 @@ impl Shared {
         }
     }
 
+    /// Records that a session has closed an inode, unless an answer that it may not have got has
+    /// opened it.
     pub(super) fn close_inode(&self, session: SessionId, inode: InodeId) {
+        if self.leases.borrow().is_unheard(session, inode) {
+            return;
+        }
         let closed = self.core.borrow_mut().close(session, inode);
         if let Err(error) = closed {
             tracing::error!(%error, session = session.0, inode = inode.0, "cannot close an inode");

@@ -272,6 +272,19 @@ impl Core {
         }
     }
 
+    /// Returns the inodes that the stored answers of a session opened, with the slots.
+    pub fn stored_opens(&self, session: SessionId) -> Result<Vec<(u16, InodeId)>, Error> {
+        let mut found = Vec::new();
+        self.base.layers.each(&Key::Slot(session, 0).prefix(1), |key, value| {
+            let slot = key_number(key, 1)? as u16;
+            let record: SlotRecord = decode(key, value)?;
+            found.extend(record.response.grants.iter().map(|grant| (slot, grant.inode)));
+            Ok(())
+        })?;
+        found.retain(|(_, inode)| self.attr(*inode).is_ok());
+        Ok(found)
+    }
+
     /// Stores a call's answer in its slot. It must be called after the call was executed and before
     /// the next flush, so that both are stored together.
     pub fn record_reply(

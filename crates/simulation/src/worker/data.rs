@@ -50,7 +50,8 @@ impl Worker {
     pub(super) async fn write_file(&mut self) {
         let (parent, name) = self.file_place();
         let append = if self.random.chance(25) { libc::O_APPEND } else { 0 };
-        let flags = libc::O_RDWR | append;
+        // Files that are created with O_NOFOLLOW are written through pages.
+        let flags = libc::O_RDWR | append | *self.random.of(&[0, libc::O_NOFOLLOW]);
         let open = match self.random.below(10) {
             // A worker that looks the name up first knows the file that it opens. Otherwise it may
             // race with others for the name.

@@ -28,7 +28,7 @@ struct Ended {
 
 /// Ends this machine's part of all jobs of a Slurm job.
 pub(super) fn down(args: &DownArgs, job: u32) -> anyhow::Result<ExitCode> {
-    let base = args.find.job.dir.as_deref().map(std::path::absolute).transpose()?;
+    let base = args.find.job.base().map(std::path::absolute).transpose()?;
     let is_wanted =
         |found: &Job| found.state.as_ref().is_some_and(|state| state.slurm_job == Some(job));
     let mut ended = Ended { slurm_job: job, ..Ended::default() };

@@ -62,8 +62,6 @@ pub(super) struct Control {
     cores: Cores,
     args: TargetArgs,
     live: Mutex<Live>,
-    /// Held during a change.
-    changing: Mutex<()>,
     closings: Arc<Closings>,
     listeners: reactor::mailbox::Sender<listen::Order>,
     is_ending: AtomicBool,
@@ -99,7 +97,6 @@ impl Control {
             cores: server.cores(),
             args,
             live: Mutex::new(live),
-            changing: Mutex::default(),
             closings: Arc::default(),
             listeners,
             is_ending: AtomicBool::new(false),
@@ -117,7 +114,7 @@ impl Control {
     /// that it is not left halfway.
     fn change<T>(&self, change: impl AsyncFnOnce(&Self) -> anyhow::Result<T>) -> anyhow::Result<T> {
         // After a panic during a change, `live` still describes the target.
-        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.closings.changing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_ending() {
             bail!("the target ends");
         }
@@ -183,7 +180,7 @@ impl Control {
 
     /// Writes the present state as a configuration file. Returns the file's path.
     fn write(&self, path: &Path) -> anyhow::Result<PathBuf> {
-        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.closings.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let live = self.live().clone();
         file::write(path, &live.settings, &live.names)
     }
@@ -193,7 +190,8 @@ impl Control {
     pub(super) async fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
         let deadline = reactor::time::now() + CHANGE_PATIENCE;
-        let is_changing = || matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock));
+        let changing = &self.closings.changing;
+        let is_changing = || matches!(changing.try_lock(), Err(TryLockError::WouldBlock));
         while is_changing() && reactor::time::now() < deadline {
             reactor::time::sleep(CHANGE_PAUSE).await;
         }

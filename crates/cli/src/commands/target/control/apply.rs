@@ -6,7 +6,7 @@
 //! warnings.
 
 use super::closing::Closing;
-use super::difference::{Difference, Keys, NamespaceStep, Wanted};
+use super::difference::{Difference, Keys, NamespaceStep, Wanted, has_other_size};
 use super::report::Report;
 use super::{Control, Live};
 use crate::commands::target::ana;
@@ -17,6 +17,7 @@ use anyhow::{Context, bail};
 use nvme::log_page::AnaState;
 use nvme::{Nqn, Nsid};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use target::{AnaGroupId, Namespace, Subsystem};
 
@@ -409,7 +410,23 @@ impl Control {
             return None;
         }
         report.changes.push(format!("{name} has {bytes} bytes, and had {have}"));
+        self.closings.resized(former.uuid(), bytes);
+        if bytes < have
+            && let Some(file) = self.outdated(&settings)
+        {
+            report.warnings.push(format!(
+                "{} has the former size of {name}, and the next start refuses it: `tsumugi target \
+                ctl write` writes the present one",
+                file.display()
+            ));
+        }
         (bytes < have).then(|| self.closings.add(name, &former, Some((settings, bytes))))
+    }
+
+    /// Returns the configuration file if it has another size of a shrunk file.
+    fn outdated(&self, shrunk: &NamespaceSettings) -> Option<&Path> {
+        let file = self.args.config.as_deref()?;
+        has_other_size(&self.args.settings().ok()?, shrunk).then_some(file)
     }
 
     fn change_listeners(

@@ -9,8 +9,8 @@ use super::Control;
 use super::report::Report;
 use crate::commands::target::namespace::NamespaceSettings;
 use block::Backing;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 use target::Namespace;
 
@@ -26,8 +26,8 @@ pub(super) struct Closing {
     uuid: [u8; 16],
     namespace: Weak<Namespace>,
     backing: Arc<dyn Backing>,
-    /// For a shrunk namespace: its settings and its new size; the bytes beyond it are given back.
-    shrunk: Option<(NamespaceSettings, u64)>,
+    /// For a shrunk namespace: its settings and its present size; the bytes beyond it are given back.
+    shrunk: Option<(NamespaceSettings, AtomicU64)>,
     /// Whether the change has stopped waiting for it.
     is_left: AtomicBool,
 }
@@ -48,10 +48,13 @@ impl Closing {
         self.backing.attach().flush().await
     }
 
-    /// Gives back the bytes beyond its new end, if it was shrunk. No command may run on it.
+    /// Gives back the bytes beyond its new end, if it was shrunk. No command may run on it, and no
+    /// change may be under way, which could enlarge it.
     async fn give_back(&self) -> anyhow::Result<()> {
         match &self.shrunk {
-            Some((settings, bytes)) => settings.give_back(&self.backing, *bytes).await,
+            Some((settings, bytes)) => {
+                settings.give_back(&self.backing, bytes.load(Ordering::Relaxed)).await
+            }
             None => Ok(()),
         }
     }
@@ -60,6 +63,8 @@ impl Closing {
 /// All namespaces that are not closed yet.
 #[derive(Default)]
 pub(super) struct Closings {
+    /// Held during a change of the target, and while a shrunk file is cut after its change.
+    pub(super) changing: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -87,11 +92,20 @@ impl Closings {
             uuid: namespace.uuid(),
             namespace: Arc::downgrade(namespace),
             backing: Arc::clone(namespace.backing()),
-            shrunk,
+            shrunk: shrunk.map(|(settings, bytes)| (settings, AtomicU64::new(bytes))),
             is_left: AtomicBool::new(false),
         });
         self.state().all.push(Arc::clone(&closing));
         closing
+    }
+
+    /// Notes that a namespace has a new size: what earlier shrinks give back begins there.
+    pub(super) fn resized(&self, uuid: [u8; 16], bytes: u64) {
+        for closing in self.state().all.iter().filter(|it| it.uuid == uuid) {
+            if let Some((_, end)) = &closing.shrunk {
+                end.store(bytes, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Removes a namespace that is closed.
@@ -123,18 +137,30 @@ impl Closings {
                 return;
             }
         };
-        runtime.block_on(async {
-            while let Some(left) = self.left() {
-                for closing in left.iter().filter(|it| !it.is_in_use()) {
+        while let Some(left) = self.left() {
+            // A change that waits for closed namespaces must not wait for this thread.
+            let alone = match self.changing.try_lock() {
+                Ok(alone) => Some(alone),
+                Err(TryLockError::Poisoned(alone)) => Some(alone.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            let can_close =
+                |it: &&Arc<Closing>| !it.is_in_use() && (alone.is_some() || !it.is_shrunk());
+            runtime.block_on(async {
+                for closing in left.iter().filter(can_close) {
                     if let Err(error) = closing.flush().await {
                         eprintln!("tsumugi: {} cannot be flushed: {error}", closing.name);
                     }
+                    if let Err(error) = closing.give_back().await {
+                        let name = &closing.name;
+                        eprintln!("tsumugi: the space of {name} is not given back: {error:#}");
+                    }
                     self.remove(closing);
                 }
-                drop(left);
-                reactor::time::sleep(LOOK_PAUSE).await;
-            }
-        });
+            });
+            drop((left, alone));
+            std::thread::sleep(LOOK_PAUSE);
+        }
     }
 
     /// Returns the namespaces that changes have left; [`None`] ends the thread.
@@ -146,15 +172,20 @@ impl Closings {
         state.is_followed.then_some(left)
     }
 
-    /// Flushes all namespaces that are not closed yet. Their commands must have ended.
+    /// Flushes all namespaces that are not closed yet, and cuts the files of those that were shrunk.
+    /// Their commands and all changes must have ended.
     ///
     /// # Errors
-    /// The first failure; the others are flushed all the same.
+    /// The first failure to flush; the others are flushed all the same.
     pub(super) async fn flush(&self) -> Result<(), block::Error> {
         let all = self.state().all.clone();
         let mut result = Ok(());
         for closing in all {
             result = result.and(closing.flush().await);
+            if let Err(error) = closing.give_back().await {
+                let name = &closing.name;
+                eprintln!("tsumugi: the space of {name} is not given back: {error:#}");
+            }
         }
         result
     }
@@ -204,6 +235,46 @@ mod tests {
     use nvme::Nsid;
     use reactor::Buffer;
     use volume::Pool;
+
+    /// Goal: the file of a shrunk namespace is cut after its last command, however long that took, and
+    /// in any case at the end of the target; at the size that it has by then.
+    #[test]
+    fn shrunk_files_are_cut() {
+        let mut runtime = reactor::Runtime::new(&reactor::Config::default()).unwrap();
+        runtime.block_on(async {
+            for (is_end, is_changing, grown) in
+                [(false, false, None), (true, false, None), (false, true, Some(3 << 20))]
+            {
+                let directory = tempfile::tempdir().unwrap();
+                let path = directory.path().join("disk");
+                let text = format!("file:{},size=4M,buffered", path.display());
+                let settings: NamespaceSettings = text.parse().unwrap();
+                settings.prepare().await.unwrap();
+                let uuid = settings.uuid().await.unwrap();
+                let backing = settings.open(uuid).await.unwrap();
+                let namespace = Arc::new(Namespace::new(Nsid(1), [1; 16], backing, false));
+                let closings = Arc::<Closings>::default();
+                let closing = closings.add("a".into(), &namespace, Some((settings, 1 << 20)));
+                let length = || std::fs::metadata(&path).unwrap().len();
+                closings.leave(&closing);
+                assert_eq!(length(), 4 << 20, "commands still run");
+                let change = is_changing.then(|| closings.changing.lock().unwrap());
+                if is_end {
+                    closings.flush().await.unwrap();
+                } else {
+                    drop(namespace);
+                }
+                if let Some(bytes) = grown {
+                    closings.resized([1; 16], bytes);
+                }
+                drop(change);
+                while !is_end && !closings.state().all.is_empty() {
+                    reactor::time::sleep(Duration::from_millis(1)).await;
+                }
+                assert_eq!(length(), grown.unwrap_or(1 << 20));
+            }
+        });
+    }
 
     /// Goal: acknowledged writes to a volume are durable after the last command of its removed
     /// namespace, and in any case at the end of the target.

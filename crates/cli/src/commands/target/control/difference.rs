@@ -301,6 +301,18 @@ impl Keys {
     }
 }
 
+/// Returns whether settings have a namespace in the same file as `shrunk`, with another size.
+pub(super) fn has_other_size(settings: &Settings, shrunk: &NamespaceSettings) -> bool {
+    let absolute = |it: &NamespaceSettings| it.path().and_then(|it| std::path::absolute(it).ok());
+    let path = absolute(shrunk);
+    let is_other = |it: &NamespaceSettings| {
+        it.size_bytes().is_some_and(|bytes| Some(bytes) != shrunk.size_bytes())
+            && absolute(it) == path
+    };
+    let mut all = settings.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+    path.is_some() && all.any(is_other)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -402,6 +414,20 @@ mod tests {
         assert_eq!(wait(&both, &other), ("b-7 b+7".to_owned(), vec![7]));
         let (bare, other) = (text("", ""), text("read_only = true", ""));
         assert_eq!(wait(&bare, &other), ("b-7 b+7".to_owned(), vec![]));
+    }
+
+    /// Goal: a configuration file is known to be outdated if it has another size of a shrunk file.
+    #[test]
+    fn the_size_of_a_shrunk_file_is_compared() {
+        let live = live();
+        let [memory, file] = &live.settings.subsystems[0].namespaces[..] else { panic!() };
+        let is_outdated = |it: &NamespaceSettings| has_other_size(&live.settings, it);
+        assert!(!is_outdated(file), "as it is");
+        assert!(is_outdated(&file.with_size(1 << 19)));
+        assert!(!is_outdated(&memory.with_size(1 << 19)), "memory has no file");
+        let mut without = live.settings.clone();
+        without.subsystems.clear();
+        assert!(!has_other_size(&without, &file.with_size(1 << 19)));
     }
 
     /// Goal: hosts with names that do not fit into a TLS key's identity are refused before any
