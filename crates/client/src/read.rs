@@ -20,6 +20,7 @@ mod small;
 
 use crate::ahead::blocks;
 use crate::client::Client;
+use crate::inode::Inode;
 use crate::read::check::Unread;
 use protocol::{Errno, FILE_SIZE_MAX_BYTES, InodeId, Rights};
 use reactor::{Chunk, RegionSlice};
@@ -122,14 +123,7 @@ impl Client {
                 self.name_unreadable(id, places.map(|place| place.allocation.device));
             }
             drop(held);
-            if !inode.state.borrow().rights.contains(Rights::READ) {
-                // No recall will say when these bytes become old.
-                inode.pages.fill();
-                inode.pages.expire();
-                if inode.pages.have_writers() {
-                    self.send_pages_invalidation(&inode);
-                }
-            }
+            self.expire_unheld(&inode);
             let is_same = validity.losses == self.devices.losses();
             let still_holds = self.still_holds(&validity);
             match chunks {
@@ -147,6 +141,19 @@ impl Client {
                 // What the read was planned by holds no more.
                 Ok(_) | Err(_) => {}
             }
+        }
+    }
+
+    /// Makes the kernel drop bytes that it is about to get without the right to keep them: no recall
+    /// will say when they become old.
+    fn expire_unheld(self: &Rc<Self>, inode: &Rc<Inode>) {
+        if inode.state.borrow().rights.contains(Rights::READ) {
+            return;
+        }
+        inode.pages.fill();
+        inode.pages.expire();
+        if inode.pages.have_writers() {
+            self.send_pages_invalidation(inode);
         }
     }
 }

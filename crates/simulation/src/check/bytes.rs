@@ -31,12 +31,15 @@ struct Checker<'a> {
     /// Changes by file.
     changes: Vec<Vec<&'a Change>>,
     /// What is known of copies: what bytes of their sources may be, and where that changes.
-    copied: RefCell<HashMap<(CopyKey, u64), Rc<[Content]>>>,
+    copied: RefCell<HashMap<(CopyKey, u64), Contents>>,
     copied_borders: RefCell<HashMap<CopyKey, Rc<[u64]>>>,
 }
 
 /// A copy, and how many copies led to it.
 type CopyKey = (*const Change, usize);
+
+/// What a byte may be.
+type Contents = Rc<[Content]>;
 
 /// Checks all reads. Returns the violations.
 pub(super) fn check(history: &History) -> Vec<String> {

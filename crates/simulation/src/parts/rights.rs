@@ -197,7 +197,9 @@ impl World {
             if ready.is_empty() {
                 return;
             }
-            ready.into_iter().for_each(|id| self.execute(id));
+            for id in ready {
+                self.execute(id);
+            }
         }
     }
 
