@@ -18,7 +18,6 @@ use crate::options::{ConnectOptions, TlsOptions, Transport};
 use crate::queue_pair::{Data, Outcome, QueuePair, QueuePairConfig, QueuePairState};
 use nvme::{ControllerId, QueueId, SubmissionQueueEntry};
 use reactor::local::Notify;
-use reactor::time::Instant;
 use reactor::{JoinHandle, TcpStream, time};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -32,9 +31,6 @@ use tls::{Psk, Stream};
 pub(crate) const WAITERS_MAX: usize = 65_536;
 /// Resolution of a command's timeout: ticks per timeout.
 const TICKS_PER_TIMEOUT: u32 = 16;
-
-/// By how much a request may exceed its total time without a timer of its own.
-const DEADLINE_SLACK: Duration = Duration::from_millis(1);
 
 /// A connected queue pair; clones refer to the same one.
 #[derive(Clone, Debug)]
@@ -198,14 +194,6 @@ impl Connection {
     /// Executes a command, after a wait for a free slot if there is none.
     pub(crate) fn execute(&self, sqe: SubmissionQueueEntry, data: Data) -> Execute {
         Execute::new(self.clone(), sqe, data, true)
-    }
-
-    /// Returns whether a command that is executed from now on may end noticeably later than
-    /// `deadline`: because its own deadline is later, or because it has to wait for a slot.
-    pub(crate) fn may_exceed(&self, deadline: Instant) -> bool {
-        let pair = self.0.pair.borrow();
-        pair.occupied() == pair.depth()
-            || time::now() + self.0.command_timeout > deadline + DEADLINE_SLACK
     }
 
     /// Executes a command that may stay unanswered without a limit of time.

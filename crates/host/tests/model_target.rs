@@ -397,38 +397,6 @@ fn a_silent_target_is_given_up_in_time() {
     });
 }
 
-/// Goal: a request that has waited for the target ends within `fast_io_fail_tmo`, although its command
-/// is younger: the command's own deadline would end the connection first.
-#[test]
-fn time_before_the_first_attempt_counts() {
-    run(async {
-        let shared = Shared::new(Knobs::default(), BYTES);
-        let server = Server::start(&shared, "127.0.0.1:0").await;
-        let mut options = options(server.address);
-        options.fast_io_fail_tmo = Some(Duration::from_secs(1));
-        let controller = Controller::connect(options).await.unwrap();
-        let namespace = Namespace::open(&controller, Nsid(1)).await.unwrap();
-        server.kill().await;
-        let _disconnected = controller.next_event().await;
-        let late = reactor::spawn(async move { namespace.read(0, blank(4096)).await });
-        reactor::time::sleep(Duration::from_millis(500)).await;
-        shared.blackhole.set(Some(NvmOpcode::READ.0));
-        let server = Server::start(&shared, &server.address.to_string()).await;
-        let _connected = controller.next_event().await;
-        let result = late.await.unwrap();
-        assert!(matches!(result, Err(Error::DeadlineExceeded(_))), "{result:?}");
-        // If the connection has ended too, that is known within a few turns.
-        let turns = Box::pin(async {
-            for _ in 0..100 {
-                reactor::yield_now().await;
-            }
-        });
-        let seen = reactor::race(Box::pin(controller.next_event()), turns).await;
-        assert!(matches!(seen, reactor::Either::Second(())), "the connection has ended: {seen:?}");
-        server.kill().await;
-    });
-}
-
 /// Goal: a controller that stays away is given up after `ctrl_loss_tmo`, and its requests fail.
 #[test]
 fn a_lost_controller_fails_its_requests() {

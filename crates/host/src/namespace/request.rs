@@ -95,15 +95,14 @@ impl Namespace {
                 return Err(Error::ControllerFailed("grants no I/O queue pair"));
             };
             let execute = connection.execute(request.sqe, data);
-            // The connection's own deadline ends a command in time if it is sent at once.
-            let (outcome, returned) = match deadline {
-                Some(deadline) if retries > 0 || connection.may_exceed(deadline) => {
-                    match time::timeout_at(deadline, execute).await {
-                        Ok(ended) => ended,
-                        Err(_) => return Err(self.too_late()),
-                    }
-                }
-                _ => execute.await,
+            let (outcome, returned) = match (deadline, retries) {
+                // The connection's own deadline ends the first attempt. It is not later than this
+                // one.
+                (None, _) | (_, 0) => execute.await,
+                (Some(deadline), _) => match time::timeout_at(deadline, execute).await {
+                    Ok(ended) => ended,
+                    Err(_) => return Err(self.too_late()),
+                },
             };
             retries += 1;
             match self.judge(request, (connection, &route), outcome, returned, retries) {
