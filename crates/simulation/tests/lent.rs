@@ -316,6 +316,29 @@ fn a_locked_directory_holds_nobody_up() {
     });
 }
 
+/// Goal: while things are being taken back for one change, a second change waits for them as well.
+#[test]
+fn a_second_change_does_not_overtake_the_first() {
+    play(async |scene| {
+        assert!(scene.lend_absent(b"b").await);
+        let lent = now();
+        scene.cache.is_busy.set(true);
+        scene.cache.has_no_epochs.set(true);
+        let made = scene.on(1, async |client| {
+            let other = Rc::clone(&client);
+            let first = reactor::spawn(async move {
+                let _ = other.make(ROOT, b"b", Creation::File, SETTING).await;
+            });
+            sleep(Duration::from_millis(100)).await;
+            let _ = client.make(ROOT, b"b", Creation::Directory, SETTING).await;
+            drop(first);
+            now()
+        });
+        let waited = made.await.since(lent);
+        assert!(waited + PROMPT > LENT, "after {waited:?}");
+    });
+}
+
 /// Goal: a name that this client moves is lent under its new directory.
 #[test]
 fn a_moved_name_is_lent_where_it_went() {

@@ -2,7 +2,8 @@
 
 use protocol::InodeId;
 use protocol::client::Name;
-use reactor::time::{Instant, now};
+use reactor::local::{InFlight, WaitGroup};
+use reactor::time::{Instant, now, timeout_at};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -76,6 +77,9 @@ pub(crate) struct Lent {
     pub(crate) names_changed_at: Cell<Option<Instant>>,
     /// The version of the listing that the kernel has, or has begun to read.
     pub(crate) listing: Cell<Option<u64>>,
+    /// What is being taken back, and when all of it will have expired.
+    leaving: WaitGroup,
+    leaving_until: Cell<Option<Instant>>,
 }
 
 /// What has to be taken back of one inode.
@@ -87,9 +91,23 @@ pub(crate) struct TakenBack {
     pub(crate) until: Instant,
     /// When the youngest name was lent whose validity alone is taken back.
     pub(crate) youngest: Option<Instant>,
+    /// Counts it as leaving.
+    _leaving: Option<InFlight>,
 }
 
 impl Lent {
+    /// Returns when all that is being taken back now will have expired; `None` if nothing is.
+    pub(crate) fn leaving_until(&self) -> Option<Instant> {
+        let is_leaving = self.leaving.count() > 0 && !reactor::mutant!("second-recall-overtakes");
+        self.leaving_until.get().filter(|until| is_leaving && *until > now())
+    }
+
+    /// Waits until the kernel has dropped what was being taken back, or that has expired.
+    pub(crate) async fn left(&self, until: Instant) {
+        // Other things may leave meanwhile; they are waited for no longer than the first ones.
+        let _ = timeout_at(until, self.leaving.wait_zero()).await;
+    }
+
     /// Notes that names of the directory have changed, or may change unnoticed.
     pub(crate) fn names_change(&self) {
         self.names_version.set(self.names_version.get() + 1);
@@ -141,7 +159,10 @@ impl Lent {
         let names = names.into_iter();
         let names =
             names.map(|(name, of)| LentName { name, expires_only: of.is_directory }).collect();
-        Some(TakenBack { inode, attributes, names, until, youngest })
+        let before = self.leaving_until.get();
+        self.leaving_until.set(Some(before.map_or(until, |before| before.max(until))));
+        let leaving = Some(self.leaving.enter());
+        Some(TakenBack { inode, attributes, names, until, youngest, _leaving: leaving })
     }
 
     /// Returns whether the kernel has the attributes, and they hold.
@@ -159,7 +180,8 @@ impl Lent {
         // They stay lent: a recall makes the kernel drop them once more.
         let until = self.attributes_until.get()?.min(present + ON_ITS_WAY);
         let names = Vec::new();
-        let taken = TakenBack { inode, attributes: true, names, until, youngest: None };
+        let taken =
+            TakenBack { inode, attributes: true, names, until, youngest: None, _leaving: None };
         (is_on_its_way && until > present).then_some(taken)
     }
 

@@ -29,9 +29,11 @@ impl Client {
             && !inode.dirty.borrow().deferral.is_empty();
         let is_idle = inode.dirty.borrow().is_clean() && inode.names_held.count() == 0;
         let is_read = recall.rights.contains(Rights::READ);
+        let leaving = inode.lent.leaving_until().filter(|_| is_read);
         let taken = if is_read { inode.lent.take_all(inode.id) } else { None };
         let has_pages = is_read && inode.pages.are_stale() && inode.state.borrow().is_open();
-        let is_quiet = inode.lease_reads.count() == 0 && taken.is_none() && !has_pages;
+        let is_lent = taken.is_some() || leaving.is_some();
+        let is_quiet = inode.lease_reads.count() == 0 && !is_lent && !has_pages;
         if is_quiet && !is_shown && !has_locks && (!is_data || is_idle) {
             self.end_recall(reply, &inode, recall, PageDrop::Refused);
             counted.end(0);
@@ -41,6 +43,9 @@ impl Client {
         reactor::spawn(async move {
             if let Some(taken) = taken {
                 self.take_back(taken).await;
+            }
+            if let Some(until) = leaving {
+                inode.lent.left(until).await;
             }
             if !reactor::mutant!("recall-before-reads") {
                 self.working_on.during(recall.stamp, inode.lease_reads.wait_zero()).await;
@@ -87,13 +92,21 @@ impl Client {
         stamp: LeaseStamp,
     ) {
         let known = self.known_inode(id).filter(|_| !reactor::mutant!("invalidation-ignored"));
-        let taken = known.and_then(|inode| {
-            inode.invalidate(names, stamp);
-            inode.lent.take_names(id, names)
-        });
-        let Some(taken) = taken else { return answer(reply, &PushAnswer::Done) };
+        let Some(inode) = known else { return answer(reply, &PushAnswer::Done) };
+        inode.invalidate(names, stamp);
+        // Of what another push has taken out, the kernel may still use some.
+        let leaving = inode.lent.leaving_until();
+        let taken = inode.lent.take_names(id, names);
+        if taken.is_none() && leaving.is_none() {
+            return answer(reply, &PushAnswer::Done);
+        }
         reactor::spawn(async move {
-            self.take_back(taken).await;
+            if let Some(taken) = taken {
+                self.take_back(taken).await;
+            }
+            if let Some(until) = leaving {
+                inode.lent.left(until).await;
+            }
             answer(reply, &PushAnswer::Done);
         });
     }
