@@ -7,8 +7,9 @@ use crate::world::World;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Longest time of a call when disks are fast.
-const NORMAL_WAIT: Duration = Duration::from_secs(5);
+/// Longest time of a call when disks are fast: what kernels were lent may have to expire, and
+/// messages go before and after that.
+const NORMAL_WAIT: Duration = Duration::from_millis(5100);
 /// Number of operations of a slow disk that a call may additionally wait for.
 const NORMAL_OPERATIONS: u32 = 8;
 
