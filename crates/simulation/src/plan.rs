@@ -1,5 +1,7 @@
 //! The parameters of a run, chosen from the seed before it begins.
 
+mod focused;
+
 use crate::fault::{Fault, Faults};
 use crate::kept::{Feature, Kept};
 use crate::random::Random;

@@ -1,7 +1,7 @@
 //! The CPUs on which callers run, for `/dev/fuse`, whose requests do not show them.
 //!
 //! `/proc/THREAD/stat` has the CPU. A confined process cannot open that file, so it asks the helper
-//! that mounts ([`Mounter`](super::Mounter)) and gets the answer with a later request: nothing waits
+//! that mounts (`Mounter`) and gets the answer with a later request: nothing waits
 //! for an answer.
 
 use std::io;
@@ -10,8 +10,6 @@ use std::os::fd::OwnedFd;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
-
-use super::Mounter;
 
 /// The bytes of a question (a thread id), and of an answer (the same, and the CPU).
 const QUESTION_BYTES: usize = 4;
@@ -31,11 +29,10 @@ pub(crate) enum Cpus {
 }
 
 impl Cpus {
-    /// Returns the place to ask for a mount that `mounter` has made, if it is not this process.
-    pub(crate) fn new(mounter: Option<&Mounter>) -> Self {
-        let Some(mounter) = mounter else { return Self::Own };
+    /// Returns the place to ask another process, which gets one end of a socket to [`serve`].
+    pub(super) fn of_another(give: impl FnOnce(&OwnedFd) -> Result<(), String>) -> Self {
         let asked = pair().map_err(|error| error.to_string()).and_then(|(ours, theirs)| {
-            mounter.serve_cpus(&theirs)?;
+            give(&theirs)?;
             Ok(ours)
         });
         asked.map_or_else(

@@ -23,7 +23,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-use super::{MountOptions, Unmounter, make};
+use super::{Cpus, MountOptions, Unmounter, make};
 use crate::error::FuseError;
 
 /// Orders.
@@ -78,9 +78,9 @@ impl Mounter {
         self.order(WIDEN, None).map(drop)
     }
 
-    /// Gives the helper a socket at which it answers questions about the CPUs of callers.
-    pub(super) fn serve_cpus(&self, socket: &OwnedFd) -> Result<(), String> {
-        self.order(SERVE_CPUS, Some(socket)).map(drop)
+    /// Returns a place to ask for the CPUs of callers: a socket at which the helper answers.
+    pub(crate) fn cpus(&self) -> Cpus {
+        Cpus::of_another(|socket| self.order(SERVE_CPUS, Some(socket)).map(drop))
     }
 
     pub(super) fn unmount(&self) -> Result<(), String> {

@@ -32,7 +32,7 @@ pub(crate) struct Callers {
 impl Callers {
     pub(crate) fn new(mounter: Option<&Mounter>) -> Self {
         Self {
-            cpus: Cpus::new(mounter),
+            cpus: mounter.map_or(Cpus::Own, Mounter::cpus),
             follower: Follower::new(),
             thread: Cell::new(0),
             row: Cell::new(0),
