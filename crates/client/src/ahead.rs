@@ -31,9 +31,12 @@ use std::rc::Rc;
 /// Most bytes that are read ahead of one reader.
 const WINDOW_BYTES_MAX: u64 = 4 << 20;
 
-/// Pieces that a window consists of: while one is consumed and one is checked, two are under way. (With
-/// two in all, the device rested during each check.)
-const PIECES_PER_WINDOW: u64 = 4;
+/// Least pieces that a window consists of: while one is consumed the others are under way.
+const PIECES_PER_WINDOW: u64 = 2;
+
+/// Most bytes of a piece, unless a read is longer. The largest window has four: while one is consumed
+/// and one is checked, two are under way. (With two in all, the device rested during each check.)
+const PIECE_BYTES_MAX: u64 = 1 << 20;
 
 /// How far requests that were sent together may overtake each other.
 const STRAY_BYTES_MAX: u64 = 1 << 20;
@@ -98,7 +101,7 @@ impl Ahead {
             return Vec::new();
         }
         let window = self.streak.min(WINDOW_BYTES_MAX);
-        let piece = (window / PIECES_PER_WINDOW).max(length);
+        let piece = (window / PIECES_PER_WINDOW).min(PIECE_BYTES_MAX).max(length);
         let mut at = self.pieces.back().map_or(0, |last| last.range.end).max(read.end);
         let end = read.end.saturating_add(window).min(FILE_SIZE_MAX_BYTES);
         let mut wanted = Vec::new();
