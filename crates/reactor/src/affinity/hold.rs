@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 
 /// How long a CPU is kept busy: a few requests of the caller.
 const HOLD: Duration = Duration::from_micros(100);
-/// Least time between two holds, so that they take at most a tenth of one CPU.
+/// Mean time between two holds, so that they take at most a tenth of one CPU for long.
 const EACH_NS: u64 = 1_000_000;
+/// How much of this time may be saved up: it often takes several moves until a caller stays.
+const SAVED_NS: u64 = 20 * EACH_NS;
 /// No CPU is waiting to be held.
 const NONE: u32 = u32::MAX;
 
@@ -27,11 +29,11 @@ static NEXT_NS: AtomicU64 = AtomicU64::new(0);
 /// The process's thread that holds CPUs; `None` if it cannot be started.
 static HOLDER: OnceLock<Option<Thread>> = OnceLock::new();
 
-/// Keeps `cpu` busy for 100 us from now on, unless a CPU was held in the last millisecond. Does not
-/// wait.
+/// Keeps `cpu` busy for 100 us from now on, unless CPUs were held too often lately. Does not wait.
 pub(super) fn hold(cpu: u16) {
     let now_ns = monotonic_ns();
-    let may = |next_ns| (next_ns <= now_ns).then_some(now_ns + EACH_NS);
+    let least_ns = now_ns.saturating_sub(SAVED_NS);
+    let may = |next_ns: u64| (next_ns <= now_ns).then_some(next_ns.max(least_ns) + EACH_NS);
     if NEXT_NS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, may).is_err() {
         return;
     }
