@@ -250,7 +250,7 @@ pub fn crc32c_of_blocks(bytes: &[u8], block_bytes: usize, sums: &mut [u32]) -> u
     let count = sums.len();
     let fits = count.checked_mul(block_bytes).is_some_and(|needed| needed <= bytes.len());
     assert!(fits, "{count} blocks of {block_bytes} bytes in {}", bytes.len());
-    // SAFETY: the bytes are there, and nobody changes them. Only aligned words inside them are read.
+    // SAFETY: the reference keeps the bytes alive and unchanged, and only aligned words inside them are read.
     unsafe { racing::crc32c_of_blocks(bytes.as_ptr().cast_mut(), block_bytes, sums) }
 }
 

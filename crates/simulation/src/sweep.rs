@@ -50,7 +50,7 @@ pub struct SeedOutcome {
 }
 
 impl SeedOutcome {
-    /// Returns the outcome of a seed of which only this cluster ran.
+    /// Returns the outcome of a seed whose other parts did not run.
     pub fn of_cluster(cluster: Outcome) -> SeedOutcome {
         let block_path = BlockOutcome::default();
         let (worlds, parts, reached) = (Vec::new(), Vec::new(), mutants::noted());

@@ -563,7 +563,7 @@ impl Worker {
         }
     }
 
-    /// Checks that most of an empty pool can be written, whoever leases its space.
+    /// Checks that this worker can write most of an empty pool. Other sessions may lease parts of it.
     pub(crate) async fn expect_room(self) {
         let caller = self.caller();
         let Ok(pool) = self.kernel.statfs(caller).await else { return };
