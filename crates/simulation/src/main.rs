@@ -1,7 +1,7 @@
 //! Runs seeds of the simulation on all cores: `tsumugi-simulation FIRST COUNT [--jobs N]
 //! [--verbose] [--log] [--mutant=NAME] [--no-reduce]`.
 //!
-//! The program reduces the first seed in which the cluster fails to the fewest parts that still
+//! The program reduces the first seed in which a cluster fails to the fewest parts that still
 //! fail, for at most `--reduce-seconds=N` (60), and prints its story as numbered lines;
 //! `--no-reduce` omits that. The printed option `--only=...` repeats the reduced run. With a
 //! planted bug the program reduces only with `--reduce`.
@@ -113,17 +113,26 @@ impl Options {
         })
     }
 
-    /// Returns a seed's plan: of the whole cluster, or of the chosen focused world.
-    fn plan(&self, seed: u64) -> Plan {
-        let plan =
-            self.world.map_or_else(|| Plan::of_seed(seed), |area| Plan::of_world(seed, area));
+    /// Returns a seed's plan: of the whole cluster, or of a focused world.
+    fn plan(&self, seed: u64, world: Option<Area>) -> Plan {
+        let plan = world.map_or_else(|| Plan::of_seed(seed), |area| Plan::of_world(seed, area));
         Plan { is_logged: self.is_logged, ..plan }
     }
 
-    /// Ends the program if a bug is planted, because it has been caught.
-    fn caught(&self, seed: u64, checker: &str) {
+    /// Returns the plans that a seed runs, the smallest first.
+    fn plans(&self, seed: u64) -> Vec<Option<Area>> {
+        if self.world.is_some() {
+            return vec![self.world];
+        }
+        let worlds = Area::of_seed(seed).into_iter().map(Some);
+        let cluster = (!self.is_small).then_some(None);
+        worlds.chain(cluster).collect()
+    }
+
+    /// Ends the program if a bug is planted, because it has been caught, in one of `plans`.
+    fn caught(&self, seed: u64, plans: &[Option<Area>], checker: &str) {
         if self.mutant.is_some() {
-            self.reduce(seed);
+            self.reduce(seed, plans);
             println!("caught by {checker} in seed {seed}");
             std::process::exit(1);
         }
@@ -131,35 +140,48 @@ impl Options {
 }
 
 impl Options {
-    /// Reduces a failing seed and prints its story, if requested.
-    fn reduce(&self, seed: u64) {
+    /// Reduces the first of a seed's plans that fails, and prints its story, if requested.
+    fn reduce(&self, seed: u64, plans: &[Option<Area>]) {
         let Some(longest) = self.reduce else { return };
+        if plans.is_empty() {
+            return println!("seed {seed} is not reduced: only a part without a cluster failed");
+        }
         println!("seed {seed} is being reduced, for at most {longest:?}");
         // Hundreds of the tried runs may panic.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
-        let reduced = reduce(&self.plan(seed), longest, self.jobs);
+        let until = Instant::now() + longest;
+        let reduced = plans.iter().find_map(|world| {
+            let left = until.saturating_duration_since(Instant::now());
+            let reduced = reduce(&self.plan(seed, *world), left, self.jobs)?;
+            Some((*world, reduced))
+        });
         std::panic::set_hook(hook);
-        let Some(Reduced { kept, checker, story, runs, is_least, .. }) = reduced else {
+        let Some((world, reduced)) = reduced else {
             return println!(
                 "seed {seed} cannot be reduced: its cluster does not fail again in time"
             );
         };
+        self.print_reduced(seed, world, &reduced);
+    }
+
+    fn print_reduced(&self, seed: u64, world: Option<Area>, reduced: &Reduced) {
+        let Reduced { kept, checker, story, runs, is_least, .. } = reduced;
         let parts =
             |parts: Option<usize>| parts.map_or("all".to_owned(), |count| count.to_string());
         println!(
             "seed {seed}, reduced in {runs} runs{} and caught by {checker}; nodes: {}, faults: {}, steps: {}",
-            if is_least { "" } else { " (time was over)" },
+            if *is_least { "" } else { " (time was over)" },
             parts(kept.nodes.as_ref().map(BTreeSet::len)),
             parts(kept.faults.as_ref().map(BTreeSet::len)),
             parts(kept.steps.as_ref().map(BTreeSet::len)),
         );
-        for line in &story {
+        for line in story {
             println!("{line}");
         }
         let mutant =
             self.mutant.as_ref().map(|name| format!(" --mutant={name}")).unwrap_or_default();
-        let world = self.world.map(|area| format!(" --world={area}")).unwrap_or_default();
+        let world = world.map(|area| format!(" --world={area}")).unwrap_or_default();
         println!("again: tsumugi-simulation {seed} 1 --log{mutant}{world} --only={kept}");
     }
 
@@ -169,7 +191,7 @@ impl Options {
             eprintln!("--only needs one seed\n{USAGE}");
             return ExitCode::from(2);
         };
-        let plan = self.plan(seed).keep(kept.clone());
+        let plan = self.plan(seed, self.world).keep(kept.clone());
         if self.is_verbose {
             println!("{plan:?}");
         }
@@ -197,8 +219,8 @@ struct Progress {
     done: u64,
     of: u64,
     failed: Vec<u64>,
-    /// Seeds whose cluster failed.
-    reducible: Vec<u64>,
+    /// Failed plans, each of a seed's whole cluster or of a focused world.
+    reducible: Vec<(u64, Option<Area>)>,
     counts: Counts,
 }
 
@@ -232,8 +254,8 @@ impl Progress {
         if !cluster.violations.is_empty() {
             let heading = format!(" FAILED (trace {hash:016x}):");
             self.failed(seed, &heading, &cluster.violations);
-            self.reducible.push(seed);
-            options.caught(seed, mutants::checker(&cluster.violations[0]));
+            self.reducible.push((seed, options.world));
+            options.caught(seed, &[options.world], mutants::checker(&cluster.violations[0]));
         }
         for (area, world) in &outcome.worlds {
             self.counts += world.counts;
@@ -248,17 +270,18 @@ impl Progress {
             if !world.violations.is_empty() {
                 let heading = format!(", world {area}, FAILED (trace {:016x}):", world.trace_hash);
                 self.failed(seed, &heading, &world.violations);
-                options.caught(seed, mutants::checker(&world.violations[0]));
+                self.reducible.push((seed, Some(*area)));
+                options.caught(seed, &[Some(*area)], mutants::checker(&world.violations[0]));
             }
         }
         if !block.violations.is_empty() {
             let heading = format!(", block path, FAILED (trace {block_hash:016x}):");
             self.failed(seed, &heading, &block.violations);
-            options.caught(seed, "block path");
+            options.caught(seed, &[], "block path");
         }
         for part in outcome.parts.iter().filter(|part| !part.violations.is_empty()) {
             self.failed(seed, &format!(", {}, FAILED:", part.name), &part.violations);
-            options.caught(seed, part.name);
+            options.caught(seed, &[], part.name);
         }
         self.counts += cluster.counts;
     }
@@ -355,7 +378,7 @@ fn run_all(options: &Options) -> ExitCode {
         longest,
         |seed| match options.world {
             None if options.is_small => SeedOutcome::of_small_parts(seed),
-            Some(_) => SeedOutcome::of_cluster(run(&options.plan(seed))),
+            Some(_) => SeedOutcome::of_cluster(run(&options.plan(seed, options.world))),
             None => run_seed(seed, is_logged),
         },
         |seed, report| {
@@ -363,11 +386,12 @@ fn run_all(options: &Options) -> ExitCode {
                 Report::Ended(outcome) => progress.ended(seed, &outcome, options),
                 Report::Panicked(text) => {
                     progress.failed(seed, " PANICKED:", &[text]);
-                    progress.reducible.push(seed);
-                    options.caught(seed, "panic");
+                    let plans = options.plans(seed);
+                    progress.reducible.extend(plans.iter().map(|world| (seed, *world)));
+                    options.caught(seed, &plans, "panic");
                 }
                 Report::Hangs => {
-                    options.caught(seed, "hang");
+                    options.caught(seed, &options.plans(seed), "hang");
                     println!("seed {seed} did not end within {} s", longest.as_secs());
                     std::process::exit(1);
                 }
@@ -388,8 +412,12 @@ fn run_all(options: &Options) -> ExitCode {
         progress.failed.sort_unstable();
         let seeds: Vec<String> = progress.failed.iter().map(u64::to_string).collect();
         println!("failed seeds: {}", seeds.join(" "));
-        if let Some(seed) = progress.reducible.into_iter().min() {
-            options.reduce(seed);
+        // A focused world is reduced sooner than a whole cluster.
+        let failed_plans = |seed| progress.reducible.iter().filter(move |it| it.0 == seed);
+        if let Some(seed) = progress.reducible.iter().map(|it| it.0).min() {
+            let mut plans: Vec<_> = failed_plans(seed).map(|it| it.1).collect();
+            plans.sort_by_key(Option::is_none);
+            options.reduce(seed, &plans);
         }
         return ExitCode::FAILURE;
     }
