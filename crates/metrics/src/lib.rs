@@ -29,4 +29,5 @@ pub use family::{Family, Point};
 pub use histogram::Histogram;
 pub use operation::{Operation, record, start, start_at};
 pub use snapshot::{Counts, Running, Slow, Snapshot, Wait, snapshot};
+pub use thread::share;
 pub use values::{Notes, Source, Value, add_notes, add_source};

@@ -5,6 +5,7 @@ use crate::family::{Family, Point};
 use crate::slots::{SLOTS, Slot, SlotId};
 use crate::slow::Slowest;
 use crate::trace::Events;
+use reactor::relay::{self, State};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -136,10 +137,16 @@ impl Drop for Local {
 }
 
 thread_local! {
-    static LOCAL: Local = Local::new();
+    static LOCAL: State<Local> = const { State::new(Local::new) };
 }
 
 /// Runs `f` with this thread's side; `None` while the thread ends.
 pub(crate) fn with_local<T>(f: impl FnOnce(&Local) -> T) -> Option<T> {
-    LOCAL.try_with(f).ok()
+    relay::with(&LOCAL, f)
+}
+
+/// Lets the runners of this thread's reactor count as part of this thread: a
+/// [`Share`](relay::Share).
+pub fn share() -> Box<dyn FnOnce() + Send> {
+    relay::share(&LOCAL)
 }

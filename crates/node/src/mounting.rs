@@ -108,6 +108,9 @@ impl Mounting {
     }
 
     async fn run(self, progress: &mailbox::Sender<Progress>) -> Result<(), String> {
+        if self.config.transport != FuseTransport::Device {
+            serve_on_all_cpus(self.config.poll_us);
+        }
         let settings = settings(&self.config, &self.mountpoint, self.mounter.clone());
         let mount = Mount::new(&settings).map_err(|error| error.to_string())?;
         let client = Client::start(self.client_config(&mount)).await?;
@@ -172,6 +175,16 @@ impl Mounting {
             checksum: self.config.checksum == Checksum::On,
         }
     }
+}
+
+/// Lets a thread for each CPU serve the mount: with FUSE over `io_uring` each has a queue in the
+/// kernel.
+#[allow(unsafe_code, reason = "threads then share what is one thread's alone otherwise")]
+fn serve_on_all_cpus(spin: reactor::Spin) {
+    // SAFETY: client, mount and the crates below them keep state of threads only in the two places
+    // named here, in pools of buffers that any thread may use, and in a cache of host connections
+    // whose values belong to this process's reactor alone.
+    unsafe { reactor::relay::allow(vec![metrics::share, rpc::share], spin) };
 }
 
 /// Adds the counts of checksum errors to this process's metrics.

@@ -11,6 +11,7 @@
 
 mod hold;
 
+use crate::relay;
 use crate::time::sleep;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::cell::{Cell, RefCell};
@@ -174,6 +175,9 @@ impl Follower {
 
     /// Records a request by a caller whose CPU is not known and who was not the last caller.
     pub fn stray(&self) {
+        if relay::is_here() {
+            return;
+        }
         self.noted.set(self.noted.get() + 1);
         let step = self.policy.borrow_mut().stray();
         if step == Move::Free {
@@ -184,6 +188,9 @@ impl Follower {
     /// Records a request by a caller on `cpu`. It is prompt if the caller waits for it and it takes
     /// little CPU time. Must be called on the follower's thread, inside its runtime.
     pub fn note(self: &Rc<Self>, cpu: u16, is_prompt: bool) {
+        if relay::is_here() {
+            return;
+        }
         self.noted.set(self.noted.get() + 1);
         let mut step = self.policy.borrow_mut().note(cpu, is_prompt);
         if step == Move::Judge {
@@ -220,7 +227,7 @@ impl Follower {
             if self.policy.borrow().bound.is_none() {
                 break;
             }
-            if noted == self.noted.get() {
+            if noted == self.noted.get() && !relay::is_here() {
                 self.policy.borrow_mut().free();
                 free();
                 break;
@@ -262,6 +269,15 @@ fn bind(cpu: u16) -> io::Result<()> {
     {
         hold::hold(left);
     }
+    Ok(())
+}
+
+/// Binds this thread to one of the CPUs that it may run on, for good.
+pub(crate) fn settle(cpu: u16) -> io::Result<()> {
+    let home = sched_getaffinity(None)?;
+    let only = only(cpu).filter(|_| home.is_set(cpu.into()));
+    sched_setaffinity(None, &only.ok_or(io::ErrorKind::NotFound)?)?;
+    HOME.set(Some(home));
     Ok(())
 }
 

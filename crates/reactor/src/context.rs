@@ -1,13 +1,14 @@
 //! The state of one running reactor. Code on its thread finds it through a thread-local.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Kind};
 use crate::executor::Executor;
 use crate::handle::Handle;
 use crate::operation::Operation;
+use crate::relay::{Errand, Relay, Runner};
 use crate::sim::Sim;
-use crate::slots::{Ended, Slots};
+use crate::slots::{Ended, Slot, Slots};
 use crate::timers::Timers;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -26,6 +27,8 @@ pub(crate) struct Context {
     pub(crate) slots: RefCell<Slots>,
     pub(crate) timers: RefCell<Timers>,
     pub(crate) driver: Driver,
+    /// The threads that run this reactor in turn, if it is not one thread's alone.
+    pub(crate) relay: OnceCell<Box<Relay>>,
 }
 
 thread_local! {
@@ -67,8 +70,11 @@ pub(crate) fn try_with_context<T>(f: impl FnOnce(&Rc<Context>) -> T) -> Option<T
 }
 
 impl Context {
-    /// Queues an operation.
+    /// Queues an operation on the running thread's ring.
     pub(crate) fn submit(&self, handle: Handle, operation: Operation) -> u32 {
+        if let Some(relay) = self.relay.get() {
+            return self.submit_to(Runner(relay.running.get()), handle, operation);
+        }
         let mut slots = self.slots.borrow_mut();
         let key = slots.insert(handle, operation);
         match &self.driver {
@@ -83,6 +89,33 @@ impl Context {
         key
     }
 
+    /// Queues an operation on a runner's ring.
+    pub(crate) fn submit_to(&self, runner: Runner, handle: Handle, operation: Operation) -> u32 {
+        let Some(relay) = self.relay.get() else { return self.submit(handle, operation) };
+        let key = self.slots.borrow_mut().insert(handle, operation);
+        self.start_on(relay, key, runner);
+        key
+    }
+
+    /// Queues an operation on the ring of the reactor's own thread, which runs.
+    pub(crate) fn start_on_own(&self, key: u32, slot: &mut Slot) {
+        if let Driver::Kernel(engine) = &self.driver {
+            engine.borrow_mut().start(key, slot);
+        }
+    }
+
+    /// Cancels an operation on the ring of the reactor's own thread, which runs.
+    pub(crate) fn cancel_on_own(&self, key: u32, generation: u32) {
+        if let Driver::Kernel(engine) = &self.driver {
+            engine.borrow_mut().cancel(key, generation);
+        }
+    }
+
+    /// Returns whether the reactor's own thread has a ring of `io_uring`.
+    pub(crate) fn is_on_uring(&self) -> bool {
+        matches!(&self.driver, Driver::Kernel(engine) if engine.borrow().kind() == Kind::Uring)
+    }
+
     /// Takes an operation's completion, or registers the waker.
     pub(crate) fn poll(&self, key: u32, waker: &Waker) -> Poll<Ended> {
         self.slots.borrow_mut().poll(key, waker)
@@ -93,14 +126,22 @@ impl Context {
         let (is_pending, rest) = self.slots.borrow_mut().orphan(key);
         drop(rest);
         if is_pending {
-            let mut slots = self.slots.borrow_mut();
-            let slot = slots.get(key);
-            match &self.driver {
-                Driver::Kernel(engine) => engine.borrow_mut().cancel(key, slot.generation),
-                Driver::Sim(sim) => {
-                    let object = slot.handle.as_ref().map_or(0, Handle::simulated);
-                    sim.world.borrow_mut().cancel(key, object);
-                }
+            self.cancel_pending(key);
+        }
+    }
+
+    /// Cancels an operation that has not completed.
+    pub(crate) fn cancel_pending(&self, key: u32) {
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.get(key);
+        match (&self.driver, self.relay.get()) {
+            (Driver::Kernel(_), Some(relay)) if slot.runner != relay.running.get() => {
+                relay.leave(self, slot.runner, Errand::Cancel(key, slot.generation));
+            }
+            (Driver::Kernel(_), _) => self.cancel_here(key, slot.generation),
+            (Driver::Sim(sim), _) => {
+                let object = slot.handle.as_ref().map_or(0, Handle::simulated);
+                sim.world.borrow_mut().cancel(key, object);
             }
         }
     }

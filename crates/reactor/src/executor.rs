@@ -38,6 +38,8 @@ pub(crate) struct Executor {
     yielded: RefCell<Vec<Waker>>,
     remote: Arc<Remote>,
     root: Arc<Header>,
+    /// The root future is ready, and a thread that cannot poll it has found that.
+    root_waits: Cell<bool>,
     /// Node of the task that runs; spawned tasks inherit it.
     pub(crate) node: Cell<u32>,
     /// In a simulation: state of the generator that picks the next of the ready tasks.
@@ -65,6 +67,7 @@ impl Executor {
             yielded: RefCell::default(),
             remote,
             root,
+            root_waits: Cell::new(false),
             node: Cell::new(0),
             shuffle: Cell::new(None),
             trace: Cell::new(0),
@@ -85,6 +88,33 @@ impl Executor {
     /// Makes the root future ready.
     pub(crate) fn wake_root(&self) {
         Arc::clone(&self.root).wake();
+    }
+
+    /// Leaves the ready root future to the owner.
+    pub(crate) fn leave_root(&self) {
+        self.root_waits.set(true);
+    }
+
+    /// Returns whether the root future was left to the owner.
+    pub(crate) fn root_waits(&self) -> bool {
+        self.root_waits.get()
+    }
+
+    /// Makes the root future ready if it was left to the owner, who calls this.
+    pub(crate) fn take_root(&self) {
+        if self.root_waits.take() {
+            self.wake_root();
+        }
+    }
+
+    /// Returns whether the owner sleeps and was not kicked. Any thread may call this.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.remote.sleeping.load(Ordering::Acquire)
+    }
+
+    /// Ends the owner's sleep.
+    pub(crate) fn kick_owner(&self) {
+        self.remote.kick_sleeper();
     }
 
     fn insert(&self, future: BoxFuture, node: u32) -> Arc<Header> {

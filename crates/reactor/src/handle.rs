@@ -2,6 +2,7 @@
 
 use crate::chunk::{Chunk, Segments};
 use crate::operation::{Completion, Op, Operation, Step};
+use crate::relay::Runner;
 use crate::sim::SimHandle;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -154,10 +155,20 @@ impl Handle {
     /// The driver may read and write memory that the command names until the operation has
     /// completed, even if the future is dropped before. The memory must stay valid until then.
     pub unsafe fn uring_cmd(&self, command: UringCmd) -> Op<io::Result<u32>> {
-        Op::submit(self, Operation::Command(Box::new(command)), |completion| {
-            Step::Done(completion.into_result().map(|n| n as u32))
-        })
+        Op::submit(self, Operation::Command(Box::new(command)), finish_command)
     }
+
+    /// As [`uring_cmd`](Self::uring_cmd), on the ring of a runner, which gets the completion.
+    ///
+    /// # Safety
+    /// As for [`uring_cmd`](Self::uring_cmd).
+    pub unsafe fn uring_cmd_on(&self, runner: Runner, command: UringCmd) -> Op<io::Result<u32>> {
+        Op::submit_to(runner, self, Operation::Command(Box::new(command)), finish_command)
+    }
+}
+
+fn finish_command(completion: Completion) -> Step<io::Result<u32>> {
+    Step::Done(completion.into_result().map(|n| n as u32))
 }
 
 pub(crate) fn finish_read(completion: Completion) -> Step<(io::Result<usize>, Segments)> {

@@ -34,6 +34,7 @@ mod operation;
 mod racing;
 pub mod random;
 mod region;
+pub mod relay;
 mod runtime;
 mod select;
 pub mod sim;

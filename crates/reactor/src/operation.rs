@@ -8,6 +8,7 @@ use crate::buffer::Buffer;
 use crate::chunk::{Chunk, Segment, Segments};
 use crate::context::{Context, with_context};
 use crate::handle::{Handle, UringCmd};
+use crate::relay::Runner;
 use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -47,6 +48,15 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
+    /// Whether it moves data of a file or device, which ends soon.
+    pub(crate) fn is_transfer(&self) -> bool {
+        match self {
+            Self::Read { offset, .. } | Self::Write { offset, .. } => *offset != u64::MAX,
+            Self::WriteOne { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Returns the only buffer of a read or receive.
     pub(crate) fn into_buffer(self) -> Buffer {
         let (Self::Receive(mut segments) | Self::Read { mut segments, .. }) = self else {
@@ -114,6 +124,19 @@ impl<T> Op<T> {
     pub(crate) fn submit(handle: &Handle, operation: Operation, finish: Finish<T>) -> Self {
         with_context(|context| {
             let key = context.submit(handle.clone(), operation);
+            Self { state: State::Running { context: Rc::clone(context), key, finish } }
+        })
+    }
+
+    /// As `submit`, on the ring of a runner.
+    pub(crate) fn submit_to(
+        runner: Runner,
+        handle: &Handle,
+        operation: Operation,
+        finish: Finish<T>,
+    ) -> Self {
+        with_context(|context| {
+            let key = context.submit_to(runner, handle.clone(), operation);
             Self { state: State::Running { context: Rc::clone(context), key, finish } }
         })
     }

@@ -3,11 +3,12 @@
 use crate::context::{Context, Driver, Entered, with_context};
 use crate::engine::{Engine, Kind, Reaped, kick};
 use crate::executor::Executor;
+use crate::relay::Relay;
 use crate::slots::Slots;
 use crate::spin::{Spin, Spinner, Turn};
 use crate::time::{boot_ns, monotonic_ns, realtime_ns};
 use crate::timers::Timers;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -15,9 +16,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// Most task polls between two checks for I/O.
-const POLLS_PER_TURN_MAX: usize = 1024;
+pub(crate) const POLLS_PER_TURN_MAX: usize = 1024;
 /// How long an ending runtime waits for the kernel to end its last operations.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(10);
+/// How often it looks at operations of other threads' rings meanwhile.
+const DRAIN_LOOK: Duration = Duration::from_millis(2);
 
 /// The configuration of a [`Runtime`].
 #[derive(Clone, Debug)]
@@ -63,6 +66,7 @@ impl Runtime {
             slots: RefCell::new(Slots::default()),
             timers: RefCell::new(Timers::new()),
             driver: Driver::Kernel(RefCell::new(engine)),
+            relay: OnceCell::new(),
         });
         let spinner = Spinner::new(config.spin, monotonic_ns());
         Ok(Self { context, spinner, reaped: Vec::new() })
@@ -80,6 +84,10 @@ impl Runtime {
         let mut output = None;
         context.executor.wake_root();
         loop {
+            if let Some(relay) = context.relay.get() {
+                context.executor.take_root();
+                context.run_errands(relay);
+            }
             let is_over =
                 context.executor.run(POLLS_PER_TURN_MAX, |cx| match future.as_mut().poll(cx) {
                     Poll::Ready(value) => {
@@ -115,10 +123,21 @@ impl Runtime {
         // One enter submits operations and processes ready ones; afterwards a wait may be
         // unnecessary.
         let now_ns = monotonic_ns();
-        match self.spinner.begin(now_ns) {
-            Some(turn) => self.spin(turn),
-            None => self.sleep(now_ns),
+        let spin = self.spinner.begin(now_ns);
+        let context = Rc::clone(&self.context);
+        if let Some(relay) = context.relay.get().filter(|relay| relay.has_threads()) {
+            return self.rest(relay, spin, now_ns);
         }
+        let Some(turn) = spin else { return self.sleep(now_ns) };
+        let is_due = |next_ns| next_ns <= boot_ns();
+        let has_work = || {
+            context.executor.has_ready() || context.timers.borrow().next_ns().is_some_and(is_due)
+        };
+        let mut engine = engine_of(&context).borrow_mut();
+        let idle_ns = spin_for(&mut engine, &mut self.reaped, &mut self.spinner, turn, has_work)?;
+        drop(engine);
+        self.complete();
+        idle_ns.map_or(Ok(()), |idle_ns| self.sleep(idle_ns))
     }
 
     fn enter_if_needed(&self) -> io::Result<()> {
@@ -126,50 +145,67 @@ impl Runtime {
         if engine.needs_enter() { engine.enter() } else { Ok(()) }
     }
 
-    fn spin(&mut self, mut turn: Turn) -> io::Result<()> {
-        loop {
-            self.enter_if_needed()?;
-            let got = self.reap();
-            let now_ns = monotonic_ns();
-            let next_ns = self.context.timers.borrow().next_ns();
-            let is_due = next_ns.is_some_and(|next_ns| next_ns <= boot_ns());
-            if got || is_due || self.context.executor.has_ready() {
-                self.spinner.found(&turn, now_ns);
-                return Ok(());
-            }
-            if turn.is_over(now_ns) {
-                self.spinner.gave_up(&turn, now_ns);
-                return self.sleep(turn.start);
-            }
-            if turn.offer_cpu(now_ns) {
-                self.spinner.contended(monotonic_ns());
-                return self.sleep(turn.start);
-            }
-            std::hint::spin_loop();
-        }
-    }
-
     /// Sleeps until an event; `idle_ns` is the time since which there was nothing to do.
     fn sleep(&mut self, idle_ns: u64) -> io::Result<()> {
         if !self.context.executor.prepare_sleep() {
             return Ok(());
         }
-        let now_ns = boot_ns();
-        let next_ns = self.context.timers.borrow().next_ns();
-        let timeout = next_ns.map(|next_ns| Duration::from_nanos(next_ns.saturating_sub(now_ns)));
-        let result = self.engine().borrow_mut().wait(timeout);
+        let timeout = self.timeout();
+        let result = self.engine().borrow_mut().wait(timeout.map(|it| it.0));
+        self.wake_up(idle_ns);
+        result
+    }
+
+    /// Spins or sleeps until an event, and lets other threads run the reactor meanwhile.
+    fn rest(&mut self, relay: &Relay, spin: Option<Turn>, now_ns: u64) -> io::Result<()> {
+        let context = Rc::clone(&self.context);
+        let executor = &context.executor;
+        if !executor.prepare_sleep() {
+            return Ok(());
+        }
+        let timeout = self.timeout();
+        let until_ns = timeout.map(|it| it.1);
+        let (reaped, spinner) = (&mut self.reaped, &mut self.spinner);
+        let has_work =
+            || !executor.is_asleep() || until_ns.is_some_and(|until_ns| until_ns <= boot_ns());
+        let mut idle_ns = Some(now_ns);
+        let result = relay.sleep(until_ns, || {
+            let mut engine = engine_of(&context).borrow_mut();
+            if let Some(turn) = spin {
+                idle_ns = spin_for(&mut engine, reaped, spinner, turn, has_work)?;
+            }
+            idle_ns.map_or(Ok(()), |_| engine.wait(timeout.map(|it| it.0)))
+        });
+        match idle_ns {
+            Some(idle_ns) => self.wake_up(idle_ns),
+            None => executor.end_sleep(),
+        }
+        self.complete();
+        result
+    }
+
+    /// Returns the time until the next timer, and when that is.
+    fn timeout(&self) -> Option<(Duration, u64)> {
+        let next_ns = self.context.timers.borrow().next_ns()?;
+        Some((Duration::from_nanos(next_ns.saturating_sub(boot_ns())), next_ns))
+    }
+
+    fn wake_up(&mut self, idle_ns: u64) {
         self.context.executor.end_sleep();
-        let got = self.reap();
-        if got {
+        if self.reap() {
             self.spinner.slept(monotonic_ns() - idle_ns);
         }
         self.fire_timers();
-        result
     }
 
     /// Passes on all completions. Returns true if there were any.
     fn reap(&mut self) -> bool {
         engine_of(&self.context).borrow_mut().reap(&mut self.reaped);
+        self.complete()
+    }
+
+    /// Passes on the reaped completions. Returns true if there were any.
+    fn complete(&mut self) -> bool {
         let got = !self.reaped.is_empty();
         for (key, code) in self.reaped.drain(..) {
             self.context.complete_from_kernel(key, code);
@@ -200,11 +236,15 @@ impl Drop for Runtime {
         let context = Rc::clone(&self.context);
         let entered = Entered::new(&context);
         context.executor.close();
+        if let Some(relay) = context.relay.get() {
+            relay.drain();
+            context.run_errands(relay);
+        }
         let pending = context.slots.borrow().pending();
         for key in pending {
-            let generation = context.slots.borrow_mut().get(key).generation;
-            self.engine().borrow_mut().cancel(key, generation);
+            context.cancel_pending(key);
         }
+        let mut is_drained = true;
         let end_ns = monotonic_ns() + DRAIN_TIME_MAX.as_nanos() as u64;
         // The kernel may still write into memory of operations and of the eventfd's read.
         let is_busy = || {
@@ -213,12 +253,24 @@ impl Drop for Runtime {
         };
         while is_busy() {
             let left_ns = end_ns.saturating_sub(monotonic_ns());
-            let waited = self.engine().borrow_mut().wait(Some(Duration::from_nanos(left_ns)));
+            let left = Duration::from_nanos(left_ns);
+            let waited = match context.relay.get() {
+                // The last operation may complete on another ring.
+                Some(relay) => {
+                    let left = left.min(DRAIN_LOOK);
+                    relay.sleep(None, || self.engine().borrow_mut().wait(Some(left)))
+                }
+                None => self.engine().borrow_mut().wait(Some(left)),
+            };
             self.reap();
             if left_ns == 0 || waited.is_err() {
                 std::mem::forget(Rc::clone(&context));
+                is_drained = false;
                 break;
             }
+        }
+        if let Some(relay) = context.relay.get() {
+            relay.close(is_drained);
         }
         context.executor.close();
         drop(entered);
@@ -228,6 +280,37 @@ impl Drop for Runtime {
 impl std::fmt::Debug for Runtime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Runtime").field("spin", &self.spinner.spin()).finish_non_exhaustive()
+    }
+}
+
+/// Spins on a ring until something completes or there is other work. Returns when the thread became
+/// idle if it has to sleep now.
+pub(crate) fn spin_for(
+    engine: &mut Engine,
+    reaped: &mut Vec<Reaped>,
+    spinner: &mut Spinner,
+    mut turn: Turn,
+    has_work: impl Fn() -> bool,
+) -> io::Result<Option<u64>> {
+    loop {
+        if engine.needs_enter() {
+            engine.enter()?;
+        }
+        engine.reap(reaped);
+        let now_ns = monotonic_ns();
+        if !reaped.is_empty() || has_work() {
+            spinner.found(&turn, now_ns);
+            return Ok(None);
+        }
+        if turn.is_over(now_ns) {
+            spinner.gave_up(&turn, now_ns);
+            return Ok(Some(turn.start));
+        }
+        if turn.offer_cpu(now_ns) {
+            spinner.contended(monotonic_ns());
+            return Ok(Some(turn.start));
+        }
+        std::hint::spin_loop();
     }
 }
 
@@ -246,7 +329,10 @@ fn engine_of(context: &Context) -> &RefCell<Engine> {
 /// If the thread has no reactor.
 pub fn submissions() -> Vec<(usize, u64)> {
     with_context(|context| match &context.driver {
-        Driver::Kernel(engine) => engine.borrow().submissions(),
+        // A runner cannot look at the ring of the thread that sleeps.
+        Driver::Kernel(engine) => {
+            engine.try_borrow().map_or_else(|_| Vec::new(), |it| it.submissions())
+        }
         Driver::Sim(_) => Vec::new(),
     })
 }

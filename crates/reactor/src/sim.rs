@@ -34,7 +34,7 @@ use crate::executor::Executor;
 use crate::operation::Operation;
 use crate::slots::Slots;
 use crate::timers::Timers;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::pin::pin;
 use std::rc::Rc;
@@ -141,6 +141,7 @@ impl Simulation {
             slots: RefCell::new(Slots::default()),
             timers: RefCell::new(Timers::new()),
             driver: Driver::Sim(Box::new(sim)),
+            relay: OnceCell::new(),
         };
         Self { context: Rc::new(context) }
     }

@@ -31,6 +31,8 @@ pub(crate) struct Slot {
     /// affect a new one.
     pub(crate) generation: u32,
     pub(crate) code: i32,
+    /// The runner on whose ring the operation is.
+    pub(crate) runner: u16,
     pub(crate) handle: Option<Handle>,
     pub(crate) operation: Option<Operation>,
     pub(crate) accepted: Option<(Handle, SocketAddr)>,
@@ -75,6 +77,7 @@ impl Slots {
                 state: SlotState::Free,
                 generation: 0,
                 code: 0,
+                runner: 0,
                 handle: None,
                 operation: None,
                 accepted: None,

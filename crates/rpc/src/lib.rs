@@ -28,3 +28,4 @@ pub use error::RpcError;
 pub use interface::{Acceptor, Admin, Agent, Client, Connector, Interface, Nothing, Side};
 pub use listener::{Authenticated, Knock, Listener};
 pub use protocol::connection::Limits;
+pub use unsent::share;

@@ -4,6 +4,7 @@
 //! connections within it can still be too much. So when all together exceed a total, connections
 //! with more than a small amount end.
 
+use reactor::relay::{self, State};
 use std::cell::Cell;
 
 /// Unread bytes of one connection above which the peer's calls wait.
@@ -14,7 +15,13 @@ const TOTAL_BYTES_MAX: usize = 128 << 20;
 const FREE_BYTES: usize = 1 << 20;
 
 thread_local! {
-    static TOTAL_BYTES: Cell<usize> = const { Cell::new(0) };
+    static TOTAL_BYTES: State<Cell<usize>> = const { State::new(|| Cell::new(0)) };
+}
+
+/// Lets the runners of this thread's reactor count as part of this thread: a
+/// [`Share`](relay::Share).
+pub fn share() -> Box<dyn FnOnce() + Send> {
+    relay::share(&TOTAL_BYTES)
 }
 
 /// The unsent bytes of one connection; they stop counting when it is dropped.
@@ -26,7 +33,7 @@ impl Unsent {
     pub(crate) fn set(&self, bytes: usize) {
         let before = self.0.replace(bytes);
         // At a thread's end connections may be dropped after the counter.
-        let _ = TOTAL_BYTES.try_with(|total| total.set(total.get() + bytes - before));
+        relay::with(&TOTAL_BYTES, |total| total.set(total.get() + bytes - before));
     }
 
     /// Returns whether calls of the peer have to wait.
@@ -36,7 +43,8 @@ impl Unsent {
 
     /// Returns whether the connection has to end in favour of the others.
     pub(crate) fn is_too_much(&self) -> bool {
-        self.0.get() > FREE_BYTES && TOTAL_BYTES.get() > TOTAL_BYTES_MAX
+        let is_too_much = |total: &Cell<usize>| total.get() > TOTAL_BYTES_MAX;
+        self.0.get() > FREE_BYTES && relay::with(&TOTAL_BYTES, is_too_much) == Some(true)
     }
 
     /// Returns the number of unsent bytes of this connection.
@@ -71,6 +79,6 @@ mod tests {
         drop(others);
         assert!(!large.is_too_much());
         large.set(0);
-        assert!(!large.holds_calls() && TOTAL_BYTES.get() == FREE_BYTES);
+        assert!(!large.holds_calls() && relay::with(&TOTAL_BYTES, Cell::get) == Some(FREE_BYTES));
     }
 }

@@ -28,6 +28,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use reactor::affinity::Follower;
+use reactor::relay::{self, Runner};
 use reactor::{Chunk, Handle, Region, Segment, UringCmd};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -225,8 +226,9 @@ async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>, i
     };
     let mut command = entry.register(queue.number);
     let mut is_registered = false;
+    let mut runner = Runner::OWN;
     loop {
-        if let Err(error) = entry.run(&connection.device, command).await {
+        if let Err(error) = entry.run(&connection.device, runner, command).await {
             queue.free.take();
             return finish(&connection, error, is_registered);
         }
@@ -240,7 +242,10 @@ async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>, i
         };
         let encoded = match incoming {
             Incoming::Request(request) => {
-                queue.follower.note(queue.number, is_prompt(&request.operation));
+                let is_prompt = is_prompt(&request.operation);
+                queue.follower.note(queue.number, is_prompt);
+                // A transfer leaves the caller its CPU.
+                runner = if is_prompt { relay::of_cpu(queue.number) } else { Runner::OWN };
                 connection.answer(header.opcode, request, when_waiting).await
             }
             Incoming::Answer(encoded) => encoded,
@@ -312,12 +317,12 @@ impl Entry {
     }
 
     /// Sends a command and waits for the next request.
-    async fn run(&self, device: &Handle, command: UringCmd) -> io::Result<()> {
+    async fn run(&self, device: &Handle, runner: Runner, command: UringCmd) -> io::Result<()> {
         self.is_lent.set(true);
         // SAFETY: the command names the entry's two regions: at REGISTER itself, and later through
         // the kernel's memory of it. They are not unmapped while a command is under way: `drop`
         // leaks them then.
-        let result = unsafe { device.uring_cmd(command) }.await;
+        let result = unsafe { device.uring_cmd_on(runner, command) }.await;
         self.is_lent.set(false);
         result.map(drop)
     }

@@ -150,5 +150,15 @@ pub fn serve(
         let handles = handles.lock().expect("not poisoned").take();
         started.send(handles.expect("started once")).expect("the test waits");
     }));
-    runtime.block_on(session.run(memory))
+    runtime.block_on(async {
+        allow_runners();
+        session.run(memory).await
+    })
+}
+
+/// Lets a thread for each CPU serve, as mounts of the file system do.
+#[allow(unsafe_code, reason = "threads then share what is one thread's alone otherwise")]
+fn allow_runners() {
+    // SAFETY: the tests' file systems keep no state of threads.
+    unsafe { reactor::relay::allow(Vec::new(), reactor::Spin::default()) };
 }

@@ -36,6 +36,11 @@ impl Remote {
             }
         }
         fence(Ordering::SeqCst);
+        self.kick_sleeper();
+    }
+
+    /// Ends the owner's sleep.
+    pub(super) fn kick_sleeper(&self) {
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
             (self.kick)();
         }
