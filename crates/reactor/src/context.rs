@@ -73,7 +73,7 @@ impl Context {
     /// Queues an operation on the running thread's ring.
     pub(crate) fn submit(&self, handle: Handle, operation: Operation) -> u32 {
         if let Some(relay) = self.relay.get() {
-            return self.submit_to(Runner(relay.running.get()), handle, operation);
+            return self.submit_to(relay.usual(&operation), handle, operation);
         }
         let mut slots = self.slots.borrow_mut();
         let key = slots.insert(handle, operation);

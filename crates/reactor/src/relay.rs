@@ -47,6 +47,8 @@ use std::thread::JoinHandle;
 const ENTRIES: u32 = 64;
 /// Attempts to take the baton before a thread sleeps.
 const SPINS: u32 = 400;
+/// Commands left for one runner in a row after which it receives for all.
+const RECEIVER_AFTER: u32 = 16;
 /// The reactor's own thread.
 pub(crate) const OWN: u16 = 0;
 
@@ -119,6 +121,10 @@ pub(crate) struct Relay {
     errands: RefCell<Vec<Vec<Errand>>>,
     /// The runner that holds the baton.
     pub(crate) running: Cell<u16>,
+    /// The runner on whose ring sockets receive.
+    receiver: Cell<u16>,
+    /// The runner that the latest commands were left for, and how many in a row.
+    left_for: Cell<(u16, u32)>,
     /// Until when the own thread sleeps; 0 while it is awake.
     sleeps_until_ns: Cell<u64>,
     phase: Cell<Phase>,
@@ -170,8 +176,32 @@ struct Own {
 /// The ring of a runner's thread.
 struct Station {
     engine: Engine,
-    /// Transfers of files and devices that have not completed: then it is worth while to spin.
+    /// Transfers of files and devices that have not completed.
     transfers: u32,
+    /// Commands that have completed, so a caller waits, and that were not followed by the next.
+    owed: u32,
+}
+
+impl Station {
+    /// Whether a caller on this CPU probably waits for what ends soon: then it is worth while to
+    /// spin.
+    fn is_waited_for(&self) -> bool {
+        self.transfers > 0 || self.owed > 0
+    }
+
+    fn note_start(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Command(_) => self.owed = self.owed.saturating_sub(1),
+            operation => self.transfers += u32::from(operation.is_transfer()),
+        }
+    }
+
+    fn note_end(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Command(_) => self.owed += 1,
+            operation => self.transfers -= u32::from(operation.is_transfer()),
+        }
+    }
 }
 
 /// Moves a value to a new thread.
@@ -217,6 +247,8 @@ pub unsafe fn allow(shares: Vec<Share>, spin: Spin) {
             refused: RefCell::default(),
             errands: RefCell::new(vec![Vec::new()]),
             running: Cell::new(OWN),
+            receiver: Cell::new(OWN),
+            left_for: Cell::new((OWN, 0)),
             sleeps_until_ns: Cell::new(0),
             phase: Cell::new(Phase::Open),
             panic: Cell::new(None),
@@ -311,6 +343,25 @@ impl Relay {
         }
     }
 
+    /// Returns the runner that starts an operation, unless the operation is meant for a certain one.
+    ///
+    /// The answer of a peer, and then the caller's command, should wake one thread and not two: so
+    /// sockets receive on the ring of the runner that commands were left for.
+    pub(crate) fn usual(&self, operation: &Operation) -> Runner {
+        let is_receive = matches!(operation, Operation::Receive(_));
+        Runner(if is_receive { self.receiver.get() } else { self.running.get() })
+    }
+
+    /// Notes that a command is left for another runner.
+    fn note_left(&self, runner: u16) {
+        let (latest, count) = self.left_for.get();
+        let count = if latest == runner { count + 1 } else { 1 };
+        if count >= RECEIVER_AFTER {
+            self.receiver.set(runner);
+        }
+        self.left_for.set((runner, count % RECEIVER_AFTER));
+    }
+
     /// Takes the errands of the runner that holds the baton.
     pub(crate) fn take_errands(&self) -> Vec<Errand> {
         std::mem::take(&mut self.errands.borrow_mut()[usize::from(self.running.get())])
@@ -377,7 +428,7 @@ fn make_station(cpu: u16) -> io::Result<Bell> {
     let config =
         Config { entries: ENTRIES, sqe128: true, engine: Some(Kind::Uring), ..Config::default() };
     let (engine, kick) = Engine::new(&config)?;
-    STATION.set(Some(Station { engine, transfers: 0 }));
+    STATION.set(Some(Station { engine, transfers: 0, owed: 0 }));
     Ok(Bell { kick, is_rung: Arc::default() })
 }
 
@@ -416,7 +467,7 @@ impl Own {
         with_station(|station| {
             let now_ns = monotonic_ns();
             let mut idle_ns = Some(now_ns);
-            if station.transfers > 0
+            if station.is_waited_for()
                 && let Some(turn) = spinner.begin(now_ns)
             {
                 idle_ns = spin_for(&mut station.engine, reaped, spinner, turn, is_rung)?;
@@ -424,7 +475,7 @@ impl Own {
             let Some(idle_ns) = idle_ns else { return Ok(()) };
             station.engine.wait(None)?;
             station.engine.reap(reaped);
-            if station.transfers > 0 && !reaped.is_empty() {
+            if station.is_waited_for() && !reaped.is_empty() {
                 spinner.slept(monotonic_ns() - idle_ns);
             }
             Ok(())
@@ -436,8 +487,8 @@ impl Own {
         let reaped = &mut self.reaped;
         with_station(|station| station.engine.reap(reaped));
         for (key, code) in reaped.drain(..) {
-            if context.is_transfer(key) {
-                with_station(|station| station.transfers -= 1);
+            if let Some(operation) = &context.slots.borrow_mut().get(key).operation {
+                with_station(|station| station.note_end(operation));
             }
             context.complete_from_kernel(key, code);
         }
@@ -498,17 +549,19 @@ impl Context {
 
     /// Queues an operation on the ring of a runner.
     pub(crate) fn start_on(&self, relay: &Relay, key: u32, runner: Runner) {
-        self.slots.borrow_mut().get(key).runner = runner.0;
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.get(key);
+        slot.runner = runner.0;
+        let is_command = matches!(slot.operation, Some(Operation::Command(_)));
+        drop(slots);
         if runner.0 == relay.running.get() {
             self.start_here(key);
         } else {
+            if is_command {
+                relay.note_left(runner.0);
+            }
             relay.leave(self, runner.0, Errand::Start(key));
         }
-    }
-
-    fn is_transfer(&self, key: u32) -> bool {
-        let mut slots = self.slots.borrow_mut();
-        slots.get(key).operation.as_ref().is_some_and(Operation::is_transfer)
     }
 
     /// Queues an operation on this thread's ring.
@@ -516,10 +569,9 @@ impl Context {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get(key);
         if is_here() {
-            let is_transfer = slot.operation.as_ref().is_some_and(Operation::is_transfer);
             with_station(|station| {
+                slot.operation.iter().for_each(|operation| station.note_start(operation));
                 station.engine.start(key, slot);
-                station.transfers += u32::from(is_transfer);
             });
         } else {
             self.start_on_own(key, slot);

@@ -80,7 +80,9 @@ fn runners_share_the_state() {
         }
         assert_eq!((here.get(), sum.borrow().len() as u64), (of_all, of_all));
         assert_eq!(with(&COUNT, Cell::get), Some(of_all), "the own thread has the state");
-        writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
+        for writer in writers {
+            writer.join().expect("no panic");
+        }
     });
 }
 
