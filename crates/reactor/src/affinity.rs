@@ -11,6 +11,8 @@
 
 mod hold;
 
+pub use hold::hold;
+
 use crate::relay;
 use crate::time::sleep;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};

@@ -16,9 +16,10 @@
 //! was queued before waits for the next commit. So a thread on that CPU then requests the mount's
 //! statistics: the commit of that answer fetches the queued request.
 //!
-//! The queue shows the CPU that a request comes from. A single thread that serves all queues runs
-//! on the CPU of a lone caller ([`reactor::affinity`]), since that caller blocks until it has the
-//! answer.
+//! The queue shows the CPU that a request comes from. Where the runtime may have a thread on each
+//! CPU ([`reactor::relay`]), that CPU's thread serves callers with small requests. A single thread
+//! that serves all queues runs on the CPU of a lone caller ([`reactor::affinity`]). Both ways the
+//! caller, which blocks until it has the answer, is woken by a switch and not by an interrupt.
 
 mod supply;
 
@@ -27,7 +28,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use reactor::affinity::Follower;
+use reactor::affinity::{self, Follower};
 use reactor::relay::{self, Runner};
 use reactor::{Chunk, Handle, Region, Segment, UringCmd};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -54,6 +55,9 @@ const RELEASE_CHECK: Duration = Duration::from_micros(50);
 /// A delay that is long enough for a registration to reach the kernel.
 const FETCH_DELAY: Duration = Duration::from_millis(1);
 
+/// Prompt requests of one CPU in a row after which the CPU's own thread serves them.
+const PROMPT_MIN: u32 = 16;
+
 /// `struct iovec` twice.
 #[repr(C)]
 #[derive(IntoBytes, Immutable, KnownLayout)]
@@ -70,9 +74,29 @@ struct Queue {
     follower: Rc<Follower>,
     /// Payload memory that is mapped and not used by an entry yet.
     payloads: RefCell<Vec<Region>>,
+    /// Prompt requests in a row, up to `PROMPT_MIN`.
+    prompt: Cell<u32>,
+    /// The thread that has sent the latest prompt request, and its CPU; shared by all queues.
+    latest: Rc<Cell<(u32, u16)>>,
 }
 
 impl Queue {
+    /// Returns the thread that waits for the next request after one that is prompt or not. The
+    /// CPU's own thread serves a caller that sends small requests; transfers leave the caller its
+    /// CPU. Moving an entry costs a wake-up, so it takes a while.
+    fn runner(&self, is_prompt: bool, thread: u32) -> Runner {
+        let prompt = if is_prompt { (self.prompt.get() + 1).min(PROMPT_MIN) } else { 0 };
+        self.prompt.set(prompt);
+        if prompt < PROMPT_MIN {
+            return Runner::OWN;
+        }
+        let (latest, left) = self.latest.replace((thread, self.number));
+        if latest == thread && left != self.number {
+            affinity::hold(left);
+        }
+        relay::of_cpu(self.number)
+    }
+
     /// Returns memory for the payload of one more entry. With huge pages the device reads at full
     /// speed. Entries of one queue share huge pages, and the kernel prefers the entry that was used
     /// last, so only as many are touched as were needed at once.
@@ -127,13 +151,13 @@ pub(crate) fn start<F: FileSystem>(connection: &Rc<Connection<F>>) {
     let options = &connection.options;
     let supply =
         Rc::new(Supply::new(options.ring_payload_bytes_max, options.ring_reserve_bytes_max));
-    let follower = Follower::new();
+    let (follower, latest) = (Follower::new(), Rc::new(Cell::new((0, 0))));
     // Every queue needs an entry, so all queues get their first before any gets its second.
     let queues: Vec<_> = (0..queues)
         .map(|number| {
             let (supply, follower) = (Rc::clone(&supply), Rc::clone(&follower));
-            let (free, payloads) = (Free::default(), RefCell::default());
-            Rc::new(Queue { number, free, supply, follower, payloads })
+            let (latest, (free, payloads, prompt)) = (Rc::clone(&latest), Default::default());
+            Rc::new(Queue { number, free, supply, follower, payloads, prompt, latest })
         })
         .collect();
     for round in 0..connection.options.ring_entries_per_queue {
@@ -244,8 +268,7 @@ async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>, i
             Incoming::Request(request) => {
                 let is_prompt = is_prompt(&request.operation);
                 queue.follower.note(queue.number, is_prompt);
-                // A transfer leaves the caller its CPU.
-                runner = if is_prompt { relay::of_cpu(queue.number) } else { Runner::OWN };
+                runner = queue.runner(is_prompt, header.pid);
                 connection.answer(header.opcode, request, when_waiting).await
             }
             Incoming::Answer(encoded) => encoded,

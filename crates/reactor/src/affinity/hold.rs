@@ -30,7 +30,8 @@ static NEXT_NS: AtomicU64 = AtomicU64::new(0);
 static HOLDER: OnceLock<Option<Thread>> = OnceLock::new();
 
 /// Keeps `cpu` busy for 100 us from now on, unless CPUs were held too often lately. Does not wait.
-pub(super) fn hold(cpu: u16) {
+/// For the CPU that a caller, or the thread that serves it, has just left.
+pub fn hold(cpu: u16) {
     let now_ns = monotonic_ns();
     let least_ns = now_ns.saturating_sub(SAVED_NS);
     let may = |next_ns: u64| (next_ns <= now_ns).then_some(next_ns.max(least_ns) + EACH_NS);
