@@ -1,12 +1,12 @@
 //! Tests of runners with real rings; without io_uring there are none.
 
-use super::{Runner, State, Station, allow, is_here, of_cpu, share, with};
+use super::{RECEIVER_AFTER, Runner, State, allow, is_here, of_cpu, share, with};
 use crate::buffer::Buffer;
 use crate::context::with_context;
 use crate::engine::{Kind, usable};
 use crate::local::oneshot;
 use crate::operation::{Op, Operation, Step};
-use crate::{Config, Handle, Runtime, Spin};
+use crate::{Config, Handle, Runtime, Spin, UringCmd};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -184,6 +184,37 @@ fn without_runners_the_own_thread_serves() {
     });
     with_runners(|_| async {
         assert_eq!(of_cpu(u16::MAX), Runner::OWN, "no such CPU");
-        assert!(super::STATION.with_borrow(Option::<Station>::is_none));
+        assert!(!is_here());
+    });
+}
+
+/// Goal: once commands are left for a runner time and again, sockets receive on its ring, so that a
+/// peer's answer wakes the thread that passes it on. A few commands for others change nothing.
+#[test]
+fn sockets_receive_where_commands_are_left() {
+    with_runners(|runners| async move {
+        let runner = *runners.last().expect("there is one");
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+        let ours = Handle::from_fd(ours.into());
+        let receive = || {
+            let segments =
+                smallvec::smallvec![crate::Segment::Buffer(Buffer::with_capacity(1), 0..1)];
+            rustix::io::write(&theirs, b"x").expect("written");
+            let receive = Operation::Receive(segments);
+            let task = Op::submit(&ours, receive, |it| Step::Done(it.into_result()));
+            crate::spawn(async move {
+                assert_eq!(task.await.expect("a byte"), 1);
+                is_here()
+            })
+        };
+        for (commands, is_there) in [(RECEIVER_AFTER - 1, false), (1, true)] {
+            for _ in 0..commands {
+                let command = UringCmd { operation: 0, command: [0; 80], address: 0, len: 0 };
+                // SAFETY: a socket has no such command, so the kernel refuses it.
+                let refused = unsafe { ours.uring_cmd_on(runner, command) }.await;
+                assert!(refused.is_err());
+            }
+            assert_eq!(receive().await, Ok(is_there));
+        }
     });
 }
