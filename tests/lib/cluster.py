@@ -82,11 +82,13 @@ class Cluster:
     `network` (see links.py) each node's sockets are in a network namespace of its own. The clients of
     the nodes in `never_stop_themselves` continue without contact, which no real client does. The store and
     the devices may be in another directory, `disk`. With `plain` the metadata service uses no
-    TLS, for tests with an implementation of its protocol (wire.py).
+    TLS, for tests with an implementation of its protocol (wire.py). TEST_TRANSPORT, which tests/run sets, overrides
+    `transport`.
     """
 
     def __init__(self, nodes=3, size="256M", directory=None, memory=False, transport="auto",
                  faster=1, network=None, never_stop_themselves=(), disk=None, plain=False):
+        transport = os.environ.get("TEST_TRANSPORT", transport)
         self.directory = Path(directory or os.getcwd(), "cluster")
         self.directory.mkdir(mode=0o700)
         self.disk = Path(disk or self.directory)
