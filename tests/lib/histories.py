@@ -29,7 +29,7 @@ VERDICTS = {errno.EEXIST: "exists", errno.ENOENT: "absent", errno.EISDIR: "isdir
 # Errors of calls that have done nothing; ELOOP: a symbolic link is not followed.
 NOTHING_DONE = {errno.ENOSPC, errno.EINVAL, errno.EMLINK, errno.ELOOP}
 # The mount is gone, with its process.
-GONE = {errno.ENOTCONN, errno.ECONNABORTED, errno.ENODEV}
+GONE = {errno.ENOTCONN, errno.ECONNABORTED, errno.ENODEV, errno.ECANCELED}
 MODES = {"replace": 0, "no-replace": 1, "exchange": 2}
 LIBC = ctypes.CDLL(None, use_errno=True)
 
