@@ -87,7 +87,11 @@ impl Client {
         let before = self.commits.get();
         let call = Call::Change(ChangeCall::Link { inode: id, parent, name: name.to_vec() });
         let attr = attr_of(&self.session.call(call).await?)?;
-        let attr = self.shown(attr, before).await?;
+        let attr = match self.shown(attr, before).await {
+            // It has lost all names since. The link was made, so the kernel must not repeat it.
+            Err(Errno::ESTALE) => attr,
+            shown => shown?,
+        };
         self.refer(id);
         Ok(attr)
     }
