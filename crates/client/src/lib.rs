@@ -84,3 +84,8 @@ pub use session::counts::CallCounts;
 pub use small_pieces::CompactCounts;
 pub use small_reads::BlockCounts;
 pub use sums::mismatches::{ChecksumCounts, ChecksumView, Damage};
+
+/// Returns the states of a thread that a client relies on, for [`reactor::relay::allow`].
+pub fn thread_states() -> Vec<reactor::relay::Share> {
+    vec![metrics::share, rpc::share, host::share]
+}

@@ -12,6 +12,7 @@ mod fused;
 mod verbs;
 
 pub(crate) use execute::Execute;
+pub use verbs::share;
 
 use crate::error::{ConnectionEnd, Error};
 use crate::options::{ConnectOptions, TlsOptions, Transport};

@@ -15,6 +15,7 @@ mod namespace;
 mod options;
 pub mod queue_pair;
 
+pub use connection::share;
 pub use controller::{Controller, ControllerEvent, ControllerInfo, NamespaceIdentity, Stage};
 pub use discovery::{DISCOVERY_ENTRIES_MAX, DiscoveryLog};
 pub use error::{ConnectionEnd, Error, ProtocolError};

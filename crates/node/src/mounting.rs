@@ -181,10 +181,9 @@ impl Mounting {
 /// kernel.
 #[allow(unsafe_code, reason = "threads then share what is one thread's alone otherwise")]
 fn serve_on_all_cpus(spin: reactor::Spin) {
-    // SAFETY: client, mount and the crates below them keep state of threads only in the two places
-    // named here, in pools of buffers that any thread may use, and in a cache of host connections
-    // whose values belong to this process's reactor alone.
-    unsafe { reactor::relay::allow(vec![metrics::share, rpc::share], spin) };
+    // SAFETY: client, mount and the crates below them keep state of threads only in the places that
+    // are named here, and in pools of buffers that any thread may use.
+    unsafe { reactor::relay::allow(client::thread_states(), spin) };
 }
 
 /// Adds the counts of checksum errors to this process's metrics.

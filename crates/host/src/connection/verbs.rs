@@ -16,6 +16,7 @@ use nvme::{CompletionQueueEntry, ControllerId, QueueId, SubmissionQueueEntry};
 use rdma::{
     Completion, Connector, Endpoint, Library, REASON_CONSUMER, Remote, Returned, Room, Sizes,
 };
+use reactor::relay::{self, State};
 use reactor::time::{self, Sleep};
 use std::cell::RefCell;
 use std::future::Future;
@@ -33,16 +34,23 @@ const SENDS_MIN: u32 = 4;
 
 thread_local! {
     /// The connector of this thread's connections, which share the registration of memory.
-    static CONNECTOR: RefCell<Weak<Connector>> = const { RefCell::new(Weak::new()) };
+    static CONNECTOR: State<RefCell<Weak<Connector>>> =
+        const { State::new(|| RefCell::new(Weak::new())) };
+}
+
+/// Lets the runners of this thread's reactor use its connections' registrations: a
+/// [`Share`](relay::Share).
+pub fn share() -> Box<dyn FnOnce() + Send> {
+    relay::share(&CONNECTOR)
 }
 
 /// Returns the connector of this thread.
 fn connector() -> Result<Rc<Connector>, rdma::Error> {
-    if let Some(known) = CONNECTOR.with_borrow(Weak::upgrade) {
+    if let Some(known) = relay::with(&CONNECTOR, |known| known.borrow().upgrade()).flatten() {
         return Ok(known);
     }
     let connector = Rc::new(Connector::new(&Library::load()?)?);
-    CONNECTOR.set(Rc::downgrade(&connector));
+    relay::with(&CONNECTOR, |known| known.replace(Rc::downgrade(&connector)));
     Ok(connector)
 }
 
