@@ -34,7 +34,7 @@ pub use drivers::Drivers;
 pub use endpoint::{Completion, Counts, Endpoint, Remote, Returned, Room};
 pub use library::Library;
 pub use listener::{Listener, Request};
-pub use look::device_at;
+pub use look::{device_at, device_here};
 pub use queue::Sizes;
 
 use std::io;

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::abi::{ACCESS_LOCAL_WRITE, PS_TCP, RdmaCmId, RdmaEventChannel};
-use crate::address::to_storage;
+use crate::address::{from_pointer, to_storage};
 use crate::device::{Device, Use};
 use crate::library::Library;
 use std::io;
@@ -71,6 +71,55 @@ pub fn device_at(library: &Arc<Library>, address: IpAddr) -> Result<String, Erro
     Ok(device.name().to_owned())
 }
 
+/// Returns the first address of this machine at which [`device_at`] finds a device, and the device's
+/// name; loopback and link-local addresses are not tried.
+///
+/// # Errors
+/// [`Error::NoDevice`] if no address belongs to a device, else what the device lacks.
+pub fn device_here(library: &Arc<Library>) -> Result<(IpAddr, String), Error> {
+    let mut lack = Error::NoDevice;
+    for address in own_addresses().map_err(Error::ConnectionManager)? {
+        match device_at(library, address) {
+            Ok(device) => return Ok((address, device)),
+            // Of no device.
+            Err(Error::Listen { .. }) => {}
+            Err(error) => lack = error,
+        }
+    }
+    Err(lack)
+}
+
+/// Returns the addresses of this machine at which others could reach it.
+fn own_addresses() -> io::Result<Vec<IpAddr>> {
+    let mut list: *mut libc::ifaddrs = ptr::null_mut();
+    // SAFETY: the place for the list is ours.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut addresses = Vec::new();
+    let mut next = list;
+    // SAFETY: the list ends with null, and lives until it is freed.
+    while let Some(one) = unsafe { next.as_ref() } {
+        next = one.ifa_next;
+        if one.ifa_addr.is_null() {
+            continue;
+        }
+        // SAFETY: an address of these families has its family's size.
+        let address = unsafe { from_pointer(one.ifa_addr) };
+        addresses.extend(address.filter(|address| is_reachable(*address)));
+    }
+    // SAFETY: the list is not used afterwards.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(addresses)
+}
+
+fn is_reachable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
+        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+    }
+}
+
 /// Registers as much memory as a connection needs, and gives it back.
 fn lock_memory(library: &Library, device: &Device) -> Result<(), Error> {
     let mut memory = vec![0_u8; MEMORY_BYTES];
@@ -119,5 +168,23 @@ mod tests {
             "{elsewhere}"
         );
         assert_eq!(lists_held(), 0);
+    }
+
+    /// Goal: of the machine's addresses, one with a device is found; one without is no error, but what
+    /// a device lacks is. Loopback is not tried.
+    #[test]
+    fn an_address_with_a_device_is_found() {
+        let fake = Fake::new();
+        let addresses = own_addresses().unwrap();
+        assert!(addresses.iter().all(|address| !address.is_loopback()), "{addresses:?}");
+        serves(false);
+        let none = device_here(&fake.library).unwrap_err();
+        assert!(matches!(none, Error::NoDevice), "{none}");
+        serves(true);
+        let Some(first) = addresses.first() else { return };
+        assert_eq!(device_here(&fake.library).unwrap(), (*first, "fake".to_owned()));
+        windows(false);
+        let lack = device_here(&fake.library).unwrap_err();
+        assert!(matches!(lack, Error::NoWindows { .. }), "{lack}");
     }
 }
