@@ -135,11 +135,11 @@ pub(crate) fn of_nodes(wanted: Wanted, looks: &[Look]) -> anyhow::Result<DataFab
 
 /// Joins the first texts, and counts the rest.
 fn first(texts: &[String], separator: &str) -> String {
-    let mut joined = texts[..texts.len().min(NAMED_MAX)].join(separator);
-    if texts.len() > NAMED_MAX {
-        joined.push_str(&format!("{separator}and {} more", texts.len() - NAMED_MAX));
+    let named = texts[..texts.len().min(NAMED_MAX)].join(separator);
+    match texts.len() - texts.len().min(NAMED_MAX) {
+        0 => named,
+        more => format!("{named}{separator}and {more} more"),
     }
-    joined
 }
 
 /// Returns the name of this machine's RDMA device at an address, or what is missing.
