@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 
-MAGIC, VERSION = b"TSMG", 10
+MAGIC, VERSION = b"TSMG", 11
 HANDSHAKE, CALL, ANSWER = 0, 1, 2
 CLIENT, AGENT, ADMIN = 0, 1, 2
 STATUS, FILES_HIT = 0, 1
@@ -135,7 +135,7 @@ class Admin(Connection):
         def device():
             found = {"device": number(), "uuid": text(), "node": text().decode()}
             found["traddr"], found["subnqn"] = text().decode(), text().decode()
-            number(), number(), number(), number()
+            number(), number(), number(), number(), number()
             found["volatile"] = reader.take(1) == b"\1"
             found["online"] = reader.take(1) == b"\1"
             return found

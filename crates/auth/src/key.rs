@@ -6,6 +6,7 @@
 use crate::error::KeyError;
 use crate::hash::Hash;
 use crate::interchange::Form;
+use crate::tls_key::TlsKey;
 use std::fmt;
 use std::str::FromStr;
 use subtle::ConstantTimeEq;
@@ -100,6 +101,18 @@ pub struct KeyPair {
     pub controller: Option<Key>,
 }
 
+impl KeyPair {
+    /// Returns the secrets of a host and a controller that share the key of an admission. Each side
+    /// has one of its own, so that neither can repeat the other's answer as its own.
+    pub fn of_admission(key: &TlsKey) -> Self {
+        let derive = |label: &[u8]| Key {
+            secret: Hash::Sha384.hmac(key.secret(), &[b"tsumugi admission ", label]),
+            transform: None,
+        };
+        Self { host: derive(b"host"), controller: Some(derive(b"controller")) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +131,22 @@ mod tests {
             assert_eq!(key.bytes(), bytes);
             assert_eq!(key.to_text().parse::<Key>().unwrap(), key);
             assert_ne!(Key::generate(transform, 48).unwrap(), key);
+        }
+    }
+
+    /// Goal: both sides of an admission get the same two secrets from its key, which differ from each
+    /// other, from the key, and from those of another key.
+    #[test]
+    fn an_admission_has_two_secrets() {
+        let key = |byte| TlsKey::new(None, Zeroizing::new(vec![byte; 48])).unwrap();
+        let pair = KeyPair::of_admission(&key(1));
+        assert_eq!(pair, KeyPair::of_admission(&key(1)));
+        let other = KeyPair::of_admission(&key(2));
+        let secrets = [&pair.host, pair.controller.as_ref().unwrap(), &other.host];
+        for (index, secret) in secrets.iter().enumerate() {
+            assert_eq!(secret.bytes(), 48);
+            assert_ne!(*secret.secret, [1; 48]);
+            assert!(secrets[index + 1..].iter().all(|later| later != secret));
         }
     }
 

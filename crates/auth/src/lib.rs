@@ -65,6 +65,12 @@ impl Policy {
         if self.concatenation { CHANNEL_NEW_PSK } else { CHANNEL_NONE }
     }
 
+    /// Returns the policy of proofs by the keys of admissions. These keys are random and as long as
+    /// the hash, so nobody guesses one from recorded messages, and a group would only cost time.
+    pub fn of_admission() -> Self {
+        Self { hashes: vec![Hash::Sha384], groups: vec![Group::Null], concatenation: false }
+    }
+
     /// Returns the default policy of a target: everything except the two largest groups, with which
     /// strangers could make it compute ten times as long.
     pub fn of_target() -> Self {

@@ -131,6 +131,11 @@ impl TlsKey {
         self.transform
     }
 
+    /// Returns the secret.
+    pub(crate) fn secret(&self) -> &[u8] {
+        &self.secret
+    }
+
     /// Returns the length of the secret in bytes.
     pub fn bytes(&self) -> usize {
         self.secret.len()

@@ -48,19 +48,34 @@ pub(crate) enum Confinement {
     None,
 }
 
-/// Confines this thread, and threads and programs that it starts: they open only files below
-/// `writable`, and for reading those below `readable`. Open files stay open. Paths that do not
-/// exist are ignored.
+/// The files that a confined process opens; paths that do not exist are ignored.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Files<'a> {
+    /// Opened, created and removed: these and all below them.
+    pub(crate) writable: &'a [&'a Path],
+    /// Read: these and all below them.
+    pub(crate) readable: &'a [&'a Path],
+    /// Devices below these directories: read, written and controlled. None is created, because a
+    /// device file of root's gives access to any device.
+    pub(crate) devices: &'a [&'a Path],
+}
+
+/// Confines this thread, and threads and programs that it starts: they open only these files. Open
+/// files stay open.
 ///
 /// # Errors
 /// If the kernel has Landlock but refuses the rules.
-pub(crate) fn confine(writable: &[&Path], readable: &[&Path]) -> anyhow::Result<Confinement> {
+pub(crate) fn confine(files: Files<'_>) -> anyhow::Result<Confinement> {
+    let Files { writable, readable, devices } = files;
+    let of_devices =
+        AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::WriteFile | AccessFs::IoctlDev;
     let result = (|| {
         Ruleset::default()
             .handle_access(AccessFs::from_all(WANTED))?
             .create()?
             .add_rules(path_beneath_rules(writable, AccessFs::from_all(WANTED)))?
             .add_rules(path_beneath_rules(readable, AccessFs::from_read(WANTED)))?
+            .add_rules(path_beneath_rules(devices, of_devices))?
             .restrict_self()
     })();
     let status: RestrictionStatus =
@@ -73,8 +88,8 @@ pub(crate) fn confine(writable: &[&Path], readable: &[&Path]) -> anyhow::Result<
 }
 
 /// As [`confine`], but prints a warning on standard error if the kernel cannot.
-pub(crate) fn confine_or_say(writable: &[&Path], readable: &[&Path]) -> anyhow::Result<()> {
-    if confine(writable, readable)? == Confinement::None {
+pub(crate) fn confine_or_say(files: Files<'_>) -> anyhow::Result<()> {
+    if confine(files)? == Confinement::None {
         eprintln!(
             "tsumugi: this kernel has no Landlock enabled, so this process can open all files of \
              its user (add landlock to the kernel's parameter lsm=)"
@@ -88,12 +103,12 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// Goal: given files can be used as given, all others cannot be opened, and open files stay
-    /// open. (On a thread, so that other tests are not confined.)
+    /// Goal: given files can be used as given, devices can be opened but not made or removed, all
+    /// others cannot be opened, and open files stay open. (On a thread, so that other tests are not confined.)
     #[test]
     fn only_named_files_open() {
         let base = tempfile::tempdir().unwrap();
-        for name in ["own", "shown", "other"] {
+        for name in ["own", "shown", "devices", "other"] {
             fs::create_dir(base.path().join(name)).unwrap();
             fs::write(base.path().join(name).join("file"), "x").unwrap();
         }
@@ -101,7 +116,13 @@ mod tests {
         let confined = std::thread::spawn(move || {
             let (own, shown) = (path.join("own"), path.join("shown"));
             let open = fs::File::open(path.join("other/file")).unwrap();
-            let confinement = confine(&[&own, &path.join("missing")], &[&shown]).unwrap();
+            let devices = path.join("devices");
+            let files = Files {
+                writable: &[&own, &path.join("missing")],
+                readable: &[&shown],
+                devices: &[&devices],
+            };
+            let confinement = confine(files).unwrap();
             if confinement == Confinement::None {
                 println!("skipped: no Landlock");
                 return;
@@ -109,6 +130,9 @@ mod tests {
             fs::write(own.join("new"), "y").unwrap();
             assert_eq!(fs::read(shown.join("file")).unwrap(), b"x");
             assert!(fs::write(shown.join("file"), "z").is_err());
+            fs::OpenOptions::new().read(true).write(true).open(devices.join("file")).unwrap();
+            assert!(fs::write(devices.join("new"), "z").is_err());
+            assert!(fs::remove_file(devices.join("file")).is_err());
             assert!(fs::read(path.join("other/file")).is_err());
             assert_eq!(std::io::read_to_string(open).unwrap(), "x");
         });

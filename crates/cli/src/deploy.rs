@@ -21,6 +21,7 @@ pub(crate) mod admin;
 pub(crate) mod ask;
 pub(crate) mod bounded;
 pub(crate) mod cleanup;
+pub(crate) mod data_fabric;
 pub(crate) mod fabric;
 pub(crate) mod files;
 pub(crate) mod find;

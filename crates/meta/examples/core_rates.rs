@@ -6,7 +6,7 @@
 use meta::store::{FjallStore, Opening};
 use meta::tree::{Boot, Context, Core};
 use protocol::client::{Answer, Call, ChangeCall, Creation, OpenTold, ReadCall, Response, Slot};
-use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation};
+use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation, Transport};
 use protocol::{
     AllocationId, DeviceId, Extent, ExtentList, Generation, HostId, Incarnation, InodeId, Place,
     Rights, SessionId, Timestamp,
@@ -142,7 +142,12 @@ fn device() -> DeviceInfo {
         device: DeviceId(0),
         uuid: Uuid::from_u128(9),
         node: "node".to_owned(),
-        address: DeviceAddress { traddr: String::new(), subnqn: String::new(), nsid: 1 },
+        address: DeviceAddress {
+            traddr: String::new(),
+            subnqn: String::new(),
+            nsid: 1,
+            transport: Transport::Tcp,
+        },
         block_size: BLOCK_BYTES,
         blocks: 1 << 28,
         incarnation: Incarnation(1),

@@ -13,7 +13,7 @@ use protocol::client::{
     Slot,
 };
 use protocol::lease::Recalled;
-use protocol::space::{DeviceAddress, DeviceInfo, NewAllocation, SpaceGrant};
+use protocol::space::{DeviceAddress, DeviceInfo, NewAllocation, SpaceGrant, Transport};
 use protocol::{
     AllocationId, Attr, DeviceId, Extent, ExtentList, FreeEpoch, HostId, Incarnation, InodeId,
     Place, Rights, agent,
@@ -262,6 +262,7 @@ async fn register_device(
             traddr: "127.0.0.1:4420".into(),
             subnqn: "nqn.2014-08.org.example:load".into(),
             nsid: 1,
+            transport: Transport::Tcp,
         },
         block_size: 4096,
         blocks: 1 << 28,
@@ -274,7 +275,7 @@ async fn register_device(
         node: "load".into(),
         devices: vec![device],
         beat,
-        takes_tls: false,
+        demand: agent::Demand::Identifier,
     };
     agent.call(&call, None).await?;
     Ok(agent)

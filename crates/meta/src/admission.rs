@@ -8,7 +8,7 @@
 //! the service knows no earlier beats, so it takes its start as the receipt of the last one.
 
 use protocol::DeviceId;
-use protocol::agent::{Beat, DeviceCounts};
+use protocol::agent::{Beat, Demand, DeviceCounts};
 use reactor::local::Notify;
 use reactor::time::Instant;
 use rpc::{Acceptor, Agent, Connection};
@@ -24,8 +24,8 @@ pub(crate) type AgentConnection = Connection<Acceptor<Agent>>;
 pub(crate) struct NodeTarget {
     /// The node that the target is part of.
     pub(crate) node: String,
-    /// Whether the target takes connections under TLS only.
-    pub(crate) takes_tls: bool,
+    /// What the target demands of each connection.
+    pub(crate) demand: Demand,
 }
 
 /// An agent in contact.
@@ -153,10 +153,10 @@ impl Agents {
         self.by_device.borrow().get(&device)?.connection()
     }
 
-    /// Returns the devices in contact whose targets take no TLS.
+    /// Returns the devices in contact whose targets take data in the clear.
     pub(crate) fn plain(&self) -> Vec<DeviceId> {
         let by_device = self.by_device.borrow();
-        let plain = by_device.iter().filter(|(_, agent)| !agent.target.borrow().takes_tls);
+        let plain = by_device.iter().filter(|(_, agent)| agent.target.borrow().demand.is_plain());
         plain.map(|(device, _)| *device).collect()
     }
 

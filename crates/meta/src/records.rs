@@ -311,7 +311,7 @@ pub(crate) struct Device {
 }
 
 impl Record for Device {
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
 }
 
 /// A session, as it is stored.

@@ -35,7 +35,12 @@ async fn register(
         Connection::connect(address, &options, &CREDENTIAL, Limits::default(), Rc::new(NoPush))
             .await
             .unwrap();
-    let call = agent::Call::Register { node: node.into(), devices, beat: beat(), takes_tls: false };
+    let call = agent::Call::Register {
+        node: node.into(),
+        devices,
+        beat: beat(),
+        demand: agent::Demand::Identifier,
+    };
     let answer = connection.call(&call, None).await.unwrap();
     (connection, answer)
 }

@@ -80,7 +80,7 @@ fn a_node_cannot_pose_as_another() {
             node: "node1".into(),
             devices: devices.clone(),
             beat,
-            takes_tls: false,
+            demand: agent::Demand::Identifier,
         };
         let answer = agent.call(&call, None).await.unwrap();
         assert!(matches!(answer, agent::Answer::Refused(_)), "{answer:?}");
@@ -88,7 +88,12 @@ fn a_node_cannot_pose_as_another() {
         assert_eq!(own.closed_reason(), None, "another node's session is ended");
         let (answer, _) = first(address, &one, SessionCall::Pulse { session, host }).await;
         assert!(matches!(answer, Ok(Answer::Alive { .. })), "{answer:?}");
-        let call = agent::Call::Register { node: "node2".into(), devices, beat, takes_tls: false };
+        let call = agent::Call::Register {
+            node: "node2".into(),
+            devices,
+            beat,
+            demand: agent::Demand::Identifier,
+        };
         let answer = agent.call(&call, None).await.unwrap();
         assert!(matches!(answer, agent::Answer::Registered(_)), "{answer:?}");
     });

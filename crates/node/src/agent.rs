@@ -8,7 +8,7 @@
 use auth::TlsKey;
 use block::Device;
 use protocol::DeviceId;
-use protocol::agent::{Answer, Beat, Call, DeviceCounts, Push, PushAnswer};
+use protocol::agent::{Answer, Beat, Call, Demand, DeviceCounts, Push, PushAnswer};
 use protocol::space::DeviceInfo;
 use protocol::times::Times;
 use reactor::SocketOptions;
@@ -44,8 +44,8 @@ pub(crate) struct AgentConfig {
     pub(crate) devices: Vec<DeviceInfo>,
     pub(crate) namespaces: Vec<Arc<Namespace>>,
     pub(crate) admissions: Arc<Admissions>,
-    /// Whether the target accepts only connections under TLS.
-    pub(crate) takes_tls: bool,
+    /// What the target demands of the connections of an admitted host.
+    pub(crate) demand: Demand,
 }
 
 /// The agent.
@@ -191,8 +191,8 @@ impl Agent {
         for index in self.failed.borrow().iter() {
             devices[*index].online = false;
         }
-        let takes_tls = config.takes_tls;
-        let call = Call::Register { node, devices, beat: beat(&config.admissions), takes_tls };
+        let (beat, demand) = (beat(&config.admissions), config.demand);
+        let call = Call::Register { node, devices, beat, demand };
         let answer = connection.call(&call, Some(config.times.request_deadline)).await;
         match answer.map_err(|error| error.to_string())? {
             Answer::Registered(ids) if ids.len() == config.devices.len() => {

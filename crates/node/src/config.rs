@@ -1,6 +1,7 @@
 //! A node's configuration file.
 
 use crate::error::NodeError;
+use protocol::agent::Demand;
 use protocol::auth::Secret;
 use protocol::times::Times;
 use rpc::Credential;
@@ -32,6 +33,10 @@ pub struct NodeConfig {
     /// under TLS.
     #[serde(default)]
     pub plain_data: bool,
+    /// The transport of data between this node and the others. RDMA needs `plain_data`, because it has
+    /// no encryption, and the machine's own network namespace.
+    #[serde(default)]
+    pub fabric: Fabric,
     /// Network namespace in which sockets are opened (such as `/run/netns/node1`).
     #[serde(default)]
     pub network_namespace: Option<PathBuf>,
@@ -87,6 +92,17 @@ pub enum FuseTransport {
     Device,
     /// `io_uring`, or an error.
     Uring,
+}
+
+/// The transport of data between nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fabric {
+    /// NVMe/TCP.
+    #[default]
+    Tcp,
+    /// NVMe/RDMA.
+    Rdma,
 }
 
 /// Whether the mount makes and checks checksums of data.
@@ -183,12 +199,40 @@ impl NodeConfig {
         // A metadata service without TLS has no keys to hand out.
         config.plain_data |= config.plain;
         config.marks.get_or_insert_with(|| path.with_extension("marks"));
+        if config.fabric == Fabric::Rdma {
+            config.check_rdma().map_err(|reason| wrong(reason.into()))?;
+        }
         for device in &config.devices {
             if device.path.is_none() && device.size.is_none() {
                 return Err(wrong("a [[device]] needs a path, or a size in memory".into()));
             }
         }
         Ok(config)
+    }
+
+    /// Returns the reason why this node's data cannot go over RDMA, if there is one.
+    fn check_rdma(&self) -> Result<(), &'static str> {
+        if !self.plain_data {
+            return Err(
+                "fabric = \"rdma\" has no encryption: add plain_data = true if all machines on the network are \
+                 trusted, or use fabric = \"tcp\"",
+            );
+        }
+        if self.network_namespace.is_some() {
+            return Err("fabric = \"rdma\" has no network namespaces: leave out network_namespace");
+        }
+        Ok(())
+    }
+
+    /// Returns what the node's target demands of the connections of an admitted host.
+    pub(crate) fn demand(&self) -> Demand {
+        match self.fabric {
+            // A service without TLS has no keys to hand out.
+            Fabric::Rdma if self.plain => Demand::Identifier,
+            Fabric::Rdma => Demand::Proof,
+            Fabric::Tcp if self.plain_data => Demand::Identifier,
+            Fabric::Tcp => Demand::Tls,
+        }
     }
 
     /// Returns the times that hold in the pool.
@@ -269,6 +313,30 @@ mod tests {
             assert!(said.contains(reason), "{said}");
             assert!(!said.contains(&text[text.len() - 16..]), "{said}");
         }
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// Goal: data over RDMA is in the clear, so that a configuration has to say so, and has no network
+    /// namespace. Its target demands a proof of the admission's key, unless there are no keys.
+    #[test]
+    fn rdma_is_in_the_clear() {
+        let directory = std::env::temp_dir().join(format!("tsumugi-fabric-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("node.toml");
+        let read = |more: &str| {
+            let text = format!("name='a'\nmeta='127.0.0.1:1'\nsecret='s'\n{more}");
+            std::fs::write(&path, text).unwrap();
+            NodeConfig::read(&path)
+        };
+        let demand = |more: &str| read(more).unwrap().demand();
+        assert_eq!(demand(""), Demand::Tls);
+        assert_eq!(demand("plain_data=true"), Demand::Identifier);
+        assert_eq!(demand("plain_data=true\nfabric='rdma'"), Demand::Proof);
+        assert_eq!(demand("plain=true\nfabric='rdma'"), Demand::Identifier);
+        let refused = read("fabric='rdma'").unwrap_err().to_string();
+        assert!(refused.contains("no encryption") && refused.contains("plain_data"), "{refused}");
+        let refused = read("plain_data=true\nfabric='rdma'\nnetwork_namespace='/n'").unwrap_err();
+        assert!(refused.to_string().contains("network_namespace"), "{refused}");
         std::fs::remove_dir_all(&directory).unwrap();
     }
 

@@ -16,7 +16,7 @@ mod marks;
 mod mounting;
 mod node;
 
-pub use config::{Checksum, DeviceConfig, FuseTransport, NodeConfig, parse_bytes};
+pub use config::{Checksum, DeviceConfig, Fabric, FuseTransport, NodeConfig, parse_bytes};
 pub use devices::{NodeDevice, create_devices, open_device, open_devices};
 pub use error::NodeError;
 pub use fuse::{Mounter, Transport};

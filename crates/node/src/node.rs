@@ -1,15 +1,16 @@
 //! The lifecycle of a node.
 
 use crate::agent::{Agent, AgentConfig};
-use crate::config::NodeConfig;
+use crate::config::{Fabric, NodeConfig};
 use crate::devices::{NodeDevice, namespace, open_devices};
 use crate::error::NodeError;
 use crate::local::Local;
 use crate::mounting::{Mounting, Progress, Served, Unmounted};
-use fuse::{Mounter, Transport};
+use fuse::Mounter;
 use metrics::Value;
 use nvme::Nqn;
-use protocol::space::{DeviceAddress, DeviceInfo};
+use protocol::agent::Demand;
+use protocol::space::{DeviceAddress, DeviceInfo, Transport};
 use protocol::{DeviceId, Incarnation};
 use reactor::{Either, Either3, SocketOptions, mailbox};
 use rpc::Credential;
@@ -47,15 +48,16 @@ pub struct Ready {
     /// The mount point, if the node mounts. The mount answers by now.
     pub mount: Option<PathBuf>,
     /// The transport of the mount's requests, and the reason for it.
-    pub transport: Option<(Transport, String)>,
+    pub transport: Option<(fuse::Transport, String)>,
 }
 
 /// The node's target with its namespaces and admissions.
 #[derive(Debug)]
 pub struct Exports {
-    server: Server,
+    pub(crate) server: Server,
+    address: SocketAddr,
     admissions: Arc<Admissions>,
-    takes_tls: bool,
+    pub(crate) demand: Demand,
     namespaces: Vec<Arc<Namespace>>,
     pub(crate) infos: Vec<DeviceInfo>,
     subnqn: String,
@@ -94,9 +96,11 @@ impl Exports {
     pub async fn start(config: &NodeConfig, devices: &[NodeDevice]) -> Result<Exports, NodeError> {
         let admissions = Admissions::new(AdmissionMode::Controlled);
         let target = Target::new(Limits::default(), Arc::clone(&admissions))?;
-        let takes_tls = !config.plain_data;
-        if takes_tls {
-            target.require_admission_keys()?;
+        let demand = config.demand();
+        match demand {
+            Demand::Identifier => {}
+            Demand::Tls => target.require_admission_keys()?,
+            Demand::Proof => target.require_admission_proofs()?,
         }
         let mut identity = [0; 16];
         reactor::random::fill(&mut identity);
@@ -109,13 +113,22 @@ impl Exports {
         for (index, device) in devices.iter().enumerate() {
             namespaces.push(subsystem.add_namespace(namespace(index, device))?);
         }
+        let (listen, listen_rdma) = match config.fabric {
+            Fabric::Tcp => (vec![config.listen], Vec::new()),
+            Fabric::Rdma => (Vec::new(), vec![config.listen]),
+        };
         let options = ServerOptions {
-            listen: vec![config.listen],
+            listen,
+            listen_rdma,
             socket: sockets(config),
             ..ServerOptions::default()
         };
         let server = Server::start_patiently(&target, &options, PORT_PATIENCE).await?;
-        let traddr = server.addresses()[0].to_string();
+        let (address, transport) = match config.fabric {
+            Fabric::Tcp => (server.addresses()[0], Transport::Tcp),
+            Fabric::Rdma => (server.rdma_addresses()[0], Transport::Rdma),
+        };
+        let traddr = address.to_string();
         let subnqn = nqn.to_string();
         let infos = devices.iter().zip(&namespaces).map(|(device, namespace)| DeviceInfo {
             device: DeviceId(0),
@@ -125,6 +138,7 @@ impl Exports {
                 traddr: traddr.clone(),
                 subnqn: subnqn.clone(),
                 nsid: namespace.nsid().0,
+                transport,
             },
             block_size: 1 << namespace.block_shift(),
             blocks: namespace.blocks(),
@@ -133,7 +147,7 @@ impl Exports {
             online: true,
         });
         let infos = infos.collect();
-        Ok(Exports { server, admissions, takes_tls, namespaces, infos, subnqn })
+        Ok(Exports { server, address, admissions, demand, namespaces, infos, subnqn })
     }
 
     /// Registers the devices with the metadata service. A task keeps in contact for ever.
@@ -154,7 +168,7 @@ impl Exports {
             devices: self.infos.clone(),
             namespaces: self.namespaces.clone(),
             admissions: Arc::clone(&self.admissions),
-            takes_tls: self.takes_tls,
+            demand: self.demand,
         };
         let (agent, connection) = Agent::start(agent_config).await.map_err(NodeError::Agent)?;
         Ok(reactor::spawn(agent.keep(connection)))
@@ -187,7 +201,7 @@ impl Exports {
 fn values(namespace: &Namespace) -> Vec<Value> {
     let counts = namespace.counts();
     let nsid = namespace.nsid().to_string();
-    let help = "Bytes of the node's own devices, by its own node or by others over NVMe/TCP";
+    let help = "Bytes of the node's own devices, by its own node or by others over the network";
     let bytes = |access: &str, way: &str, value| {
         let value = Value::counter("device_bytes", help, value);
         value.with("namespace", &nsid).with("access", access).with("way", way)
@@ -213,7 +227,7 @@ async fn serve(
     let config = &node.config;
     let agent = exports.join(config, &node.credential).await?;
     let up = Ready {
-        target: exports.server.addresses()[0],
+        target: exports.address,
         subnqn: exports.subnqn.clone(),
         mount: config.mount.clone(),
         transport: None,
@@ -246,7 +260,7 @@ fn mounting(node: &Node, mountpoint: &Path, exports: &Exports) -> Mounting {
 
 async fn serve_mount(
     mounting: Mounting,
-    ready: impl FnOnce((Transport, String)),
+    ready: impl FnOnce((fuse::Transport, String)),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), NodeError> {
     let (sender, mut receiver) = mailbox::channel(4);

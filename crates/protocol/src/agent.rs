@@ -18,6 +18,30 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Beat(pub u64);
 
+/// What a target demands of the connections of an admitted host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Demand {
+    /// The admitted host identifier alone; data travels in the clear.
+    #[default]
+    Identifier,
+    /// TLS with the key of the admission.
+    Tls,
+    /// A proof of the key of the admission (DH-HMAC-CHAP); data travels in the clear.
+    Proof,
+}
+
+impl Demand {
+    /// Returns whether hosts need the key of their admission.
+    pub fn has_key(self) -> bool {
+        self != Self::Identifier
+    }
+
+    /// Returns whether data travels in the clear.
+    pub fn is_plain(self) -> bool {
+        self != Self::Tls
+    }
+}
+
 /// An agent's call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
@@ -31,9 +55,8 @@ pub enum Call {
         devices: Vec<DeviceInfo>,
         /// The time of sending.
         beat: Beat,
-        /// The target takes only connections under TLS, each with the key of an admission; if
-        /// false, only connections in the clear.
-        takes_tls: bool,
+        /// What the target demands of each connection.
+        demand: Demand,
     },
     /// The target lives, and reports its counts → [`Answer::Done`].
     Heartbeat {
@@ -53,11 +76,11 @@ pub struct DeviceCounts {
     pub device: DeviceId,
     /// Bytes read by clients of the same node, without the network.
     pub read_local_bytes: u64,
-    /// Bytes read over NVMe/TCP.
+    /// Bytes read over the network.
     pub read_remote_bytes: u64,
     /// Bytes written by clients of the same node, without the network.
     pub written_local_bytes: u64,
-    /// Bytes written over NVMe/TCP.
+    /// Bytes written over the network.
     pub written_remote_bytes: u64,
     /// Commands of all kinds.
     pub commands: u64,

@@ -45,7 +45,7 @@ pub use lease::Rights;
 
 /// Version of the messages. Both ends of a connection must have the same one: a job's processes
 /// come from one binary.
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 
 /// Longest name of a directory entry, in bytes (`NAME_MAX`).
 pub const NAME_MAX_BYTES: usize = 255;

@@ -30,6 +30,16 @@ impl BlockRange {
     }
 }
 
+/// The transport of the connections to a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Transport {
+    /// NVMe/TCP.
+    #[default]
+    Tcp,
+    /// NVMe/RDMA: data travels in the clear.
+    Rdma,
+}
+
 /// The address of a device's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceAddress {
@@ -39,6 +49,8 @@ pub struct DeviceAddress {
     pub subnqn: String,
     /// Namespace in that subsystem.
     pub nsid: u32,
+    /// How hosts connect to it.
+    pub transport: Transport,
 }
 
 /// A device of the pool, for clients.

@@ -1,6 +1,6 @@
 //! Socket addresses in C's form.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// Returns an address in the form for `bind`.
 pub(crate) fn to_storage(address: SocketAddr) -> libc::sockaddr_storage {
@@ -33,6 +33,27 @@ pub(crate) fn to_storage(address: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
+/// Converts an IP address from C; [`None`] for another family.
+///
+/// # Safety
+/// The address must be readable with the size of its family.
+pub(crate) unsafe fn from_pointer(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: guaranteed by the caller; the family says which structure it is.
+    unsafe {
+        match libc::c_int::from((*address).sa_family) {
+            libc::AF_INET => {
+                let inner = address.cast::<libc::sockaddr_in>().read_unaligned();
+                Some(Ipv4Addr::from(u32::from_be(inner.sin_addr.s_addr)).into())
+            }
+            libc::AF_INET6 => {
+                let inner = address.cast::<libc::sockaddr_in6>().read_unaligned();
+                Some(Ipv6Addr::from(inner.sin6_addr.s6_addr).into())
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Converts an address from C; an unknown family gives the unspecified address.
 pub(crate) fn from_storage(storage: &libc::sockaddr_storage) -> SocketAddr {
     let place = std::ptr::from_ref(storage);
@@ -63,7 +84,11 @@ mod tests {
     fn addresses_come_back() {
         for text in ["10.1.2.3:4420", "[fd00::7]:4420", "0.0.0.0:0", "[fe80::1%3]:1"] {
             let address: SocketAddr = text.parse().unwrap();
-            assert_eq!(from_storage(&to_storage(address)), address);
+            let storage = to_storage(address);
+            assert_eq!(from_storage(&storage), address);
+            // SAFETY: the storage is as large as any address.
+            let ip = unsafe { from_pointer((&raw const storage).cast()) };
+            assert_eq!(ip, Some(address.ip()));
         }
     }
 }

@@ -27,6 +27,10 @@ thread_local! {
     static SCRIPT: RefCell<VecDeque<(c_int, c_int, &'static [u8])>> = RefCell::default();
     static ARRIVED: RefCell<VecDeque<RdmaCmEvent>> = RefCell::default();
     static REQUESTED: RefCell<Vec<u8>> = RefCell::default();
+    static PRESENT: Cell<c_int> = const { Cell::new(1) };
+    static IS_ADDRESS: Cell<bool> = const { Cell::new(true) };
+    static REGIONS: Cell<usize> = const { Cell::new(0) };
+    static REGIONS_MAX: Cell<usize> = const { Cell::new(usize::MAX) };
     static NO_EVENT: Cell<c_int> = const { Cell::new(libc::EAGAIN) };
 }
 
@@ -97,6 +101,26 @@ pub(crate) fn windows(are_there: bool) {
     WINDOWS.set(if are_there { DEVICE_MEM_WINDOW_TYPE_2 } else { 0 });
 }
 
+/// Gives the machine this number of devices.
+pub(crate) fn present(count: c_int) {
+    PRESENT.set(count);
+}
+
+/// Makes addresses be those of the device, or of none.
+pub(crate) fn serves(is_address: bool) {
+    IS_ADDRESS.set(is_address);
+}
+
+/// Returns the number of registrations.
+pub(crate) fn regions() -> usize {
+    REGIONS.get()
+}
+
+/// Sets the number of registrations that the user may have.
+pub(crate) fn regions_max(count: usize) {
+    REGIONS_MAX.set(count);
+}
+
 /// Returns the number of windows that were freed.
 pub(crate) fn windows_freed() -> usize {
     FREED.get()
@@ -134,6 +158,8 @@ impl Fake {
         COMPLETIONS.take();
         events(0, libc::EAGAIN);
         let mut library = Library::without_functions();
+        library.get_device_list = get_device_list;
+        library.free_device_list = free_device_list;
         library.query_device = query_device;
         library.device_name = device_name;
         library.alloc_pd = alloc_pd;
@@ -218,6 +244,10 @@ unsafe extern "C" fn reg_mr(
     length: usize,
     _: c_int,
 ) -> *mut IbvMr {
+    if REGIONS.get() >= REGIONS_MAX.get() {
+        return ptr::null_mut();
+    }
+    REGIONS.set(REGIONS.get() + 1);
     let context = ptr::null_mut();
     Box::into_raw(Box::new(IbvMr { context, pd, addr, length, handle: 0, lkey: 1, rkey: 1 }))
 }
@@ -225,6 +255,7 @@ unsafe extern "C" fn reg_mr(
 unsafe extern "C" fn dereg_mr(region: *mut IbvMr) -> c_int {
     // SAFETY: it was made by `reg_mr`.
     drop(unsafe { Box::from_raw(region) });
+    REGIONS.set(REGIONS.get() - 1);
     0
 }
 
@@ -334,7 +365,7 @@ unsafe extern "C" fn connect(id: *mut RdmaCmId, parameters: *mut RdmaConnParam) 
 }
 
 unsafe extern "C" fn bind_addr(_: *mut RdmaCmId, _: *mut libc::sockaddr) -> c_int {
-    0
+    if IS_ADDRESS.get() { 0 } else { -1 }
 }
 
 unsafe extern "C" fn listen(_: *mut RdmaCmId, _: c_int) -> c_int {
@@ -355,6 +386,17 @@ unsafe extern "C" fn destroy_qp(_: *mut RdmaCmId) {}
 
 unsafe extern "C" fn disconnect(_: *mut RdmaCmId) -> c_int {
     0
+}
+
+unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut IbvDevice {
+    // SAFETY: the caller has space for it.
+    unsafe { *count = PRESENT.get() };
+    LISTS.set(LISTS.get() + 1);
+    ptr::dangling_mut()
+}
+
+unsafe extern "C" fn free_device_list(_: *mut *mut IbvDevice) {
+    LISTS.set(LISTS.get() - 1);
 }
 
 unsafe extern "C" fn get_devices(_: *mut c_int) -> *mut *mut IbvContext {

@@ -17,20 +17,24 @@ pub mod abi;
 mod address;
 mod connector;
 mod device;
+mod drivers;
 mod endpoint;
 mod events;
 #[cfg(test)]
 mod fake;
 mod library;
 mod listener;
+mod look;
 mod memory;
 mod queue;
 
 pub use connector::Connector;
 pub use device::Device;
+pub use drivers::Drivers;
 pub use endpoint::{Completion, Counts, Endpoint, Remote, Returned, Room};
 pub use library::Library;
 pub use listener::{Listener, Request};
+pub use look::{device_at, device_here};
 pub use queue::Sizes;
 
 use std::io;
@@ -58,6 +62,23 @@ pub enum Error {
          allow access to /dev/infiniband/rdma_cm, and see whether the machine has an RDMA device (rdma link)"
     )]
     ConnectionManager(io::Error),
+    /// The machine has no device.
+    #[error(
+        "not available: this machine has no RDMA device; `rdma link` lists them (soft-RoCE makes one: modprobe \
+         rdma_rxe && rdma link add rxe0 type rxe netdev eth0)"
+    )]
+    NoDevice,
+    /// The user may not lock memory.
+    #[error(
+        "not available: memory cannot be registered with the RDMA device {device} ({source}); raise the limit of \
+         locked memory (ulimit -l unlimited, or LimitMEMLOCK=infinity in systemd)"
+    )]
+    Memory {
+        /// The device.
+        device: String,
+        /// The library's error.
+        source: io::Error,
+    },
     /// The address does not belong to an RDMA device.
     #[error(
         "cannot listen on {address} over RDMA: {source}; `rdma link` lists this machine's RDMA devices, and the address \

@@ -2,8 +2,8 @@
 
 use crate::Error;
 use crate::abi::{
-    IbvCompChannel, IbvContext, IbvCq, IbvDeviceAttr, IbvMr, IbvPd, IbvQpInitAttr, RdmaCmEvent,
-    RdmaCmId, RdmaConnParam, RdmaEventChannel, Text,
+    IbvCompChannel, IbvContext, IbvCq, IbvDevice, IbvDeviceAttr, IbvMr, IbvPd, IbvQpInitAttr,
+    RdmaCmEvent, RdmaCmId, RdmaConnParam, RdmaEventChannel, Text,
 };
 use libc::{c_int, c_void, sockaddr};
 use std::ffi::CStr;
@@ -50,9 +50,12 @@ macro_rules! library {
 }
 
 library! {
+    get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut IbvDevice
+        = c"ibv_get_device_list" in 0,
+    free_device_list: unsafe extern "C" fn(*mut *mut IbvDevice) = c"ibv_free_device_list" in 0,
     query_device: unsafe extern "C" fn(*mut IbvContext, *mut IbvDeviceAttr) -> c_int
         = c"ibv_query_device" in 0,
-    device_name: unsafe extern "C" fn(*mut crate::abi::IbvDevice) -> Text
+    device_name: unsafe extern "C" fn(*mut IbvDevice) -> Text
         = c"ibv_get_device_name" in 0,
     alloc_pd: unsafe extern "C" fn(*mut IbvContext) -> *mut IbvPd = c"ibv_alloc_pd" in 0,
     dealloc_pd: unsafe extern "C" fn(*mut IbvPd) -> c_int = c"ibv_dealloc_pd" in 0,

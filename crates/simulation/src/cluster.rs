@@ -120,6 +120,7 @@ impl Cluster {
                 secret: PathBuf::new(),
                 plain: true,
                 checksum: node::Checksum::On,
+                fabric: node::Fabric::Tcp,
                 plain_data: true,
                 network_namespace: None,
                 listen: SocketAddr::new(node.address(), 0),

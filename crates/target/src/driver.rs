@@ -279,9 +279,10 @@ impl Server {
         let deadline = reactor::time::now() + patience;
         loop {
             match Self::start(target, options) {
-                Err(Error::Listen { source, .. })
-                    if source.kind() == std::io::ErrorKind::AddrInUse
-                        && reactor::time::now() < deadline =>
+                Err(
+                    Error::Listen { source, .. } | Error::Rdma(rdma::Error::Listen { source, .. }),
+                ) if source.kind() == std::io::ErrorKind::AddrInUse
+                    && reactor::time::now() < deadline =>
                 {
                     reactor::time::sleep(LISTEN_PAUSE).await;
                 }

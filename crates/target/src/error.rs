@@ -66,6 +66,11 @@ pub enum Error {
     /// that connects again would end its earlier controllers before its proof.
     #[error("hosts cannot be required to prove themselves when an agent admits them")]
     ProofOfAdmitted,
+    /// Proofs by the keys of admissions need controlled admissions, and connections in the clear.
+    #[error(
+        "hosts prove the keys of their admissions only if an agent admits them, and without TLS"
+    )]
+    ProofOfKey,
     /// TLS could not be set up.
     #[error("TLS cannot be used: {0}")]
     Tls(tls::Error),

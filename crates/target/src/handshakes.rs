@@ -115,7 +115,17 @@ impl Handshakes {
             }
         }
         drop(state);
-        Some(Attempt { handshakes: Arc::clone(self), peer, is_stranger })
+        Some(Attempt { handshakes: Arc::clone(self), peer, has_token: true, is_stranger })
+    }
+
+    /// Begins an attempt that costs too little to be limited.
+    pub(crate) fn begin_cheap(self: &Arc<Self>, peer: IpAddr) -> Attempt {
+        Attempt {
+            handshakes: Arc::clone(self),
+            peer: network(peer),
+            has_token: false,
+            is_stranger: false,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -141,12 +151,17 @@ impl Peer {
 pub(crate) struct Attempt {
     handshakes: Arc<Handshakes>,
     peer: IpAddr,
+    /// Whether it has taken a token of its peer.
+    has_token: bool,
     is_stranger: bool,
 }
 
 impl Attempt {
     /// Records the success of the attempt and returns its tokens.
     pub(crate) fn succeed(self, now: Instant) {
+        if !self.has_token {
+            return;
+        }
         let mut state = self.handshakes.state();
         if let Some(peer) = state.peers.get_mut(&self.peer) {
             peer.bucket.give_back();

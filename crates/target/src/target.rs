@@ -29,7 +29,7 @@ use nvme::{ControllerId, Nqn};
 use reactor::time::Instant;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -65,6 +65,8 @@ pub struct Target {
     generated: Arc<generated::Generated>,
     /// Set if hosts must or may connect under TLS.
     tls: OnceLock<tls::Required>,
+    /// Whether hosts prove the keys of their admissions.
+    is_admission_proved: AtomicBool,
     started: Instant,
 }
 
@@ -89,6 +91,7 @@ impl Target {
             keyring: Arc::default(),
             generated: Arc::default(),
             tls: OnceLock::new(),
+            is_admission_proved: AtomicBool::new(false),
             started: reactor::time::now(),
         }))
     }

@@ -1,5 +1,6 @@
 //! `tsumugi meta`: runs a metadata service with an embedded store, or checks such a store.
 
+use crate::confine::Files;
 use crate::deploy::life::Held;
 use crate::keys;
 use crate::observe::server::Listeners;
@@ -242,5 +243,9 @@ fn confine(args: &ServeArgs) -> anyhow::Result<()> {
     let mut readable: Vec<_> = system.iter().map(Path::new).collect();
     // A rule cannot name a namespace's file itself.
     readable.extend(args.network_namespace.as_deref().and_then(Path::parent));
-    crate::confine::confine_or_say(&[&args.store], &readable)
+    crate::confine::confine_or_say(Files {
+        writable: &[&args.store],
+        readable: &readable,
+        ..Files::default()
+    })
 }

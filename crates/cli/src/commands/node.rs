@@ -4,14 +4,16 @@
 //! that it does what a confined process cannot do: it creates missing files, and starts a helper
 //! process that mounts and unmounts (Landlock forbids all changes of mounts).
 
+use crate::confine::Files;
 use crate::deploy::life::Held;
 use crate::deploy::mounts::{self, Condition};
 use crate::observe::server::Listeners;
 use crate::signals;
-use ::node::{Mounter, Node, NodeConfig, Ready, Transport};
+use ::node::{Fabric, Mounter, Node, NodeConfig, Ready, Transport};
 use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use rdma::Drivers;
 use reactor::Runtime;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -88,6 +90,8 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     // Held open: a rule is for an inode, and /proc makes a new inode when it has forgotten the old
     // one.
     let _own = std::fs::File::open("/proc/self").context("cannot open /proc/self")?;
+    // Likewise: the confined process cannot load drivers.
+    let drivers = load_drivers(&config)?;
     confine(&config)?;
     args.try_open.iter().for_each(|path| try_open(path));
     crate::descriptors::raise_limit();
@@ -100,6 +104,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     let node = Node { config, credential, mounter };
     let mut held = held;
     runtime.block_on(::node::run(&node, |ready| show_ready(ready, held.as_mut()), shutdown))?;
+    drop(drivers);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -138,6 +143,14 @@ fn create_devices(config: &NodeConfig) -> anyhow::Result<()> {
     Ok(runtime(config)?.block_on(::node::create_devices(config, progress))?)
 }
 
+/// Loads the drivers of RDMA devices, if the node's data goes over RDMA.
+fn load_drivers(config: &NodeConfig) -> anyhow::Result<Option<Drivers>> {
+    if config.fabric == Fabric::Tcp {
+        return Ok(None);
+    }
+    Ok(Some(Drivers::load().context("fabric = \"rdma\"")?))
+}
+
 /// Confines the node to its own backing files, its file of marks, and the facts about the machine
 /// that it must read; before any thread starts, see [`crate::confine`].
 fn confine(config: &NodeConfig) -> anyhow::Result<()> {
@@ -156,7 +169,10 @@ fn confine(config: &NodeConfig) -> anyhow::Result<()> {
     // A rule cannot name a namespace's file itself.
     readable.extend(config.network_namespace.as_deref().and_then(Path::parent));
     own.extend(config.marks.as_deref());
-    crate::confine::confine_or_say(&own, &readable)
+    let is_rdma = config.fabric == Fabric::Rdma;
+    readable.extend(Drivers::readable().into_iter().filter(|_| is_rdma));
+    let devices: &[&Path] = if is_rdma { &[Path::new(Drivers::DEVICES)] } else { &[] };
+    crate::confine::confine_or_say(Files { writable: &own, readable: &readable, devices })
 }
 
 /// Prints whether the confined process can open a file.

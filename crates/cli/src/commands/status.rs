@@ -111,6 +111,11 @@ fn print(status: &Status) {
         print_node(node);
     }
     print_devices(status);
+    println!(
+        "data between nodes travels over {}: {}",
+        status.fabric.transport,
+        plain(&status.fabric.reason)
+    );
     print_encryption(status);
     if let Some(space) = &status.space {
         println!(

@@ -15,7 +15,7 @@ use super::services::{self, ReadyNode};
 use super::state::{MetaState, State};
 use super::stop::Stop;
 use super::users::User;
-use super::{fabric, fuse_uring, keeper, lease, record};
+use super::{data_fabric, fabric, fuse_uring, keeper, lease, record};
 use crate::deploy::site::devices::{self, Chosen};
 use crate::deploy::site::{self, Site};
 use anyhow::{Context, bail};
@@ -45,6 +45,7 @@ struct NodeFile<'a> {
     poll_us: reactor::Spin,
     pid_file: &'a Path,
     plain_data: bool,
+    fabric: data_fabric::Kind,
     checksum: &'a str,
     device: [DeviceEntry<'a>; 1],
 }
@@ -262,6 +263,7 @@ impl Machine {
             poll_us: self.plan.poll_us,
             pid_file: &self.state.node_life(state),
             plain_data: self.plan.plain_data,
+            fabric: self.plan.data_fabric.transport,
             checksum: &self.plan.checksum,
             device: [DeviceEntry { path: state.device.as_deref(), size }],
         };

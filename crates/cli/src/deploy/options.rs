@@ -1,5 +1,6 @@
 //! The options of `tsumugi up`, the plan that they make, and what `up` came to.
 
+use super::data_fabric::{DataFabric, Wanted};
 use super::fabric;
 use super::job::JobArgs;
 use super::plan::{DevicePlan, MetaPlan, NodePlan, Plan};
@@ -14,7 +15,7 @@ use crate::engine;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 use tls::{Holder, JobKey};
@@ -36,6 +37,8 @@ Examples:
     tsumugi up --local 2 --lease 1h                     ends unless `tsumugi renew` runs every hour
     tsumugi up --nodes ./hosts.txt --device '/dev/disk/by-id/nvme-*-part4'
                                                         on each machine the first free device
+    tsumugi up --nodes ./hosts.txt --plain-data --fabric auto
+                                                        data over RDMA if every node has it
 
 Each line of a file of nodes: HOST [name=NAME] [address=IP] [device=PATH] [mount=DIR] [dir=DIR]
     HOST     its name for ssh
@@ -97,7 +100,11 @@ pub(crate) struct UpArgs {
     pub(crate) netns: Netns,
     /// Send data between nodes in the clear: programs on their network can read and change it
     #[arg(long)]
-    plain_data: bool,
+    pub(crate) plain_data: bool,
+    /// Fabric that carries data between nodes: RDMA needs --plain-data, and an RDMA device at each node's
+    /// address
+    #[arg(long, value_enum, default_value_t, value_name = "FABRIC")]
+    pub(crate) fabric: Wanted,
     /// Store checksums of data, and compare data with them when it is read
     #[arg(long, value_enum, default_value_t, value_name = "WHETHER")]
     checksum: Checksum,
@@ -199,6 +206,8 @@ pub(crate) struct Outcome {
     pub(crate) prepared: Duration,
     /// Time from then until all nodes were ready.
     pub(crate) ready: Duration,
+    /// The fabric that carries data between them.
+    pub(crate) data_fabric: DataFabric,
 }
 
 impl UpArgs {
@@ -214,10 +223,20 @@ impl UpArgs {
         }
     }
 
-    /// Returns the plan of this machine with `count` nodes and the metadata service.
-    pub(crate) fn plan(&self, has_fabric: bool, count: usize) -> anyhow::Result<Plan> {
+    /// Returns the plan of this machine with `count` nodes and the metadata service. `data` is the
+    /// address of the nodes' targets, if it is chosen.
+    pub(crate) fn plan(
+        &self,
+        has_fabric: bool,
+        count: usize,
+        data: Option<IpAddr>,
+    ) -> anyhow::Result<Plan> {
         let address = |address: Ipv4Addr, port: u16| {
             if has_fabric { (address, port) } else { (Ipv4Addr::LOCALHOST, 0) }.into()
+        };
+        let target = |index| match data {
+            Some(data) => (data, 0).into(),
+            None => address(fabric::node_address(index), fabric::TARGET_PORT),
         };
         let base = self.mount_base()?;
         let job = JobKey::generate();
@@ -225,7 +244,7 @@ impl UpArgs {
             let name = format!("node{}", index + 1);
             Ok(NodePlan {
                 key: job.of(&Holder::Node(name.clone()))?.to_line().into(),
-                listen: address(fabric::node_address(index), fabric::TARGET_PORT),
+                listen: target(index),
                 mount: base.as_ref().map(|base| base.join(&name)),
                 device: self.device(),
                 name,
@@ -253,6 +272,7 @@ impl UpArgs {
             engine: engine::insisted(),
             poll_us: self.poll_us,
             plain_data: self.plain_data,
+            data_fabric: DataFabric::default(),
             checksum: self.checksum.name().into(),
             owner: self.owner()?,
             fuse_uring: self.fuse_uring,

@@ -1,6 +1,7 @@
 //! One machine's tasks for a job. `up` makes a plan per machine; [`super::machine`] carries it out,
 //! here or at the other end of ssh.
 
+use super::data_fabric::DataFabric;
 use super::process::Process;
 use super::slurm::SlurmRun;
 use super::users::User;
@@ -75,6 +76,9 @@ pub(crate) struct Plan {
     pub(crate) poll_us: reactor::Spin,
     /// Data between nodes travels in the clear.
     pub(crate) plain_data: bool,
+    /// The fabric that carries the data.
+    #[serde(default)]
+    pub(crate) data_fabric: DataFabric,
     /// Whether checksums of data are made and checked: `on` or `off`.
     #[serde(default = "checksum_on")]
     pub(crate) checksum: String,

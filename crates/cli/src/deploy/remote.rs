@@ -18,6 +18,7 @@ mod step;
 mod tree;
 
 use super::cleanup::{self, Report};
+use super::data_fabric;
 use super::hosts::{self, Host};
 use super::job::JobDir;
 use super::options::{Outcome, UpArgs, show};
@@ -114,6 +115,8 @@ pub(crate) fn up(
     stop: &Stop,
 ) -> anyhow::Result<Outcome> {
     let hosts = launcher.hosts()?;
+    // What no machine can change is refused before any is reached.
+    data_fabric::of_options(args.fabric, args.plain_data)?;
     let mut plan = args.bare_plan(Vec::new())?;
     // If this machine dies, no other machine knows of the owning process. A step's agents end with
     // the process.
@@ -162,6 +165,7 @@ pub(crate) fn up(
         if let Some(lasts) = state.lease() {
             lease::renew(dir, lasts)?;
         }
+        state.data_fabric.clone_from(&outcome.data_fabric);
         state.is_ready = true;
         state.write(dir)?;
         Ok(outcome)
@@ -244,7 +248,10 @@ fn converse(
 ) -> anyhow::Result<Outcome> {
     let start = Instant::now();
     let spots = look::look(dir, &mut machines, (hosts, states), stop, reached)?;
-    let plans = plans(args, dir, hosts, &hosts::addresses(hosts, &spots)?, base)?;
+    let addresses = hosts::addresses(hosts, &spots)?;
+    let data_fabric = look::choose_fabric(args, &mut machines, hosts, &addresses, stop)?;
+    let base = Plan { data_fabric: data_fabric.clone(), ..base.clone() };
+    let plans = plans(args, dir, hosts, &addresses, &base)?;
     for (machine, plan) in machines.iter_mut().zip(&plans) {
         machine.order(&Order::Begin(Box::new(plan.clone())))?;
     }
@@ -267,7 +274,7 @@ fn converse(
     let prepared = start.elapsed();
     let start = Instant::now();
     let nodes = start_all(args, &mut machines, stop)?;
-    Ok(Outcome { nodes, prepared, ready: start.elapsed() })
+    Ok(Outcome { nodes, prepared, ready: start.elapsed(), data_fabric })
 }
 
 fn start_all(

@@ -13,6 +13,7 @@ use crate::deploy::size;
 use crate::deploy::users::User;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Deserializer};
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -81,6 +82,11 @@ pub(crate) struct NodeEntry {
 }
 
 impl Site {
+    /// Returns this machine's address in the network for data, if the site has one.
+    pub(crate) fn data_address(&self) -> Option<IpAddr> {
+        self.data_network.and_then(Subnet::own_address)
+    }
+
     /// Reads this machine's file. Without a file all settings have their defaults.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! files, and those are listed in the last state that reached the disk, or are in the job's own
 //! directory.
 
+use super::data_fabric::DataFabric;
 use super::job::JobDir;
 use super::life::Holder;
 use super::place;
@@ -64,6 +65,9 @@ pub(crate) struct State {
     /// The user for whom root created it.
     #[serde(default)]
     pub(crate) owner: Option<User>,
+    /// The fabric that carries data between its nodes.
+    #[serde(default)]
+    pub(crate) data_fabric: DataFabric,
     /// Whether it asked for FUSE over `io_uring` on this machine.
     #[serde(default)]
     pub(crate) fuse_uring: bool,
@@ -198,6 +202,7 @@ impl State {
             directories: Vec::new(),
             dir: dir.path().into(),
             owner: None,
+            data_fabric: DataFabric::default(),
             fuse_uring: false,
             engine: None,
             is_kept: false,
@@ -215,6 +220,7 @@ impl State {
     pub(crate) fn of_plan(dir: &JobDir, plan: &Plan) -> anyhow::Result<State> {
         let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
         state.owner.clone_from(&plan.owner);
+        state.data_fabric.clone_from(&plan.data_fabric);
         state.fuse_uring = plan.fuse_uring;
         state.engine.clone_from(&plan.engine);
         state.is_kept = plan.is_kept;

@@ -1,6 +1,7 @@
 //! The output of `tsumugi status --json`. New versions only add fields.
 
 use super::admin::{self, FileHit};
+use super::data_fabric::{self, DataFabric};
 use super::job::JobDir;
 use super::keeper::KeeperRecord;
 use super::lease;
@@ -67,6 +68,9 @@ pub(crate) struct Status {
     pub(crate) note: Option<String>,
     /// Why the metadata service's part below is missing, if it is.
     pub(crate) trouble: Option<String>,
+    /// The fabric that carries data between nodes, with the reason for it.
+    #[serde(default)]
+    pub(crate) fabric: DataFabric,
     /// Nodes.
     pub(crate) nodes: Vec<NodeStatus>,
     /// The keeper of the job on this machine, if there is one.
@@ -213,6 +217,9 @@ pub(crate) struct DeviceStatus {
     pub(crate) uuid: String,
     /// Address and port of its target.
     pub(crate) address: String,
+    /// The transport of connections to its target: `tcp` or `rdma`.
+    #[serde(default)]
+    pub(crate) transport: data_fabric::Kind,
     /// NQN of its subsystem.
     pub(crate) subnqn: String,
     /// Its namespace identifier there.
@@ -228,11 +235,11 @@ pub(crate) struct DeviceStatus {
     pub(crate) encrypted: Option<bool>,
     /// Bytes that its own node has read.
     pub(crate) read_local_bytes: u64,
-    /// Bytes read over NVMe/TCP.
+    /// Bytes that others have read over the network.
     pub(crate) read_remote_bytes: u64,
     /// Bytes that its own node has written.
     pub(crate) written_local_bytes: u64,
-    /// Bytes written over NVMe/TCP.
+    /// Bytes that others have written over the network.
     pub(crate) written_remote_bytes: u64,
     /// Number of commands of all kinds.
     pub(crate) commands: u64,
@@ -298,6 +305,7 @@ impl Status {
                     .into()
             }),
             trouble: None,
+            fabric: state.data_fabric.clone(),
             nodes: nodes(&state),
             keeper: if is_own { keeper(dir, &state)? } else { None },
             scrub: if is_own { scrub(dir) } else { None },
@@ -371,6 +379,7 @@ impl Status {
                 device: info.device.0,
                 node: info.node,
                 uuid: info.uuid.to_string(),
+                transport: info.address.transport.into(),
                 address: info.address.traddr,
                 subnqn: info.address.subnqn,
                 nsid: info.address.nsid,

@@ -1,6 +1,7 @@
 //! The machine: kernel, engine, FUSE, limits, the site's file, leftovers of earlier jobs.
 
 use super::{Finding, Level};
+use crate::deploy::data_fabric;
 use crate::deploy::jobs::{self, Condition};
 use crate::deploy::others;
 use crate::deploy::site::{self, Site};
@@ -24,7 +25,7 @@ pub(super) fn look() -> Vec<Finding> {
     if !rustix::process::geteuid().is_root() {
         all.push(mount_helper());
     }
-    all.extend([descriptors(), site_file(), leftovers()]);
+    all.extend([descriptors(), rdma(), site_file(), leftovers()]);
     all
 }
 
@@ -53,6 +54,18 @@ fn engine() -> Finding {
         Err(error) => {
             let fix = "leave --engine and TSUMUGI_ENGINE out";
             Finding::bad("engine", Level::Missing, error.to_string(), fix)
+        }
+    }
+}
+
+/// Tells whether data could go over RDMA. No job needs that.
+fn rdma() -> Finding {
+    // An unusable site file is a separate finding.
+    let data = Site::read().ok().and_then(|site| site.data_address());
+    match data_fabric::device_here(data) {
+        Ok((address, device)) => Finding::ok("rdma", format!("{device} at {address}")),
+        Err(why) => {
+            Finding::ok("rdma", format!("{why} (only `tsumugi up --fabric rdma` needs it)"))
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::devices::pool_device::{Connection, PoolDevice};
 use crate::devices::remote::{Remote, RemoteAccess};
 use block::Device;
 use protocol::client::{Answer, Call, SessionCall};
-use protocol::space::DeviceInfo;
+use protocol::space::{DeviceInfo, Transport};
 use protocol::{DeviceId, Errno, InodeId};
 use reactor::time::sleep;
 use std::fmt::Display;
@@ -80,7 +80,9 @@ impl Client {
             let times = self.session.times();
             // A probe that fails is repeated.
             let patience = if is_probe { times.heartbeat } else { times.target_deadline };
-            if key.is_none() && !self.devices.plain_data {
+            // RDMA has no encryption.
+            let is_clear = key.is_none() || info.address.transport == Transport::Rdma;
+            if is_clear && !self.devices.plain_data {
                 return Err(self.failed(&pool_device, "connecting", &IN_THE_CLEAR, false));
             }
             Connection::Remote(

@@ -1,11 +1,11 @@
-//! A device over NVMe/TCP.
+//! A device over NVMe/TCP or NVMe/RDMA.
 
 use crate::session::Session;
-use auth::TlsKey;
+use auth::{KeyPair, Policy, TlsKey};
 use block::Device;
 use host::{ConnectOptions, Controller, Namespace, TlsOptions};
 use nvme::{Nqn, Nsid};
-use protocol::space::DeviceInfo;
+use protocol::space::{DeviceInfo, Transport};
 use protocol::{DataKey, HostId};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -25,6 +25,19 @@ fn host_name(host: HostId, nsid: Nsid) -> Result<Nqn, nvme::Error> {
 fn tls(key: DataKey, hostnqn: &Nqn, subnqn: &Nqn) -> Result<TlsOptions, Obstacle> {
     let key = TlsKey::new(None, key.into_bytes()).map_err(|error| error.to_string())?;
     Ok(TlsOptions::of_admission(key, hostnqn, subnqn)?)
+}
+
+/// Sets how the host proves that it has the key of its admission: by TLS, or over RDMA, which has no
+/// TLS, by a proof on each queue pair. Over RDMA the target has to prove the same.
+fn use_key(options: &mut ConnectOptions, key: DataKey) -> Result<(), Obstacle> {
+    if options.transport == host::Transport::Tcp {
+        options.tls = Some(tls(key, &options.hostnqn, &options.subsystem_nqn)?);
+        return Ok(());
+    }
+    let key = TlsKey::new(None, key.into_bytes()).map_err(|error| error.to_string())?;
+    options.dhchap = Some(KeyPair::of_admission(&key));
+    options.dhchap_policy = Policy::of_admission();
+    Ok(())
 }
 
 /// Why there is no connection to a device's target.
@@ -71,7 +84,8 @@ impl From<String> for Obstacle {
 pub(crate) struct RemoteAccess {
     /// The host that the session is to targets.
     pub(crate) host: HostId,
-    /// The key that came with the admission; without one the connection is in the clear.
+    /// The key that came with the admission, for TLS or a proof; without one the host shows only its
+    /// identifier.
     pub(crate) key: Option<DataKey>,
     /// How long connecting a queue pair may take.
     pub(crate) patience: Duration,
@@ -84,7 +98,7 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Connects: under TLS with the key that came with the admission, in the clear without a key.
+    /// Connects with the key that came with the admission: under TLS over TCP, with a proof over RDMA.
     ///
     /// # Errors
     /// What failed.
@@ -100,10 +114,15 @@ impl Remote {
         let nqn: Nqn = info.address.subnqn.parse().map_err(|error| format!("{error}"))?;
         let nsid = Nsid(info.address.nsid);
         let hostnqn = host_name(host, nsid).map_err(|error| error.to_string())?;
-        let tls = key.map(|key| tls(key, &hostnqn, &nqn)).transpose()?;
         let mut options =
             ConnectOptions::new(address, nqn).with_host(nvme::HostId(host.0), hostnqn);
-        options.tls = tls;
+        options.transport = match info.address.transport {
+            Transport::Tcp => host::Transport::Tcp,
+            Transport::Rdma => host::Transport::Rdma,
+        };
+        if let Some(key) = key {
+            use_key(&mut options, key)?;
+        }
         options.nr_io_queues = QUEUE_PAIRS;
         // An early error is better than waiting for a node that may never come back.
         options.fast_io_fail_tmo = Some(session.times().session_deadline);
@@ -126,6 +145,31 @@ impl Remote {
     pub(super) async fn close(self) {
         if let Err(error) = self.controller.disconnect().await {
             tracing::debug!(%error, "a controller was not shut down in order");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::data_key::DATA_KEY_BYTES;
+
+    /// Goal: the key of an admission is used for TLS over TCP. Over RDMA, which has none, the host
+    /// proves the key, and demands the same of the target; the options are valid for the transport.
+    #[test]
+    fn a_key_is_used_on_each_transport() {
+        for transport in [host::Transport::Tcp, host::Transport::Rdma] {
+            let is_rdma = transport == host::Transport::Rdma;
+            let subsystem = Nqn::from_uuid([2; 16]);
+            let address = SocketAddr::from(([10, 0, 0, 1], 4420));
+            let mut options = ConnectOptions::new(address, subsystem);
+            options.transport = transport;
+            let key = DataKey::new(vec![3; DATA_KEY_BYTES].into()).unwrap();
+            use_key(&mut options, key).unwrap();
+            options.check().unwrap();
+            assert_eq!(options.tls.is_some(), !is_rdma);
+            let demands = options.dhchap.as_ref().and_then(|keys| keys.controller.as_ref());
+            assert_eq!(demands.is_some(), is_rdma);
         }
     }
 }

@@ -7,7 +7,7 @@ use protocol::auth::Secret;
 use protocol::client::{
     Answer, Call, ChangeCall, Push, PushAnswer, Request, Response, SessionCall,
 };
-use protocol::space::{DeviceAddress, DeviceInfo};
+use protocol::space::{DeviceAddress, DeviceInfo, Transport};
 use protocol::{DeviceId, Errno, Incarnation, InodeId, Rights};
 use reactor::JoinHandle;
 use reactor::time::sleep;
@@ -22,7 +22,12 @@ fn device(online: bool) -> DeviceInfo {
         device: DeviceId(1),
         uuid: uuid::Uuid::from_u128(1),
         node: "node".into(),
-        address: DeviceAddress { traddr: String::new(), subnqn: String::new(), nsid: 1 },
+        address: DeviceAddress {
+            traddr: String::new(),
+            subnqn: String::new(),
+            nsid: 1,
+            transport: Transport::Tcp,
+        },
         block_size: 4096,
         blocks: 1,
         incarnation: Incarnation(1),

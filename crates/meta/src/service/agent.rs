@@ -6,7 +6,7 @@ use super::outbox::{Outgoing, refusal};
 use super::shared::Shared;
 use crate::admission::{AgentState, NodeTarget};
 use crate::sessions::Session;
-use protocol::agent::{Answer, Call, Push, PushAnswer};
+use protocol::agent::{Answer, Call, Demand, Push, PushAnswer};
 use protocol::space::DeviceInfo;
 use protocol::{DataKey, DeviceId, Errno, HostId, client};
 use reactor::time::{now, timeout_at};
@@ -31,9 +31,9 @@ struct AgentPeer {
 impl Handler<Acceptor<Agent>> for AgentPeer {
     fn called(&self, call: Call, reply: AgentReply) {
         match call {
-            Call::Register { node, devices, beat, takes_tls } => {
+            Call::Register { node, devices, beat, demand } => {
                 self.state.heard(beat);
-                self.register(&node, devices, takes_tls, reply);
+                self.register(&node, devices, demand, reply);
             }
             Call::Heartbeat { beat, counts } => {
                 self.state.heard(beat);
@@ -72,7 +72,7 @@ fn send(reply: AgentReply, answer: &Answer) {
 }
 
 impl AgentPeer {
-    fn register(&self, node: &str, devices: Vec<DeviceInfo>, takes_tls: bool, reply: AgentReply) {
+    fn register(&self, node: &str, devices: Vec<DeviceInfo>, demand: Demand, reply: AgentReply) {
         if node.len() > super::client::NODE_MAX_BYTES {
             return send(reply, &Answer::Refused("the node's name is too long".into()));
         }
@@ -80,7 +80,7 @@ impl AgentPeer {
             tracing::warn!(node, "an agent is refused: its key is that of another node");
             return send(reply, &Answer::Refused("the key is that of another node".into()));
         }
-        if takes_tls && self.shared.data_keys.is_none() {
+        if demand.has_key() && self.shared.data_keys.is_none() {
             let reason = "the metadata service has no keys for targets: it runs with --plain";
             return send(reply, &Answer::Refused(reason.into()));
         }
@@ -92,7 +92,7 @@ impl AgentPeer {
             tracing::warn!(node, fault, "an agent is refused");
             return send(reply, &Answer::Refused(fault));
         }
-        *self.state.target.borrow_mut() = NodeTarget { node: node.to_owned(), takes_tls };
+        *self.state.target.borrow_mut() = NodeTarget { node: node.to_owned(), demand };
         let mut ids = Vec::new();
         for info in &infos {
             let registered = self.shared.core.borrow_mut().register_device(info);
@@ -304,10 +304,10 @@ impl Shared {
         Ok(client::Answer::Admitted { incarnation: info.incarnation, key })
     }
 
-    /// Derives the key with which a session connects to a node's target, if that takes TLS. Each
+    /// Derives the key with which a session connects to a node's target, if that demands one. Each
     /// admission of the session there derives the same key, so no key is stored.
     fn data_key(&self, session: &Session, target: &NodeTarget) -> Option<DataKey> {
-        if !target.takes_tls {
+        if !target.demand.has_key() {
             return None;
         }
         let of = DataKeyUse {

@@ -167,7 +167,7 @@ impl Core {
 mod tests {
     use super::{ENTRY_MAX_BYTES, encoded_max};
     use protocol::frame::{HEADER_BYTES, Kind, encode};
-    use protocol::space::{DeviceAddress, DeviceInfo};
+    use protocol::space::{DeviceAddress, DeviceInfo, Transport};
     use protocol::{DeviceId, Incarnation};
     use uuid::Uuid;
 
@@ -182,6 +182,7 @@ mod tests {
                 traddr: "a".repeat(256),
                 subnqn: "q".repeat(223),
                 nsid: u32::MAX,
+                transport: Transport::Tcp,
             },
             block_size: u32::MAX,
             blocks: u64::MAX,

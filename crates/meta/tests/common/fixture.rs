@@ -4,7 +4,7 @@ use meta::store::{CrashPoint, MemoryStore};
 use meta::tree::{Boot, Context, Core};
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Call, ChangeCall, Creation};
-use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation};
+use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation, Transport};
 use protocol::{
     AllocationId, DeviceId, Errno, Extent, ExtentList, FreeEpoch, Generation, HostId, Incarnation,
     InodeId, Place, Rights, SessionId, Timestamp,
@@ -81,7 +81,12 @@ impl Fixture {
             device: DeviceId(0),
             uuid: Uuid::from_u128(100),
             node: "node".to_owned(),
-            address: DeviceAddress { traddr: String::new(), subnqn: String::new(), nsid: 1 },
+            address: DeviceAddress {
+                traddr: String::new(),
+                subnqn: String::new(),
+                nsid: 1,
+                transport: Transport::Tcp,
+            },
             block_size: BLOCK_BYTES,
             blocks: BLOCKS,
             incarnation: Incarnation(7),

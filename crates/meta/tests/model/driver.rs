@@ -13,7 +13,7 @@ use protocol::client::{
     XattrMode,
 };
 use protocol::inline::{Bytes, InlineRun};
-use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation};
+use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation, Transport};
 use protocol::sums::{Sums, checksum};
 use protocol::{
     AllocationId, DeviceId, Errno, Extent, ExtentList, FreeEpoch, HostId, Incarnation, InodeId,
@@ -63,7 +63,12 @@ fn device(number: u128) -> DeviceInfo {
         device: DeviceId(0),
         uuid: Uuid::from_u128(100 + number),
         node: "node".to_owned(),
-        address: DeviceAddress { traddr: String::new(), subnqn: String::new(), nsid: 1 },
+        address: DeviceAddress {
+            traddr: String::new(),
+            subnqn: String::new(),
+            nsid: 1,
+            transport: Transport::Tcp,
+        },
         block_size: BLOCK,
         blocks: BLOCKS[number as usize],
         incarnation: Incarnation(7),

@@ -9,7 +9,7 @@ use protocol::client::{
     Slot,
 };
 use protocol::lease::Recalled;
-use protocol::space::{DeviceAddress, DeviceInfo, NewAllocation, SpaceGrant};
+use protocol::space::{DeviceAddress, DeviceInfo, NewAllocation, SpaceGrant, Transport};
 use protocol::{
     AllocationId, Attr, DeviceId, Errno, Extent, ExtentList, FreeEpoch, Generation, HostId,
     Incarnation, InodeId, Place, Rights, SessionId, agent,
@@ -451,6 +451,7 @@ pub(crate) fn device(uuid: u128, blocks: u64) -> DeviceInfo {
             traddr: "127.0.0.1:4420".into(),
             subnqn: "nqn.2014-08.org.example:test".into(),
             nsid: 1,
+            transport: Transport::Tcp,
         },
         block_size: 4096,
         blocks,
@@ -476,8 +477,12 @@ impl TestAgent {
             Connection::connect(address, &options, &CREDENTIAL, Limits::default(), handler)
                 .await
                 .unwrap();
-        let call =
-            agent::Call::Register { node: "node1".into(), devices, beat: beat(), takes_tls: false };
+        let call = agent::Call::Register {
+            node: "node1".into(),
+            devices,
+            beat: beat(),
+            demand: agent::Demand::Identifier,
+        };
         let Ok(agent::Answer::Registered(devices)) = connection.call(&call, None).await else {
             panic!("not registered")
         };

@@ -3,7 +3,7 @@
 use super::*;
 use crate::tests::{CREDENTIAL, TestClient, service};
 use protocol::client::{Call as ClientCall, SessionCall};
-use protocol::space::DeviceAddress;
+use protocol::space::{DeviceAddress, Transport};
 use protocol::{InodeId, Rights};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -84,6 +84,7 @@ fn config(line: &Line, times: Times) -> AgentConfig {
                 traddr: "127.0.0.1:4420".into(),
                 subnqn: "nqn.2014-08.org.example:test".into(),
                 nsid: 1,
+                transport: Transport::Tcp,
             },
             block_size: 4096,
             blocks: 65536,
@@ -93,7 +94,7 @@ fn config(line: &Line, times: Times) -> AgentConfig {
         }],
         namespaces: Vec::new(),
         admissions,
-        takes_tls: false,
+        demand: protocol::agent::Demand::Identifier,
     }
 }
 

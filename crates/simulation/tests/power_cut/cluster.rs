@@ -89,6 +89,7 @@ pub(crate) async fn start_node_with(
         plain: true,
         plain_data: true,
         checksum: node::Checksum::On,
+        fabric: node::Fabric::Tcp,
         network_namespace: None,
         listen: SocketAddr::new(machine.address(), 0),
         mount: None,

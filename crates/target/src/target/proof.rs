@@ -3,6 +3,12 @@
 //! A secret belongs to a host and holds for all subsystems. Discovery requires the proof only if
 //! configured: nvme-cli cannot authenticate there. Otherwise the discovery log shows subsystems and
 //! addresses to any peer that claims a host's name. A host without a secret gives no proof.
+//!
+//! Where an agent admits hosts, the key of an admission can be the secret
+//! ([`Target::require_admission_proofs`]). Then each host proves itself, on discovery too. This
+//! guards connections without TLS: an identifier is sent in the clear, and a listener could claim
+//! it. A proof comes after Connect, which ends the earlier controllers of the claimed host. So who
+//! has heard an identifier can end connections, but gets none.
 
 use super::Target;
 use super::connect::{ConnectFailure, Wanted};
@@ -13,6 +19,7 @@ use auth::{KeyPair, Names, Policy};
 use nvme::{Nqn, Status};
 use reactor::time::Instant;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 
 /// The keys and the policy for the proof of one host.
 #[derive(Clone, Debug)]
@@ -64,6 +71,37 @@ impl Target {
         self.registry().is_discovery_proved = true;
     }
 
+    /// Requires from now on that each host proves the key of its admission on each of its queue
+    /// pairs. The target proves the same key to the host, if the host demands it.
+    ///
+    /// # Errors
+    /// [`Error::ProofOfKey`] unless admissions are controlled, and if hosts use TLS.
+    pub fn require_admission_proofs(&self) -> Result<(), Error> {
+        if *self.admissions.mode() != AdmissionMode::Controlled || self.tls.get().is_some() {
+            return Err(Error::ProofOfKey);
+        }
+        self.is_admission_proved.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Returns whether hosts prove the keys of their admissions.
+    pub(super) fn proves_admissions(&self) -> bool {
+        self.is_admission_proved.load(Ordering::Acquire)
+    }
+
+    /// Returns whether a host that wants to connect has an admission with a key, and a name for its
+    /// proof.
+    pub(super) fn may_prove(&self, wanted: &Wanted) -> bool {
+        wanted.host_name.is_some() && self.admissions.key(wanted.host).is_some()
+    }
+
+    /// Returns the proof of the key of an admission in force.
+    fn proof_of_admission(&self, wanted: &Wanted) -> Option<(Nqn, HostProof)> {
+        let host = wanted.host_name.clone()?;
+        let keys = KeyPair::of_admission(&self.admissions.key(wanted.host)?);
+        Some((host, HostProof { keys, policy: Policy::of_admission() }))
+    }
+
     /// Returns the proof that a host must give before it is admitted, if any. A peer with too many
     /// attempts gets the status to retry later. A connection under TLS with a generated key needs
     /// no other proof.
@@ -74,13 +112,26 @@ impl Target {
         peer: SocketAddr,
         now: Instant,
     ) -> Result<Option<Proof>, ConnectFailure> {
-        let Some((host, mut proof)) = self.required_proof(wanted, tls_identity) else {
+        let required = self.required_proof(wanted, tls_identity);
+        let is_of_admission = self.proves_admissions();
+        let Some((host, mut proof)) = required else {
+            if is_of_admission {
+                // The admission has ended since the target looked for its key.
+                self.admissions.note_refused();
+                return Err(Status::CONNECT_INVALID_HOST.into());
+            }
             return Ok(None);
         };
         // Discovery stays in the clear.
         proof.policy.concatenation &= !wanted.subsystem_name.is_discovery();
         let is_concatenated = proof.policy.concatenation;
-        let Some(attempt) = self.handshakes.begin(peer.ip(), now) else {
+        let attempt = if is_of_admission {
+            // Without a group it takes a few hashes.
+            Some(self.handshakes.begin_cheap(peer.ip()))
+        } else {
+            self.handshakes.begin(peer.ip(), now)
+        };
+        let Some(attempt) = attempt else {
             // The host may try again.
             return Err(ConnectFailure { status: Status::CONNECT_CONTROLLER_BUSY, dword0: 0 });
         };
@@ -95,6 +146,9 @@ impl Target {
         wanted: &Wanted,
         tls_identity: Option<&[u8]>,
     ) -> Option<(Nqn, HostProof)> {
+        if self.proves_admissions() {
+            return self.proof_of_admission(wanted);
+        }
         let host = wanted.host_name.as_ref().filter(|_| !self.is_proved_by(tls_identity))?;
         let registry = self.registry();
         let is_asked = registry.is_discovery_proved || !wanted.subsystem_name.is_discovery();

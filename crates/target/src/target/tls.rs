@@ -169,6 +169,9 @@ impl Target {
     }
 
     fn require(&self, source: impl Keys, keys: KeysOf) -> Result<(), Error> {
+        if self.proves_admissions() {
+            return Err(Error::ProofOfKey);
+        }
         if self.tls.get().is_none() {
             let server = ::tls::Server::new(source).map_err(Error::Tls)?;
             // Another thread may have been first: its server has the same keys.
@@ -209,7 +212,8 @@ impl Target {
         wanted: &Wanted,
         identity: Option<&[u8]>,
     ) -> Result<(), ConnectFailure> {
-        if self.may_connect(wanted, identity) {
+        // A host that proves its admission is refused, and counted, when the target looks for that.
+        if self.proves_admissions() || self.may_connect(wanted, identity) {
             return Ok(());
         }
         self.admissions.note_refused();
@@ -222,10 +226,13 @@ impl Target {
     }
 
     /// Returns whether a connection's key is valid for the host and the subsystem of a Connect on
-    /// it. The key of an admission has to be in force now, not only at the handshake. The key of a
+    /// it, or the host can prove itself later. The key of an admission has to be in force now, not only at the handshake. The key of a
     /// host must not have been removed, or replaced by one with another identity, since the
     /// handshake.
     pub(super) fn may_connect(&self, wanted: &Wanted, identity: Option<&[u8]>) -> bool {
+        if self.proves_admissions() {
+            return self.may_prove(wanted);
+        }
         let Some(required) = self.tls.get() else { return true };
         if required.keys == KeysOf::Generated {
             return self.may_concatenate(wanted, identity);

@@ -9,6 +9,7 @@ use super::pieces;
 use super::tree::Tree;
 use crate::deploy::bounded::lines;
 use crate::deploy::cleanup;
+use crate::deploy::data_fabric;
 use crate::deploy::hosts::Spot;
 use crate::deploy::job::JobDir;
 use crate::deploy::machine::Machine;
@@ -173,6 +174,10 @@ fn carry_out(
             voice.send(Reply::Spot(Spot::here(peers)?))?;
             continue;
         }
+        if let Order::LookForRdma { address } = &order {
+            voice.send(Reply::Rdma(data_fabric::device_at(*address)))?;
+            continue;
+        }
         if let Order::Begin(mut plan) = order {
             if machine.is_some() {
                 bail!("begun already");
@@ -215,9 +220,11 @@ fn step(machine: &mut Machine, order: &Order, voice: &Voice) -> anyhow::Result<R
             })?;
             Ok(Reply::Done)
         }
-        Order::Spread { .. } | Order::Look { .. } | Order::Begin(_) | Order::Finish => {
-            bail!("out of order: {order:?}")
-        }
+        Order::Spread { .. }
+        | Order::Look { .. }
+        | Order::LookForRdma { .. }
+        | Order::Begin(_)
+        | Order::Finish => bail!("out of order: {order:?}"),
     }
 }
 

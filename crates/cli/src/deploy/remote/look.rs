@@ -4,8 +4,10 @@
 use super::BEGIN_WITHIN;
 use super::conversation::Conversation;
 use super::messages::{Order, Reply};
+use crate::deploy::data_fabric::{self, DataFabric, Look};
 use crate::deploy::hosts::{Host, Spot};
 use crate::deploy::job::JobDir;
+use crate::deploy::options::UpArgs;
 use crate::deploy::state::HostState;
 use crate::deploy::stop::Stop;
 use anyhow::bail;
@@ -49,6 +51,30 @@ pub(super) fn look(
     let peers: Vec<_> = known.take(PEERS_MAX).collect();
     look_at(machines, &everyone, &peers, stop, reached, &mut spots)?;
     Ok(spots)
+}
+
+/// Chooses the fabric for data, by what the machines have at the addresses of their nodes.
+pub(super) fn choose_fabric(
+    args: &UpArgs,
+    machines: &mut [Conversation],
+    hosts: &[Host],
+    addresses: &[IpAddr],
+    stop: &Stop,
+) -> anyhow::Result<DataFabric> {
+    if let Some(choice) = data_fabric::of_options(args.fabric, args.plain_data)? {
+        return Ok(choice);
+    }
+    for (machine, &address) in machines.iter_mut().zip(addresses) {
+        machine.order(&Order::LookForRdma { address })?;
+    }
+    let mut looks = Vec::new();
+    for (machine, (host, &address)) in machines.iter_mut().zip(hosts.iter().zip(addresses)) {
+        match machine.wait(Instant::now() + BEGIN_WITHIN, stop, |_, _| ())? {
+            Reply::Rdma(device) => looks.push(Look { node: host.name.clone(), address, device }),
+            other => bail!("{}: answered {other:?}", machine.host()),
+        }
+    }
+    data_fabric::of_nodes(args.fabric, &looks)
 }
 
 /// Asks some of the machines. Returns those that were not reached, with the reasons.

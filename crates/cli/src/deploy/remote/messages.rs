@@ -30,6 +30,11 @@ pub(crate) enum Order {
         /// Addresses of others.
         peers: Vec<IpAddr>,
     },
+    /// Report whether the machine has RDMA at the address of its node → [`Reply::Rdma`].
+    LookForRdma {
+        /// The address.
+        address: IpAddr,
+    },
     /// Create the job's directory → [`Reply::Done`].
     Begin(Box<Plan>),
     /// Create backing files → [`Reply::Progress`], then [`Reply::Done`].
@@ -55,6 +60,8 @@ pub(crate) enum Order {
 pub(crate) enum Reply {
     /// The machine's place in the network.
     Spot(Spot),
+    /// The name of the machine's RDMA device, or the reason why it has none.
+    Rdma(Result<String, String>),
     /// Done.
     Done,
     /// The address of the metadata service.
