@@ -1,17 +1,18 @@
 //! Parts of a seed that run without a cluster: the journal of a union, the core of the metadata
-//! service, the data of files in it, the admissions of a target, and a pool of volumes.
+//! service (its rules, the data of files, names, rights), the service with clients that misbehave,
+//! the admissions of a target, and a pool of volumes.
 //!
 //! A bug in one of them rarely shows through a whole cluster, or not at all: a cluster has no
-//! union and no volumes, and its clients send no wrong calls. Each part has its own random choices, so that it
-//! leaves the course of the cluster as it is.
+//! union and no volumes, and its clients send no wrong calls. Each part has its own random choices,
+//! so that it leaves the course of the cluster as it is.
 
 mod admissions;
 mod data;
 mod journal;
-mod names;
 mod rights;
 mod service;
 mod sessions;
+mod tree;
 mod volumes;
 
 use crate::sweep::panic_text;
@@ -40,7 +41,7 @@ const PARTS: [(&str, Part); 8] = [
     ("admissions", admissions::run),
     ("sessions", sessions::run),
     ("volumes", volumes::run),
-    ("names", names::run),
+    ("tree", tree::run),
 ];
 
 /// Runs all parts of a seed in this thread.

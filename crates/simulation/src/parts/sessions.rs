@@ -2,7 +2,7 @@
 //! does: they fall silent, answer nothing, lose answers, come back late or not at all.
 //!
 //! Each seed plays a few scenes with choices and times of its own. A scene knows when rights, locks
-//! and admissions may pass to another session, and when they must. Rules F1, F6, F9, G3, G5, G7, K4,
+//! and admissions may pass to another session, and when they must. Rules F1, F6, F9, G5, G7, G11, K4,
 //! K10, L6, R6, R7, S1, S5, S6, S8 and S10 to S13 of docs/protocol.md.
 
 mod durable;
@@ -41,7 +41,7 @@ const TIME_MAX: Duration = Duration::from_mins(5);
 type Scene = fn(Rc<Stage>) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// All scenes, by their names.
-const ALL: [(&str, Scene); 17] = [
+const ALL: [(&str, Scene); 18] = [
     ("a recall is not answered", |stage| Box::pin(recalls::unanswered(stage))),
     ("a recall is worked on", |stage| Box::pin(recalls::worked_on(stage))),
     ("pulses without a connection", |stage| Box::pin(recalls::pulses(stage))),
@@ -50,6 +50,7 @@ const ALL: [(&str, Scene); 17] = [
     ("a dead host", |stage| Box::pin(fences::dead_host(stage))),
     ("a restart within a fence", |stage| Box::pin(fences::restarted(stage))),
     ("a lapse after a restart", |stage| Box::pin(fences::lapses_after_a_restart(stage))),
+    ("a device for a silent session", |stage| Box::pin(fences::news(stage))),
     ("a restart", |stage| Box::pin(grace::restart(stage))),
     ("a start without an answer", |stage| Box::pin(grace::start_without_answer(stage))),
     ("a restart after a welcome", |stage| Box::pin(grace::welcome(stage))),
@@ -201,6 +202,7 @@ fn play(random: &mut Random, scene: Scene) -> (u64, Option<String>) {
     let (machine, clients) = (simulation.node("meta"), simulation.node("clients"));
     let deadline = Duration::from_millis(random.between(500, 900));
     let times = Times {
+        heartbeat: deadline / 10,
         session_deadline: deadline,
         self_stop: deadline * random.between(40, 90) as u32 / 100,
         admission_lapse: deadline * random.between(120, 180) as u32 / 100,

@@ -108,14 +108,19 @@ async fn open(model: &Shared) -> Pool {
     let findings = report.findings.into_iter().map(|it| format!("after a cut: {}", it.text));
     model.borrow_mut().violations.extend(findings);
     let pool = Pool::open(Arc::new(backing)).await.expect("a cut damages nothing");
-    let sizes = pool.list().into_iter().map(|it| (it.name, it.size as usize / BLOCK_BYTES));
-    model.borrow_mut().opened(&sizes.collect::<BTreeMap<_, _>>());
+    model.borrow_mut().opened(&sizes_of(&pool));
     compare(model, &pool).await;
     pool
 }
 
+/// Returns all volumes with their blocks.
+fn sizes_of(pool: &Pool) -> BTreeMap<String, usize> {
+    pool.list().into_iter().map(|it| (it.name, it.size as usize / BLOCK_BYTES)).collect()
+}
+
 /// Compares all volumes with the model; nothing is under way.
 async fn compare(model: &Shared, pool: &Pool) {
+    model.borrow_mut().has(&sizes_of(pool));
     for volume in pool.list() {
         let start = model.borrow_mut().tick();
         let device = pool.volume(&volume.name).expect("a listed volume").attach();

@@ -3,7 +3,7 @@
 use super::support::{Pending, TestAgent, TestClient, device, until};
 use super::{ROOT, Stage};
 use meta::store::CrashPoint;
-use protocol::client::{Call, ChangeCall, SessionCall};
+use protocol::client::{Call, ChangeCall, Push, SessionCall};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::{Attr, DeviceId, Errno, InodeId, Rights, agent};
 use reactor::time::{Instant, now};
@@ -170,4 +170,21 @@ pub(super) async fn lapses_after_a_restart(stage: Rc<Stage>) {
     let taken = scene.taker(&stage).await;
     let longest = stage.times.session_deadline * 4 + stage.times.admission_lapse * 3;
     ends_after(taken, lapse(&scene.agent), longest).await;
+}
+
+/// A session without traffic learns soon that another node has brought a device.
+pub(super) async fn news(stage: Rc<Stage>) {
+    let silent = stage.client(true).await;
+    stage.pause(0, 100).await;
+    let agent = agent(&stage).await;
+    let begun = now();
+    let is_news = |push: &Push| match push {
+        Push::Devices(devices) => devices.iter().any(|it| it.device == agent.devices[0]),
+        _ => false,
+    };
+    while !silent.state.pushes.borrow().iter().any(is_news) {
+        let longest = stage.times.session_deadline / 3;
+        assert!(begun.elapsed() < longest, "a session without traffic is not told of a device");
+        reactor::time::sleep(longest / 20).await;
+    }
 }

@@ -191,11 +191,15 @@ impl Model {
             }
             _ => {}
         }
+        self.durable = self.tick();
+    }
+
+    /// Compares the volumes of a pool, with their blocks, with these.
+    pub(super) fn has(&mut self, sizes: &BTreeMap<String, usize>) {
         let known = self.volumes.iter().map(|(name, it)| (name.clone(), it.blocks.len()));
         let known: BTreeMap<String, usize> = known.collect();
         if known != *sizes {
             self.violations.push(format!("the pool has {sizes:?}, not {known:?}"));
         }
-        self.durable = self.tick();
     }
 }
