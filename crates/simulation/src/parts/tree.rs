@@ -115,7 +115,7 @@ impl Names {
     }
 
     fn name(&mut self) -> &'static str {
-        *self.random.of(&NAMES)
+        self.random.of(&NAMES)
     }
 
     fn inode(&mut self, is_directory: bool) -> Option<InodeId> {
@@ -129,7 +129,7 @@ impl Names {
     }
 
     /// Checks what a call takes from others, executes it, and checks whether it is refused.
-    fn call(&mut self, call: &Call, takes: Result<Takes, Errno>) -> Option<Answer> {
+    fn call(&mut self, call: &Call, takes: &Result<Takes, Errno>) -> Option<Answer> {
         let session = self.fixture.session;
         let found = self.fixture.core.conflicts(session, call).expect("a store that works");
         let wanted = takes.clone().unwrap_or_default();
@@ -155,7 +155,7 @@ impl Names {
             Some(_) => Err(Errno::EEXIST),
             None => Ok(Takes::default().entry(parent, name).add(parent, Rights::SIZE)),
         };
-        if let Some(Answer::Entry(attr)) = self.call(&call, takes) {
+        if let Some(Answer::Entry(attr)) = self.call(&call, &takes) {
             self.tree.inodes.insert(attr.inode, Inode { is_directory, links: 1 });
             self.tree.add(parent, name, attr.inode);
         }
@@ -164,15 +164,14 @@ impl Names {
     fn link(&mut self) {
         let (parent, name) = (self.directory(), self.name());
         let Some(inode) = self.inode(false) else { return };
-        let takes = match self.tree.at(parent, name) {
-            Some(_) => Err(Errno::EEXIST),
-            None => {
-                let takes = Takes::default().entry(parent, name).add(parent, Rights::SIZE);
-                Ok(takes.add(inode, Rights::READ))
-            }
+        let takes = if self.tree.at(parent, name).is_some() {
+            Err(Errno::EEXIST)
+        } else {
+            let takes = Takes::default().entry(parent, name).add(parent, Rights::SIZE);
+            Ok(takes.add(inode, Rights::READ))
         };
         let call = ChangeCall::Link { inode, parent, name: name.into() };
-        if self.call(&Call::Change(call), takes).is_some() {
+        if self.call(&Call::Change(call), &takes).is_some() {
             self.tree.inodes.get_mut(&inode).expect("an inode").links += 1;
             self.tree.add(parent, name, inode);
         }
@@ -209,7 +208,7 @@ impl Names {
         } else {
             ChangeCall::Unlink { parent, name: name.clone().into(), told }
         };
-        if self.call(&Call::Change(call), takes).is_some() {
+        if self.call(&Call::Change(call), &takes).is_some() {
             self.tree.remove(parent, &name);
         }
     }
@@ -253,7 +252,7 @@ impl Names {
         };
         let (from, to) = (name.into(), new_name.into());
         let call = ChangeCall::Rename { parent, name: from, new_parent, new_name: to, mode, told };
-        if self.call(&Call::Change(call), takes).is_none() || present == moved {
+        if self.call(&Call::Change(call), &takes).is_none() || present == moved {
             return;
         }
         let moved = moved.expect("what was moved");
@@ -334,7 +333,7 @@ impl Names {
                 (Call::Change(ChangeCall::SetAttr { inode, changes }), takes(all))
             }
         };
-        self.call(&call, Ok(takes));
+        self.call(&call, &Ok(takes));
     }
 
     /// Compares all names with the model.

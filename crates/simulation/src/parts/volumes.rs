@@ -127,7 +127,7 @@ async fn compare(model: &Shared, pool: &Pool) {
         let read = device.read(0, volume.size as usize).await;
         let values = load::values_of(&read.expect("a read").to_bytes());
         let mut model = model.borrow_mut();
-        if !model.volumes.get(&volume.name).is_some_and(|it| it.blocks.len() == values.len()) {
+        if model.volumes.get(&volume.name).is_none_or(|it| it.blocks.len() != values.len()) {
             continue;
         }
         model.found(&volume.name, start, 0, &values);

@@ -10,19 +10,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// A client that holds rights over a file, and another one that wants SIZE.
-struct Holder {
+struct Scene {
     holder: TestClient,
     other: TestClient,
     file: Attr,
     rights: Rights,
 }
 
-impl Holder {
-    async fn new(stage: &Stage) -> Holder {
+impl Scene {
+    async fn new(stage: &Stage) -> Scene {
         let (holder, other) = (stage.client(true).await, stage.client(false).await);
         let rights = Rights::SIZE | stage.of(&[Rights::NONE, Rights::WRITE, Rights::READ]);
         let file = holder.create_with(ROOT, "f", rights).await.expect("a new file");
-        Holder { holder, other, file, rights }
+        Scene { holder, other, file, rights }
     }
 
     /// The call of the other client.
@@ -45,7 +45,7 @@ fn recalls(client: &TestClient) -> Vec<LeaseStamp> {
 /// A client sends heartbeats and answers no recall. Its session must end, and its rights must stay
 /// until it has stopped itself: until then it may use what it has cached.
 pub(super) async fn unanswered(stage: Rc<Stage>) {
-    let scene = Holder::new(&stage).await;
+    let scene = Scene::new(&stage).await;
     scene.holder.policy(|_, _, reply| drop(reply.take()));
     let taken = scene.other.spawn(scene.acquire());
     let taken = reactor::spawn(async move {
@@ -68,7 +68,7 @@ pub(super) async fn unanswered(stage: Rc<Stage>) {
 /// A client reports that it works on its answer: it keeps its session for longer than others, but
 /// not for ever.
 pub(super) async fn worked_on(stage: Rc<Stage>) {
-    let scene = Holder::new(&stage).await;
+    let scene = Scene::new(&stage).await;
     let kept = Rc::new(std::cell::RefCell::new(None));
     let keep = Rc::clone(&kept);
     scene.holder.policy(move |_, push, reply| {
@@ -111,7 +111,7 @@ pub(super) async fn worked_on(stage: Rc<Stage>) {
 
 /// Pulses over a connection of their own keep a session alive as long as its rights can be recalled.
 pub(super) async fn pulses(stage: Rc<Stage>) {
-    let scene = Holder::new(&stage).await;
+    let scene = Scene::new(&stage).await;
     let (session, host) = (scene.holder.session, scene.holder.host);
     let pulses = dial(stage.address(), &super::support::CREDENTIAL, &new_state()).await;
     let pulses = pulses.expect("a connection");
@@ -140,7 +140,7 @@ pub(super) async fn pulses(stage: Rc<Stage>) {
 /// A session resumes and reclaims a part of what it held: the other part is free, and the recalls of
 /// what it has kept are sent again.
 pub(super) async fn resumes(stage: Rc<Stage>) {
-    let scene = Holder::new(&stage).await;
+    let scene = Scene::new(&stage).await;
     let rights = scene.rights | Rights::OPEN;
     let gone = scene.holder.create_with(ROOT, "g", rights).await.expect("a new file");
     scene.holder.policy(|_, _, reply| drop(reply.take()));

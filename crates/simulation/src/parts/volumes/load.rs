@@ -186,7 +186,7 @@ async fn change(model: &Shared, pool: &Pool, random: &mut Random) {
     match random.below(100) {
         0..15 if names.len() < VOLUMES_MAX => create(model, pool, new, clusters).await,
         15..60 if names.len() < VOLUMES_MAX => {
-            copy(model, pool, name, new, random.chance(60)).await
+            copy(model, pool, name, new, random.chance(60)).await;
         }
         15..75 => remove(model, pool, name).await,
         _ => resize(model, pool, name, clusters).await,

@@ -154,7 +154,9 @@ impl Model {
     /// Returns the blocks of a copy that was begun at `start`.
     pub(super) fn copy_of(&self, from: &str, start: u64) -> Vec<Block> {
         let mut blocks = self.volumes[from].blocks.clone();
-        blocks.iter_mut().for_each(|block| block.settle(start));
+        for block in &mut blocks {
+            block.settle(start);
+        }
         blocks
     }
 
