@@ -13,7 +13,7 @@ pub struct Catalogue {
     pub promises: BTreeMap<String, String>,
     /// Guarantees of a union's journal, by their number.
     pub union: BTreeMap<String, String>,
-    /// Guarantees of a pool of volumes, by their number. Tests check them, seeds do not.
+    /// Guarantees of a pool of volumes, by their number.
     pub volumes: BTreeMap<String, String>,
     /// The bugs.
     #[serde(rename = "mutant")]

@@ -2,13 +2,13 @@
 
 use super::Service;
 use super::files::{BLOCK, Exchange, block_at, new_allocation, with_sums};
-use super::fixture::{self, commit};
+use super::fixture::{self, BLOCK_BYTES, Fixture, commit};
 use meta::tree::SlotState;
-use protocol::client::{Answer, Call, ChangeCall, OpenTold, Response, Slot};
+use protocol::client::{Answer, Call, ChangeCall, OpenTold, ReadCall, Response, Slot};
 use protocol::inline::{Bytes, InlineRun};
 use protocol::space::{DeviceInfo, NewAllocation};
-use protocol::sums::checksum;
-use protocol::{AllocationId, DeviceId, Errno, Extent, ExtentList, Incarnation, InodeId};
+use protocol::sums::{Sums, checksum};
+use protocol::{AllocationId, DeviceId, Errno, Extent, ExtentList, Incarnation, InodeId, Place};
 
 impl Service {
     /// Checks that a call fails and changes nothing in the store.
@@ -108,6 +108,47 @@ impl Service {
             self.call(&Call::Change(ChangeCall::ReturnSpace { device: grant.device, free }));
         }
         self.fixture.core.set_online(device, false);
+    }
+
+    /// Data that a device has lost with its power must not be exchanged for a copy of what is there
+    /// now. This has a store of its own.
+    pub(super) fn lost_exchange(&mut self) {
+        let mut fixture = Fixture::new();
+        let inode = fixture.file("lost");
+        let count = self.random.between(1, 4);
+        let places: Vec<u64> = (0..count).map(|slot| slot * BLOCK).collect();
+        fixture.write_blocks(inode, &places);
+        let is_flushed = self.random.chance(30);
+        let core = &mut fixture.core;
+        if is_flushed {
+            let through = core.end_flush_epoch().expect("an epoch");
+            core.flushed(DeviceId(0), Incarnation(7), through, true).expect("a flush");
+        }
+        let read = Call::Read(ReadCall::ReadExtents { inode, offset: 0, length: count * BLOCK });
+        let Ok(Answer::Extents { extents: old, .. }) = fixture.call(&read) else {
+            panic!("no extents")
+        };
+        let core = &mut fixture.core;
+        let generation = core.attr(inode).expect("a file").generation;
+        let known = core.devices().remove(0);
+        let incarnation = Incarnation(8);
+        core.register_device(&DeviceInfo { incarnation, ..known }).expect("a device");
+        core.set_online(DeviceId(0), true);
+        let taken: Vec<AllocationId> = places.iter().map(|_| fixture.take_block()).collect();
+        let first = taken[0];
+        let blocks = count as u32;
+        let copy = NewAllocation { allocation: first, blocks, incarnation, is_flushed: true };
+        let new = places.iter().zip(0..).map(|(offset, index): (&u64, u32)| {
+            let place = Place { allocation: first, at: index * BLOCK_BYTES };
+            Extent { offset: *offset, length: BLOCK_BYTES, place }
+        });
+        let (new, allocations) = (ExtentList(new.collect()), vec![copy]);
+        let sums = Sums::default();
+        let compact = ChangeCall::Compact { inode, generation, old, allocations, sums, new };
+        let answer = fixture.call(&Call::Change(compact)).map(|_| ());
+        let wanted = if is_flushed { Ok(()) } else { Err(Errno::EAGAIN) };
+        assert_eq!(answer, wanted, "an exchange of data; flushed before the loss: {is_flushed}");
+        fixture.check();
     }
 
     /// A call that is older than the last of its slot is neither executed nor answered, and its

@@ -82,7 +82,9 @@ impl Service {
         self.free_all();
         let before = self.fixture.core.device_use(DeviceId(0)).expect("a device").allocated();
         self.fixture.truncate(inode, 0);
-        self.fixture.core.reclaim_step(10).expect("a step");
+        if self.random.chance(30) {
+            self.fixture.core.reclaim_step(10).expect("a step");
+        }
         self.kill();
         for _ in 0..2 {
             self.fixture.core.sync().expect("a sync");
