@@ -115,7 +115,7 @@ impl Names {
     }
 
     fn name(&mut self) -> &'static str {
-        self.random.of(&NAMES)
+        self.random.of::<&str>(&NAMES)
     }
 
     fn inode(&mut self, is_directory: bool) -> Option<InodeId> {
