@@ -106,6 +106,15 @@ impl Baton {
     }
 }
 
+/// Takes the baton when dropped, after a panic too.
+struct Retake<'a>(&'a Baton);
+
+impl Drop for Retake<'_> {
+    fn drop(&mut self) {
+        self.0.take();
+    }
+}
+
 /// The runners of one reactor.
 pub(crate) struct Relay {
     pub(crate) baton: Arc<Baton>,
@@ -294,14 +303,30 @@ impl Relay {
         // SAFETY: this thread has held the baton since `allow` or the last sleep, and `wait` uses
         // only its engine.
         unsafe { self.baton.give() };
+        let retake = Retake(&self.baton);
         let result = wait();
-        self.baton.take();
+        drop(retake);
         self.sleeps_until_ns.set(0);
+        self.come_back();
+        result
+    }
+
+    /// Lets a thread that waits run the reactor first, on the reactor's own thread: one that is
+    /// busy for long may be busy waiting for what another ring brings.
+    pub(crate) fn pass(&self) {
+        // SAFETY: this thread holds the baton and looks at everything anew.
+        unsafe { self.baton.bump() };
+        self.come_back();
+    }
+
+    /// Notes that the own thread runs again, and passes on the panic of a runner.
+    fn come_back(&self) {
         self.running.set(OWN);
-        if let Some(payload) = self.panic.take() {
+        if self.phase.get() == Phase::Open
+            && let Some(payload) = self.panic.take()
+        {
             std::panic::resume_unwind(payload);
         }
-        result
     }
 
     /// Wakes the reactor's own thread if a runner has left it something to do.
@@ -339,18 +364,23 @@ impl Relay {
             }
         }
         self.baton.take();
+        self.running.set(OWN);
     }
 }
 
 impl Context {
-    /// Does what others have left for the runner that holds the baton.
-    pub(crate) fn run_errands(&self, relay: &Relay) {
-        for errand in relay.take_errands() {
+    /// Does what others have left for the runner that holds the baton. Returns whether there was
+    /// anything.
+    pub(crate) fn run_errands(&self, relay: &Relay) -> bool {
+        let errands = relay.take_errands();
+        let had_some = !errands.is_empty();
+        for errand in errands {
             match errand {
                 Errand::Start(key) => self.start_here(key),
                 Errand::Cancel(key, generation) => self.cancel_here(key, generation),
             }
         }
+        had_some
     }
 
     /// Queues an operation on the ring of a runner.

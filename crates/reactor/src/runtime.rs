@@ -86,7 +86,10 @@ impl Runtime {
         loop {
             if let Some(relay) = context.relay.get() {
                 context.executor.take_root();
-                context.run_errands(relay);
+                if context.run_errands(relay) {
+                    // Tasks may count on these operations having begun.
+                    self.enter_if_needed().expect("entering fails only for a broken engine");
+                }
             }
             let is_over =
                 context.executor.run(POLLS_PER_TURN_MAX, |cx| match future.as_mut().poll(cx) {
@@ -118,6 +121,9 @@ impl Runtime {
         if is_busy {
             self.enter_if_needed()?;
             self.reap();
+            if let Some(relay) = self.context.relay.get().filter(|relay| relay.has_threads()) {
+                relay.pass();
+            }
             return Ok(());
         }
         // One enter submits operations and processes ready ones; afterwards a wait may be
@@ -329,10 +335,9 @@ fn engine_of(context: &Context) -> &RefCell<Engine> {
 /// If the thread has no reactor.
 pub fn submissions() -> Vec<(usize, u64)> {
     with_context(|context| match &context.driver {
-        // A runner cannot look at the ring of the thread that sleeps.
-        Driver::Kernel(engine) => {
-            engine.try_borrow().map_or_else(|_| Vec::new(), |it| it.submissions())
-        }
+        // The ring of the reactor's own thread is not a runner's to look at.
+        _ if crate::relay::is_here() => Vec::new(),
+        Driver::Kernel(engine) => engine.borrow().submissions(),
         Driver::Sim(_) => Vec::new(),
     })
 }

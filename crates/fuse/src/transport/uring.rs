@@ -91,7 +91,7 @@ impl Queue {
             return Runner::OWN;
         }
         let (latest, left) = self.latest.replace((thread, self.number));
-        if latest == thread && left != self.number {
+        if thread != 0 && latest == thread && left != self.number {
             affinity::hold(left);
         }
         relay::of_cpu(self.number)
@@ -267,8 +267,10 @@ async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>, i
         let encoded = match incoming {
             Incoming::Request(request) => {
                 let is_prompt = is_prompt(&request.operation);
-                queue.follower.note(queue.number, is_prompt);
                 runner = queue.runner(is_prompt, header.pid);
+                if runner == Runner::OWN {
+                    queue.follower.note(queue.number, is_prompt);
+                }
                 connection.answer(header.opcode, request, when_waiting).await
             }
             Incoming::Answer(encoded) => encoded,

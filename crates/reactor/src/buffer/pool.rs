@@ -116,10 +116,12 @@ pub(super) fn take(capacity: usize) -> NonNull<Block> {
 pub(super) fn give_back(block: NonNull<Block>) {
     // SAFETY: the caller was the last owner, so the header is alive and ours.
     let capacity = unsafe { block.as_ref() }.capacity;
+    // There may be a runner for each CPU.
+    let bytes_max = if crate::relay::is_here() { CLASS_BYTES_MAX / 16 } else { CLASS_BYTES_MAX };
     let kept = class(capacity).is_some_and(|class| {
         POOL.try_with(|pool| {
             let free = &mut pool.borrow_mut().free[class];
-            let fits = (free.len() + 1) * capacity <= CLASS_BYTES_MAX;
+            let fits = (free.len() + 1) * capacity <= bytes_max;
             if fits {
                 free.push(block);
             }

@@ -153,7 +153,8 @@ fn a_runtime_ends_with_its_runners() {
     });
 }
 
-/// Goal: a panic of a task on a runner ends the runtime, as one on its own thread does.
+/// Goal: a panic of a task on a runner ends the runtime, as one on its own thread does, and the
+/// runner's other operations end, too.
 #[test]
 fn a_panic_reaches_the_own_thread() {
     let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -161,6 +162,9 @@ fn a_panic_reaches_the_own_thread() {
             let (read, write) = pipe();
             let runner = *runners.first().expect("there is one");
             rustix::io::write(&write, b"x").expect("written");
+            let (other, _other) = pipe();
+            // Its end is awaited by the runtime, on the ring of the runner.
+            drop(crate::spawn(async move { read_on(runner, &other).await }));
             drop(crate::spawn(async move {
                 read_on(runner, &read).await.expect("a byte");
                 panic!("on purpose");
@@ -215,6 +219,30 @@ fn sockets_receive_where_commands_are_left() {
                 assert!(refused.is_err());
             }
             assert_eq!(receive().await, Ok(is_there));
+        }
+    });
+}
+
+/// Goal: a task that is always ready on the own thread keeps no other thread from running.
+#[test]
+fn a_busy_own_thread_lets_others_run() {
+    with_runners(|runners| async move {
+        for runner in runners {
+            let ((read, write), is_read) = (pipe(), Rc::new(Cell::new(false)));
+            let seen = Rc::clone(&is_read);
+            drop(crate::spawn(async move {
+                read_on(runner, &read).await.expect("a byte");
+                seen.set(true);
+            }));
+            let writer = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                rustix::io::write(&write, b"x").expect("written");
+                write
+            });
+            while !is_read.get() {
+                crate::yield_now().await;
+            }
+            drop(writer.join());
         }
     });
 }

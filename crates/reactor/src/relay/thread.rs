@@ -92,7 +92,11 @@ pub(super) fn with_station<T>(f: impl FnOnce(&mut Station) -> T) -> T {
 
 /// Returns whether this thread is a runner other than its reactor's own thread.
 pub(crate) fn is_here() -> bool {
-    STATION.with_borrow(Option::is_some)
+    // Buffers may be dropped while the thread ends.
+    let is_runner = |station: &RefCell<Option<Station>>| {
+        station.try_borrow().map_or(true, |station| station.is_some())
+    };
+    STATION.try_with(is_runner).unwrap_or(false)
 }
 
 /// Binds this thread to a CPU and makes its ring.
@@ -108,16 +112,24 @@ pub(super) fn make_station(cpu: u16) -> io::Result<Bell> {
 impl Own {
     pub(super) fn run(mut self) {
         loop {
-            let waited = self.wait();
+            // Without the baton nothing can be given up in order.
+            let Ok(waited) = catch_unwind(AssertUnwindSafe(|| self.wait())) else {
+                std::process::abort();
+            };
             self.baton.take();
             if let Some(bell) = &self.bell {
                 bell.is_rung.store(false, Ordering::Relaxed);
             }
             let ended = catch_unwind(AssertUnwindSafe(|| self.turn()));
-            let is_over = match ended {
-                Ok(is_over) => is_over || waited.is_err(),
-                Err(payload) => {
+            let is_over = match (ended, waited) {
+                (Ok(is_over), Ok(())) => is_over,
+                // The ring stays: its operations are cancelled with the reactor.
+                (Err(payload), Ok(())) => {
                     self.fail(payload);
+                    false
+                }
+                (_, Err(error)) => {
+                    self.fail(Box::new(format!("a runner's ring is broken: {error}")));
                     true
                 }
             };
@@ -144,6 +156,10 @@ impl Own {
                 && let Some(turn) = spinner.begin(now_ns)
             {
                 idle_ns = spin_for(&mut station.engine, reaped, spinner, turn, is_rung)?;
+                if idle_ns.is_some() {
+                    // Entries that have moved to another ring are not missed for ever.
+                    station.owed = 0;
+                }
             }
             let Some(idle_ns) = idle_ns else { return Ok(()) };
             station.engine.wait(None)?;
@@ -200,6 +216,7 @@ impl Own {
                 },
             )
             .expect("entering fails only for a broken engine");
+            relay.hand_over(context);
             // SAFETY: this thread holds the baton and looks at everything anew.
             unsafe { self.baton.bump() };
         }
