@@ -172,9 +172,18 @@ fn holds_lock(pid: i32, device: u64, inode: u64, except: Option<i32>) -> bool {
         if except.is_some_and(|except| number == except.to_string()) {
             return false;
         }
-        rustix::fs::stat(descriptor.path())
-            .is_ok_and(|stat| stat.st_dev == device && stat.st_ino == inode)
-            && std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))
-                .is_ok_and(|info| info.lines().any(|line| line.starts_with("lock:")))
+        // The file system of another descriptor may never answer stat(2), so the lock comes first.
+        std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))
+            .is_ok_and(|info| info.lines().any(|line| is_lock_of(line, inode)))
+            && rustix::fs::stat(descriptor.path())
+                .is_ok_and(|stat| stat.st_dev == device && stat.st_ino == inode)
     })
+}
+
+/// Returns whether a line of `/proc/PID/fdinfo/FD` shows a lock of an inode with this number, as
+/// `lock: 1: OFDLCK ADVISORY WRITE -1 08:01:1234 0 EOF` (`proc_pid_fdinfo(5)`).
+fn is_lock_of(line: &str, inode: u64) -> bool {
+    let is_of_inode = |word: &str| word.rsplit(':').next() == Some(&inode.to_string());
+    line.starts_with("lock:")
+        && line.split_whitespace().filter(|word| word.contains(':')).any(is_of_inode)
 }

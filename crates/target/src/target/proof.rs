@@ -86,13 +86,14 @@ impl Target {
 
     /// Returns whether hosts prove the keys of their admissions.
     pub(super) fn proves_admissions(&self) -> bool {
-        self.is_admission_proved.load(Ordering::Acquire)
+        self.is_admission_proved.load(Ordering::Acquire) && !reactor::mutant!("admission-unproven")
     }
 
     /// Returns whether a host that wants to connect has an admission with a key, and a name for its
     /// proof.
     pub(super) fn may_prove(&self, wanted: &Wanted) -> bool {
-        wanted.host_name.is_some() && self.admissions.key(wanted.host).is_some()
+        let has_key = self.admissions.key(wanted.host).is_some();
+        wanted.host_name.is_some() && (has_key || reactor::mutant!("admission-without-key"))
     }
 
     /// Returns the proof of the key of an admission in force.
@@ -115,7 +116,7 @@ impl Target {
         let required = self.required_proof(wanted, tls_identity);
         let is_of_admission = self.proves_admissions();
         let Some((host, mut proof)) = required else {
-            if is_of_admission {
+            if is_of_admission && !reactor::mutant!("admission-without-key") {
                 // The admission has ended since the target looked for its key.
                 self.admissions.note_refused();
                 return Err(Status::CONNECT_INVALID_HOST.into());
