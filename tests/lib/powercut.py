@@ -19,7 +19,8 @@ def example(name):
     """Returns an example program of ours, or None if it was not built; `NAME=PROGRAM` chooses another."""
     root = Path(__file__).resolve().parent.parent.parent
     target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
-    places = [target / kind / "examples" / name for kind in ("release", "debug")]
+    kinds = (os.environ.get("BUILD_PROFILE", "release"), "release", "debug", "ci")
+    places = [target / kind / "examples" / name for kind in kinds]
     if name.upper() in os.environ:
         places.insert(0, Path(os.environ[name.upper()]))
     return next((place for place in places if place.exists()), None)
