@@ -10,6 +10,7 @@ mod pool;
 
 use crate::chunk::Chunk;
 use pool::Block;
+pub(crate) use pool::keep_little;
 use std::any::Any;
 use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};

@@ -78,6 +78,8 @@ impl Block {
 
 struct Pool {
     free: [Vec<NonNull<Block>>; CLASSES],
+    /// Most bytes of each class.
+    class_bytes_max: usize,
 }
 
 impl Drop for Pool {
@@ -91,7 +93,12 @@ impl Drop for Pool {
 
 thread_local! {
     static POOL: RefCell<Pool> =
-        const { RefCell::new(Pool { free: [const { Vec::new() }; CLASSES] }) };
+        const { RefCell::new(Pool { free: [const { Vec::new() }; CLASSES], class_bytes_max: CLASS_BYTES_MAX }) };
+}
+
+/// Lets this thread's pool keep little: for one of many threads that share their work.
+pub(crate) fn keep_little() {
+    POOL.with_borrow_mut(|pool| pool.class_bytes_max = CLASS_BYTES_MAX / 16);
 }
 
 /// Returns the class of a capacity that is a power of two of pages, if it is pooled.
@@ -116,12 +123,11 @@ pub(super) fn take(capacity: usize) -> NonNull<Block> {
 pub(super) fn give_back(block: NonNull<Block>) {
     // SAFETY: the caller was the last owner, so the header is alive and ours.
     let capacity = unsafe { block.as_ref() }.capacity;
-    // There may be a runner for each CPU.
-    let bytes_max = if crate::relay::is_here() { CLASS_BYTES_MAX / 16 } else { CLASS_BYTES_MAX };
     let kept = class(capacity).is_some_and(|class| {
         POOL.try_with(|pool| {
-            let free = &mut pool.borrow_mut().free[class];
-            let fits = (free.len() + 1) * capacity <= bytes_max;
+            let pool = &mut *pool.borrow_mut();
+            let free = &mut pool.free[class];
+            let fits = (free.len() + 1) * capacity <= pool.class_bytes_max;
             if fits {
                 free.push(block);
             }

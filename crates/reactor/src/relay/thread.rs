@@ -102,6 +102,7 @@ pub(crate) fn is_here() -> bool {
 /// Binds this thread to a CPU and makes its ring.
 pub(super) fn make_station(cpu: u16) -> io::Result<Bell> {
     affinity::settle(cpu)?;
+    crate::buffer::keep_little();
     let config =
         Config { entries: ENTRIES, sqe128: true, engine: Some(Kind::Uring), ..Config::default() };
     let (engine, kick) = Engine::new(&config)?;
