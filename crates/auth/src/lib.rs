@@ -65,8 +65,8 @@ impl Policy {
         if self.concatenation { CHANNEL_NEW_PSK } else { CHANNEL_NONE }
     }
 
-    /// Returns the policy of proofs by the keys of admissions. These keys are random and as long as
-    /// the hash, so nobody guesses one from recorded messages, and a group would only cost time.
+    /// Returns the policy of proofs by the keys of admissions. A key is random and as long as the
+    /// hash, so a listener cannot guess it from recorded messages, and a group would only cost time.
     pub fn of_admission() -> Self {
         Self { hashes: vec![Hash::Sha384], groups: vec![Group::Null], concatenation: false }
     }

@@ -2,33 +2,19 @@
 //! target, and only during the admission.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod admitted;
+
+use admitted::{host, key, run, subsystem};
 use auth::TlsKey;
 use block::MemoryBacking;
 use host::{ConnectOptions, Controller, Error, Namespace, TlsOptions};
 use nvme::{HostId, Nqn, Nsid};
-use reactor::{Buffer, Config, Runtime};
+use reactor::Buffer;
 use std::sync::Arc;
 use std::time::Duration;
 use target::{
     AdmissionMode, Admissions, HostAccess, Limits, Moment, Server, ServerOptions, Subsystem, Target,
 };
-use zeroize::Zeroizing;
-
-fn run<F: Future>(future: F) -> F::Output {
-    Runtime::new(&Config::default()).unwrap().block_on(future)
-}
-
-fn subsystem() -> Nqn {
-    Nqn::new("nqn.2026-01.io.tsumugi:disk").unwrap()
-}
-
-fn key(number: u8) -> TlsKey {
-    TlsKey::new(None, Zeroizing::new(vec![number; 48])).unwrap()
-}
-
-fn host(number: u8) -> HostId {
-    HostId([number; 16])
-}
 
 /// Returns the name under which a session connects to a namespace.
 fn name(host: HostId) -> Nqn {

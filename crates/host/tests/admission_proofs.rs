@@ -3,35 +3,21 @@
 //! proof is the same.)
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod admitted;
+
+use admitted::{host, key, run, subsystem};
 use auth::{KeyPair, Policy, TlsKey};
 use block::MemoryBacking;
 use host::{ConnectOptions, Controller, Error, Namespace};
 use nvme::{HostId, Nqn, Nsid};
-use reactor::{Buffer, Config, Runtime};
+use reactor::Buffer;
 use std::sync::Arc;
 use std::time::Duration;
 use target::{
     AdmissionMode, Admissions, HostAccess, Limits, Moment, Server, ServerOptions, Subsystem, Target,
 };
-use zeroize::Zeroizing;
 
 const LONG: Duration = Duration::from_mins(1);
-
-fn run<F: Future>(future: F) -> F::Output {
-    Runtime::new(&Config::default()).unwrap().block_on(future)
-}
-
-fn subsystem() -> Nqn {
-    Nqn::new("nqn.2026-01.io.tsumugi:disk").unwrap()
-}
-
-fn key(number: u8) -> TlsKey {
-    TlsKey::new(None, Zeroizing::new(vec![number; 48])).unwrap()
-}
-
-fn host(number: u8) -> HostId {
-    HostId([number; 16])
-}
 
 struct Served {
     target: Arc<Target>,
@@ -116,7 +102,7 @@ fn a_key_is_one_sessions_at_one_target() {
     });
 }
 
-/// Goal: discovery tells nothing to a host without the key of an admission.
+/// Goal: the discovery service shows nothing to a host that has no key of an admission.
 #[test]
 fn discovery_demands_the_proof() {
     run(async {
@@ -179,8 +165,8 @@ fn an_admission_without_a_key_is_none() {
     });
 }
 
-/// Goal: a host with a key does not use a target that cannot prove the same key: one that takes
-/// anybody, or one with another key for this host.
+/// Goal: a host with a key uses no target that cannot prove the same key: neither a target that
+/// demands no proof nor one that has another key for this host.
 #[test]
 fn the_target_proves_itself_too() {
     run(async {

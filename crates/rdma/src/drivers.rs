@@ -17,7 +17,7 @@ pub struct Drivers {
 }
 
 impl Drivers {
-    /// Devices to open, also after the confinement.
+    /// The directory of the devices that a process opens after its confinement.
     pub const DEVICES: &str = "/dev/infiniband";
 
     /// Loads the libraries and the drivers of the devices that the machine has now. Opens no device.
@@ -45,8 +45,9 @@ impl Drivers {
         &self.library
     }
 
-    /// Returns files to read, also after the confinement: what the kernel tells of devices. A device
-    /// that leaves and comes back has new files, so that the whole tree is needed.
+    /// Returns the directories that a process reads after its confinement. The kernel describes
+    /// devices there. A device that leaves and comes back has new files, so each whole tree is
+    /// needed.
     pub fn readable() -> [&'static Path; 4] {
         let paths = [
             "/sys/devices",
@@ -69,8 +70,8 @@ mod tests {
     use super::*;
     use crate::fake::{Fake, lists_held, present};
 
-    /// Goal: loading the drivers lists the devices and opens none; a machine without a device is
-    /// told how to get one.
+    /// Goal: loading the drivers lists the devices and opens none. On a machine without a device the
+    /// error says how to get one.
     #[test]
     fn loading_opens_no_device() {
         let fake = Fake::new();

@@ -7,14 +7,14 @@
 //!
 //! So a reactor may have *runners*: threads with a ring of their own, each bound to one CPU. A
 //! thread takes the *baton*, a lock, before it touches anything of the reactor, and gives it away
-//! before it sleeps. Whoever holds it reaps its own ring, runs all tasks that are ready, and starts
-//! on its own ring what they ask for. What must happen on another ring (a cancellation, a command
+//! before it sleeps. The holder reaps its own ring, runs all tasks that are ready, and starts on its
+//! own ring what they ask for. What must happen on another ring (a cancellation, a command
 //! that is meant for a CPU) is an *errand* for the other runner. Timers, `block_on`'s future and
 //! kicks by other threads stay with the reactor's own thread, runner 0.
 //!
 //! Tasks therefore move between threads, and so do `Rc`s and `RefCell`s. That is sound because only
 //! the holder of the baton touches them, and because the state that threads keep for themselves
-//! stays out of tasks: who allows runners names all thread-local state that tasks rely on
+//! stays out of tasks: the caller of [`allow`] names all thread-local state that tasks rely on
 //! ([`Share`]).
 
 mod state;

@@ -110,8 +110,9 @@ impl Service {
         self.fixture.core.set_online(device, false);
     }
 
-    /// Data that a device has lost with its power must not be exchanged for a copy of what is there
-    /// now. This has a store of its own.
+    /// A device loses data with its power, and a client then asks to exchange that data for a copy.
+    /// The service must refuse: the copy has the bytes of after the loss. This scene has a store of
+    /// its own.
     pub(super) fn lost_exchange(&mut self) {
         let mut fixture = Fixture::new();
         let inode = fixture.file("lost");

@@ -28,7 +28,7 @@ async fn resume(stage: &Stage, client: &TestClient) -> TestClient {
 }
 
 /// Until the last session of before a restart has reclaimed, nothing is granted or changed, and
-/// nobody reclaims what another session holds.
+/// no session reclaims what another one holds.
 pub(super) async fn restart(stage: Rc<Stage>) {
     let (a, b) = (stage.client(false).await, stage.client(false).await);
     let rights = Rights::WRITE | Rights::SIZE | Rights::OPEN;
@@ -67,8 +67,8 @@ pub(super) async fn restart(stage: Rc<Stage>) {
     }
 }
 
-/// A client learns only after a restart that its session has begun: it has nothing to reclaim, and
-/// keeps nobody waiting.
+/// A client learns only after a restart that its session has begun. It has nothing to reclaim, and
+/// other sessions do not wait for it.
 pub(super) async fn start_without_answer(stage: Rc<Stage>) {
     let lost = stage.client(true).await;
     stage.restart().await;
